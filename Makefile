@@ -1,0 +1,74 @@
+# Every target sets up what it needs; `make` alone lists them.
+
+PYTHON ?= python3
+bin := .venv/bin
+
+unexport PYTHONDONTWRITEBYTECODE
+# Certificates that the machine trusts are good enough for uv, too.
+export UV_SYSTEM_CERTS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo ui test unit lint format bench lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
+
+demo: setup ## Load a year of flights into a lake through the embedded Kafka, and prove it
+	@$(bin)/python -m ingestion.local.demo
+
+ui: export DAGSTER_HOME := $(CURDIR)
+ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only
+	@$(bin)/oncelake kafka up
+	@$(bin)/dagster dev -h 127.0.0.1
+
+test: lint ## Check everything: lint, then every test
+	@$(bin)/pytest
+
+unit: setup ## Run the tests that need neither Spark nor Kafka
+	@$(bin)/pytest -m "not spark and not kafka"
+
+lint: setup ## Check format, style, types and the import law
+	@$(bin)/ruff format --check
+	@$(bin)/ruff check
+	@$(bin)/mypy
+	@$(bin)/lint-imports
+
+format: setup ## Format the code
+	@$(bin)/ruff format
+	@$(bin)/ruff check --fix
+
+bench: setup ## Measure
+	@$(bin)/python -m bench
+
+lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
+	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
+	@$(bin)/uv pip compile $(compile) --all-extras -o requirements.lock pyproject.toml
+	@$(MAKE) .venv/.installed
+	@$(bin)/python -m ingestion.local.jars --lock
+
+clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
+	rm -rf .venv .jars *.egg-info build dist
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+compile := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-emit-index-url --custom-compile-command "make lock"
+
+.venv/.tools: requirements-uv.lock
+	@PYTHON="$(PYTHON)" sh .ci/prerequisites
+	@[ -x $(bin)/python ] || "$(PYTHON)" -m venv .venv
+	@$(bin)/python -m pip install --quiet --require-hashes -r requirements-uv.lock
+	@touch $@
+
+.venv/.installed: .venv/.tools requirements.lock pyproject.toml
+	@echo "python: installing the packages of requirements.lock"
+	@$(bin)/uv pip install --quiet --python $(bin)/python --require-hashes -r requirements.lock
+	@$(bin)/uv pip install --quiet --python $(bin)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+.jars/.fetched: .venv/.installed ingestion/local/jars.lock
+	@$(bin)/python -m ingestion.local.jars
+	@touch $@

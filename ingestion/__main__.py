@@ -1,0 +1,8 @@
+"""``python -m ingestion`` is ``oncelake``."""
+
+from __future__ import annotations
+
+from ingestion.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Where the fields of a declaration contradict one another, each named by the field to edit.
+
+``StreamSpec`` refuses to exist while any of these holds, and all are found at once: a person who
+has to mend a file wants to mend it in one go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ingestion.spec import StreamSpec
+
+_NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
+_NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
+
+
+class Contradiction(NamedTuple):
+    """One disagreement: the field to edit, and what is wrong with it."""
+
+    field: tuple[str, ...]
+    problem: str
+
+
+class ContradictionsError(ValueError):
+    """Every disagreement of one declaration.
+
+    Attributes:
+        contradictions: What to edit, one by one.
+    """
+
+    def __init__(self, contradictions: tuple[Contradiction, ...]) -> None:
+        """Compose the message of all of them."""
+        super().__init__("; ".join(f"{'.'.join(at)}: {problem}" for at, problem in contradictions))
+        self.contradictions = contradictions
+
+
+def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
+    """Yield every disagreement between the fields of ``spec``."""
+    yield from _about_topics(spec)
+    yield from _about_columns(spec, "keys", spec.keys)
+    yield from _about_columns(spec, "sequence_by", spec.sequence_by)
+    yield from _about_types(spec)
+    if spec.mode == "upsert" and not spec.keys:
+        needed = "missing; `mode: upsert` needs the columns that identify a row"
+        yield Contradiction(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
+    if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
+        yield Contradiction(
+            ("tombstones",),
+            f"a null value has no {', '.join(spec.sequence_by)}, so that a delete could not be "
+            "placed; write `ignore` or `quarantine`, or sequence by _timestamp or by columns of "
+            "`keys`",
+        )
+    if spec.quarantine_rate.warn_above > spec.quarantine_rate.fail_above:
+        yield Contradiction(
+            ("quarantine_rate", "warn_above"),
+            f"{spec.quarantine_rate.warn_above:g} lies above `fail_above`, "
+            f"{spec.quarantine_rate.fail_above:g}, so that it would never warn; write at most that",
+        )
+
+
+def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:
+    if spec.topic is None and not spec.topics:
+        yield Contradiction(
+            ("topic",), f"missing; write for example `topic: {spec.name}`, or `topics: [a, b]`"
+        )
+    if spec.topic is not None and spec.topics:
+        yield Contradiction(("topics",), "declare either `topic` or `topics`, not both")
+    for name in _twice(spec.topics):
+        yield Contradiction(("topics",), f"names {name!r} twice; remove one")
+
+
+def _about_columns(spec: StreamSpec, field: str, names: tuple[str, ...]) -> Iterator[Contradiction]:
+    known = [column.name for column in spec.columns]
+    allowed = [*known, "_timestamp"] if field == "sequence_by" else known
+    for name in names:
+        if name not in allowed:
+            near = get_close_matches(name, allowed, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(allowed)}"
+            yield Contradiction((field,), f"{name!r} is not a column of `schema`; {hint}")
+    for name in _twice(names):
+        yield Contradiction((field,), f"names {name!r} twice; remove one")
+
+
+def _about_types(spec: StreamSpec) -> Iterator[Contradiction]:
+    types = {column.name: column.type for column in spec.columns}
+    for name in spec.keys:
+        if _NO_EQUALITY.match(types.get(name, "")):
+            problem = f"{name} is {types[name]}, which has no reliable equality"
+            yield Contradiction(("keys",), f"{problem}; identify rows by other columns")
+    for name in spec.sequence_by:
+        if _NO_ORDER.search(types.get(name, "")):
+            problem = f"{name} is {types[name]}, which has no order"
+            yield Contradiction(("sequence_by",), f"{problem}; name other columns")
+
+
+def _twice(names: tuple[str, ...]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -1,0 +1,173 @@
+"""One batch: from a foreachBatch frame to a commit, a ledger row and a verdict.
+
+What must stay true: Kafka is read once; every count comes from that one copy; nothing that a
+crash could leave behind is believed without the data commit; and that commit is found again by its
+``txn`` and compared with what we meant, since a skipped statement looks like success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ingestion.books import imbalances
+from ingestion.commits import Commit, CountedRange, Note, TableLog
+from ingestion.errors import CommitConflictError, OffsetHoleError
+from ingestion.gaps import Gaps, find_gaps
+from ingestion.gate import GOOD, judge
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.offsets import Range, fit
+from ingestion.position import Position, refuse_another_topic
+from ingestion.quarantine import count_quarantined, quarantine
+from ingestion.sinks.protocol import Good, Target, sink_class
+from ingestion.spec import StreamSpec
+from ingestion.tally import Tally, count_records, materialised
+
+
+class BatchWriter:
+    """Writes a run's batches, one after the other, and knows where the table stands."""
+
+    def __init__(
+        self, spec: StreamSpec, paths: StreamPaths, kafka: Kafka, *, position: Position, run_id: str
+    ) -> None:
+        """Take the stream and the table's position, which each batch moves on."""
+        self._spec = spec
+        self._paths = paths
+        self._kafka = kafka
+        self._run_id = run_id
+        self._log = TableLog(paths.data)
+        self._ledger = Ledger(paths.ledger)
+        self.position = position
+
+    def write(self, records: DataFrame, planned: Sequence[Range]) -> LedgerRow | None:
+        """Write one batch, and return its ledger row.
+
+        Args:
+            records: The batch's frame, undecoded.
+            planned: The ranges that the query's offset log planned, one a partition.
+
+        Returns:
+            The row, red when the books do not balance; ``None`` when the table holds the whole
+            batch already, so that nothing was committed.
+
+        Raises:
+            RefusedError: the ranges leave a hole, the topic is another one, or the records
+                cannot be ordered; nothing was committed.
+            RecordsMissedError: Kafka holds a record that Spark did not deliver.
+        """
+        plan = fit(planned, self.position.next)
+        if plan.holes:
+            raise self._hole(plan.holes)
+        if plan.is_stale:
+            return None
+        schema = StructType.fromDDL(self._spec.ddl)
+        with materialised(judge(records, self._spec, schema, self.position.next)) as copy:
+            tally = count_records(copy)
+            refuse_another_topic(self._spec, self._kafka, self.position.identity)
+            gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)
+            note = self._note(planned, plan.fresh, tally, gaps)
+            return self._commit(copy, tally, note)
+
+    def _note(
+        self, planned: Sequence[Range], fresh: Sequence[Range], tally: Tally, gaps: Gaps
+    ) -> Note:
+        """Write down what is known before the sink has its say."""
+        empty = sum(len(hole) for hole in gaps.holes)
+        counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
+        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored")}
+        if not gaps.proven:
+            counts["gaps_unproven"] = empty
+        at = tally.partitions
+        ranges = tuple(
+            CountedRange(
+                range=part,
+                records=at[part.topic_partition].records - at[part.topic_partition].overlap
+                if part.topic_partition in at
+                else 0,
+                gaps=gaps.within(part),
+            )
+            for part in fresh
+        )
+        return self.position.next_note(self._run_id, ranges=ranges, counts=counts)
+
+    def _commit(self, copy: DataFrame, tally: Tally, note: Note) -> LedgerRow:
+        """Quarantine, commit, read back, audit, and project into the ledger: in this order."""
+        target = self._target(copy, note.seq)
+        quarantined = self._quarantine(copy, tally, note.seq)
+        sink = sink_class(self._spec.mode)(target, _good(copy, tally))
+        note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
+        sink.commit(note)
+        commit = self._find(note, after=target.version)
+        written = sink.account(commit)
+        rows_of_seq = self._rows_of_seq(target, commit)
+        counts = {**note.counts, **written.counts}
+        problems = [
+            *written.problems,
+            *imbalances(counts, rows_of_seq=rows_of_seq, rows_expected=written.rows_expected),
+        ]
+        row = LedgerRow.of(note, commit, self.position.table_id, counts=counts, problems=problems)
+        self._ledger.put(row)
+        self.position = self.position.after(note)
+        return row
+
+    def _target(self, copy: DataFrame, seq: int) -> Target:
+        return Target(
+            spark=copy.sparkSession,
+            spec=self._spec,
+            paths=self._paths,
+            epoch=self.position.epoch,
+            seq=seq,
+            version=self._log.versions()[0],
+        )
+
+    def _quarantine(self, copy: DataFrame, tally: Tally, seq: int) -> int:
+        if not tally.fates.get("quarantined"):
+            return 0
+        quarantine(copy.where("_fate = 'quarantined'"), self._paths, seq)
+        return count_quarantined(copy.sparkSession, self._paths, seq)
+
+    def _find(self, note: Note, *, after: int) -> Commit:
+        """Find our commit by its txn, and make sure that it is the one we meant."""
+        commit = self._log.find(self._spec.name, note.seq, after=after)
+        if commit is not None and commit.note == note:
+            return commit
+        other = commit or self._log.find(self._spec.name, note.seq)
+        found = other.note if other else None
+        raise CommitConflictError(
+            self._spec.name,
+            f"seq {note.seq} should hold {_said(note)} of run {note.run_id}; the table's log has "
+            + (f"{_said(found)} of run {found.run_id}." if found else "no such commit."),
+            remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
+        )
+
+    def _rows_of_seq(self, target: Target, commit: Commit) -> int:
+        table = target.spark.read.format("delta").option("versionAsOf", commit.version)
+        return table.load(str(self._paths.data)).where(F.col("_seq") == target.seq).count()
+
+    def _hole(self, holes: Sequence[Range]) -> OffsetHoleError:
+        return OffsetHoleError(
+            self._spec.name,
+            f"the batch would skip {', '.join(map(str, holes))}, which the table does not hold.",
+            remedy=f"oncelake run {self._spec.name}, which begins again at the table's offsets",
+        )
+
+
+def _good(copy: DataFrame, tally: Tally) -> Good:
+    return Good(
+        records=copy.where(F.col("_fate").isin(*GOOD)).drop(
+            "_reason", "_detail", "_key", "_value", "_headers"
+        ),
+        count=tally.good,
+        deletes=tally.fates.get("delete", 0),
+        size_bytes=tally.good_bytes,
+    )
+
+
+def _said(note: Note) -> str:
+    return ", ".join(str(counted.range) for counted in note.ranges) or "no ranges"

@@ -1,0 +1,57 @@
+"""The books: every offset and every record accounted for, exactly, or the batch is red.
+
+    offsets in ranges = records read + gaps
+    records read      = inserted + updated + deleted + deleted_absent + superseded + stale
+                        + unchanged + ignored + filtered + quarantined + overlap
+    rows of this seq  = inserted + updated
+
+Each count is measured where the design says, and the two sides of each line apart, so that the
+lines can fail. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+DISPOSITIONS: Final = (
+    "inserted",
+    "updated",
+    "deleted",
+    "deleted_absent",
+    "superseded",
+    "stale",
+    "unchanged",
+    "ignored",
+    "filtered",
+    "quarantined",
+    "overlap",
+)
+COUNTS: Final = ("offsets", "read", "gaps", *DISPOSITIONS)
+
+
+def imbalances(counts: Mapping[str, int], *, rows_of_seq: int, rows_expected: int) -> tuple[str, ...]:
+    """Check the books of one batch.
+
+    Args:
+        counts: The counts by name; one that is absent is 0.
+        rows_of_seq: Rows that carry the batch's seq, read from the table it wrote.
+        rows_expected: Rows that the sink's counts say it wrote.
+
+    Returns:
+        One sentence for each line that does not balance; empty when all do.
+    """
+    of = {name: counts.get(name, 0) for name in COUNTS}
+    accounted = sum(of[name] for name in DISPOSITIONS)
+    problems = []
+    if of["offsets"] != of["read"] + of["gaps"]:
+        problems.append(
+            f"offsets in ranges {of['offsets']} ≠ records read {of['read']} + gaps {of['gaps']}"
+        )
+    if of["read"] != accounted:
+        each = ", ".join(f"{name} {of[name]}" for name in DISPOSITIONS if of[name])
+        problems.append(f"records read {of['read']} ≠ {accounted} accounted for ({each})")
+    if rows_of_seq != rows_expected:
+        problems.append(f"the table holds {rows_of_seq} rows of this batch, expected {rows_expected}")
+    problems += [f"{name} is {count}" for name, count in counts.items() if count < 0]
+    return tuple(problems)

@@ -1,0 +1,58 @@
+"""Every operation from a shell, without Dagster: which command is which function.
+
+Nothing here, and nothing a command's module imports at its top, may import pyspark, pyarrow or
+the Kafka client: help, completion and a typing error must be answered at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ingestion.console import declared, kafka, ledger, operations, run, status
+from ingestion.console.boundary import Guarded
+
+app = typer.Typer(
+    name="oncelake",
+    help="Every Kafka record, once, in your lakehouse, and a proof of it.",
+    epilog="Exit codes: 0 done and balanced · 1 something is wrong · 2 bad usage or declaration · "
+    "3 refused until a person decides · 4 locked by another run · 5 a dependency does not answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+kafka_app = typer.Typer(
+    help="Start, stop and look at the embedded Kafka: one broker on this machine, for trying "
+    "things out. It keeps its records, its cluster id and, where it is free, its port.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def oncelake(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
+    ] = False,
+) -> None:
+    """Take the options that all commands share; ``Guarded`` reads them from the context."""
+
+
+app.command("run", cls=Guarded)(run.run)
+app.command("status", cls=Guarded)(status.status)
+app.command("ledger", cls=Guarded)(ledger.ledger)
+app.command("validate", cls=Guarded)(declared.validate)
+app.command("schema", cls=Guarded)(declared.schema)
+kafka_app.command("up", cls=Guarded)(kafka.up)
+kafka_app.command("down", cls=Guarded)(kafka.down)
+kafka_app.command("status", cls=Guarded)(kafka.status)
+app.add_typer(kafka_app, name="kafka")
+app.command("accept", cls=Guarded)(operations.accept)
+app.command("adopt-topic", cls=Guarded)(operations.adopt_topic)
+app.command("reset", cls=Guarded)(operations.reset)
+
+
+def main() -> None:
+    """Run the command that the process was started with, and exit with its code."""
+    app()

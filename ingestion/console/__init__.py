@@ -1,0 +1,1 @@
+"""The commands of ``oncelake``, one module a command, and how they speak to people and programs."""

@@ -1,0 +1,100 @@
+"""``oncelake validate`` and ``oncelake schema``, and how every command finds a declaration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.exits import DONE, USAGE
+from ingestion.console.options import AnyStreams, AsJson
+
+if TYPE_CHECKING:
+    from ingestion.declarations import Declared
+    from ingestion.settings import Settings
+    from ingestion.spec import StreamSpec
+
+
+def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
+    """Check the declarations, all or the named, without Spark and without Kafka.
+
+    Each line that is wrong is printed as file:line: field: what is wrong and what to write
+    instead. Exits with 2 when there is one.
+    """
+    from ingestion.settings import load_settings
+
+    found = chosen(streams, load_settings())
+    if as_json:
+        speech.document({"valid": not _broken(found), "streams": [_document(each) for each in found]})
+    else:
+        for each in _broken(found):
+            speech.say(str(each.error), "bold red")
+        speech.say(_verdict(found))
+    raise typer.Exit(USAGE if _broken(found) else DONE)
+
+
+def schema() -> None:
+    """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
+    from ingestion.declarations import json_schema
+
+    speech.document(json_schema())
+
+
+def chosen(names: list[str] | None, settings: Settings) -> list[Declared]:
+    """Return the declarations of these names, or all of them when none is named.
+
+    Raises:
+        InvalidSpecError: a name is not declared; says the nearest that is.
+    """
+    from ingestion.declarations import load_streams
+
+    if names:
+        return [declared_as(name, settings) for name in dict.fromkeys(names)]
+    return list(load_streams(settings.streams))
+
+
+def declared_as(name: str, settings: Settings) -> Declared:
+    """Return the declaration of a name, sound or broken.
+
+    Raises:
+        InvalidSpecError: the name is not declared; says the nearest that is.
+    """
+    from ingestion.declarations import Declared, find_stream, load_streams
+
+    for each in load_streams(settings.streams):
+        if each.name == name:
+            return each
+    spec = find_stream(settings.streams, name)
+    return Declared(name=name, path=settings.streams, spec=spec, error=None)
+
+
+def sound(declared: Declared) -> StreamSpec:
+    """Return the stream that a file declares.
+
+    Raises:
+        InvalidSpecError: the file is broken.
+    """
+    if declared.spec is None:
+        raise declared.error or AssertionError(declared)
+    return declared.spec
+
+
+def _broken(found: list[Declared]) -> list[Declared]:
+    return [each for each in found if each.spec is None]
+
+
+def _verdict(found: list[Declared]) -> str:
+    broken = len(_broken(found))
+    streams = speech.counted(len(found), "stream")
+    return f"{streams}, {broken} broken" if broken else f"{streams}, all valid"
+
+
+def _document(declared: Declared) -> dict[str, object]:
+    lines = str(declared.error).splitlines() if declared.error else []
+    return {
+        "stream": declared.name,
+        "path": str(declared.path),
+        "valid": declared.spec is not None,
+        "errors": lines,
+    }

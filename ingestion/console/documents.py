@@ -1,0 +1,93 @@
+"""The JSON forms of ledger rows and of a run's report, which programs rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ingestion.books import COUNTS
+from ingestion.commits import CountedRange
+from ingestion.ledger import LedgerRow
+from ingestion.offsets import Offsets, TopicPartition
+from ingestion.report import RunReport
+
+
+def row_document(row: LedgerRow) -> dict[str, Any]:
+    """Return a ledger row: its columns, ranges as objects, the time in ISO 8601, UTC."""
+    return {
+        "table_id": row.table_id,
+        "seq": row.seq,
+        "kind": row.kind,
+        "epoch": row.epoch,
+        "committed_at": row.committed_at.isoformat(),
+        "run_id": row.run_id,
+        "delta_version": row.delta_version,
+        "ranges": ranges_document(row.ranges),
+        "counts": dict(row.counts),
+        "balanced": row.balanced,
+        "accepted": row.accepted,
+    }
+
+
+def report_document(report: RunReport) -> dict[str, Any]:
+    """Return what a run did; ``counts`` and ``ranges`` are sums over its batches."""
+    return {
+        "stream": report.stream,
+        "run_id": report.run_id,
+        "balanced": report.is_balanced,
+        "seq": report.seq,
+        "epoch": report.epoch,
+        "delta_version": report.delta_version,
+        "row_count": report.row_count,
+        "table": report.table,
+        "lag": report.lag,
+        "counts": {name: report.total(name) for name in COUNTS},
+        "ranges": ranges_document(ranges_of(report)),
+        "next": next_document(report.next),
+        "batches": [
+            {**row_document(row), "problems": list(row.problems)} for row in report.batches
+        ],
+        "recovered": [row_document(row) for row in report.recovered],
+        "notices": list(report.notices),
+    }
+
+
+def ranges_document(ranges: Iterable[CountedRange]) -> list[dict[str, Any]]:
+    """Return ranges as a list of objects."""
+    return [
+        {
+            "topic": counted.range.topic,
+            "partition": counted.range.partition,
+            "start": counted.range.start,
+            "end": counted.range.end,
+            "records": counted.records,
+            "gaps": counted.gaps,
+        }
+        for counted in ranges
+    ]
+
+
+def next_document(reached: Offsets) -> list[dict[str, Any]]:
+    """Return the next offset of each partition as a list of objects."""
+    return [
+        {"topic": at.topic, "partition": at.partition, "offset": offset}
+        for at, offset in reached.items()
+    ]
+
+
+def ranges_of(report: RunReport) -> tuple[CountedRange, ...]:
+    """Return what a run read of each partition, over all of its batches."""
+    read: dict[TopicPartition, CountedRange] = {}
+    for counted in (each for row in report.batches for each in row.ranges if len(each.range)):
+        at = counted.range.topic_partition
+        read[at] = _joined(read[at], counted) if at in read else counted
+    return tuple(read[at] for at in sorted(read))
+
+
+def _joined(earlier: CountedRange, later: CountedRange) -> CountedRange:
+    return CountedRange(
+        range=replace(later.range, start=earlier.range.start),
+        records=earlier.records + later.records,
+        gaps=earlier.gaps + later.gaps,
+    )

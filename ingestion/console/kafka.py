@@ -1,0 +1,86 @@
+"""``oncelake kafka up``, ``down`` and ``status``: the embedded Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.exits import DONE, UNREACHABLE
+from ingestion.console.options import AsJson
+
+if TYPE_CHECKING:
+    from ingestion.local.broker import Broker
+    from ingestion.settings import Settings
+
+_Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65_535, help="Where to listen; default: as last time, or a free one."),
+]
+
+
+def up(port: _Port = None, as_json: AsJson = False) -> None:
+    """Start the embedded Kafka, or find it running, and print its address.
+
+    It listens on 127.0.0.1 only and keeps running until `oncelake kafka down`. The other commands
+    find it by themselves, unless ONCELAKE_KAFKA names other brokers.
+    """
+    from ingestion.local import broker
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    if not as_json:
+        speech.note("starting Kafka…")
+    _report(broker.up(settings.state / "kafka", jars=settings.jars, port=port), settings, as_json)
+
+
+def status(as_json: AsJson = False) -> None:
+    """Tell whether the embedded Kafka runs, and where; exits with 5 when it does not."""
+    from ingestion.local import broker
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    found = broker.status(settings.state / "kafka")
+    _report(found, settings, as_json)
+    raise typer.Exit(DONE if found else UNREACHABLE)
+
+
+def down(as_json: AsJson = False) -> None:
+    """Stop the embedded Kafka; its records stay for the next `oncelake kafka up`."""
+    from ingestion.local import broker
+    from ingestion.settings import load_settings
+
+    was_up = broker.down(load_settings().state / "kafka")
+    if as_json:
+        speech.document({"up": False, "was_up": was_up})
+    else:
+        speech.say("Kafka is down" if was_up else "Kafka was not up")
+
+
+def _report(found: Broker | None, settings: Settings, as_json: bool) -> None:
+    is_used = settings.kafka is None or (found is not None and settings.kafka == found.address)
+    if not is_used:
+        speech.note(
+            f"ONCELAKE_KAFKA is set ({settings.kafka}): the other commands talk to that, "
+            "not to the embedded Kafka",
+            "yellow",
+        )
+    if as_json:
+        speech.document({**_document(found), "used_by_other_commands": is_used})
+    elif found is None:
+        speech.say("Kafka is not up; oncelake kafka up starts it")
+    else:
+        speech.say(f"Kafka is up at {found.address} (pid {found.pid}, cluster {found.cluster_id})")
+
+
+def _document(found: Broker | None) -> dict[str, Any]:
+    if found is None:
+        return {"up": False}
+    return {
+        "up": True,
+        "address": found.address,
+        "pid": found.pid,
+        "folder": str(found.folder),
+        "cluster_id": found.cluster_id,
+    }

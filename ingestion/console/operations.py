@@ -1,0 +1,126 @@
+"""``oncelake accept``, ``adopt-topic`` and ``reset``: what only a person may decide."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.boundary import new_run_id
+from ingestion.console.exits import REFUSED
+from ingestion.console.options import AsJson, Stream
+
+if TYPE_CHECKING:
+    from ingestion.ledger import LedgerRow
+    from ingestion.settings import Settings
+
+
+def accept(
+    stream: Stream,
+    reason: Annotated[str, typer.Option(help="Why this is all right; the ledger keeps it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Accept a lost range, a batch whose books do not balance, or a table that was restored.
+
+    The acceptance and its reason are written into the ledger, and the next run goes on behind it.
+    Look at `oncelake ledger STREAM` first.
+    """
+    from ingestion.declarations import find_stream
+    from ingestion.errors import InvalidSpecError
+    from ingestion.operations.accept import accept as accept_stream
+    from ingestion.settings import load_settings
+
+    if not reason.strip():
+        raise InvalidSpecError("--reason is empty. Next: write why this is all right")
+    settings = load_settings()
+    spec = find_stream(settings.streams, stream)
+    row = accept_stream(spec, settings, reason=reason.strip(), run_id=new_run_id())
+    _report(stream, row, f"accepted: {reason.strip()}", as_json=as_json)
+
+
+def adopt_topic(stream: Stream, as_json: AsJson = False) -> None:
+    """Go on with a topic that was deleted and made again, or with another cluster.
+
+    The rows stay, a new epoch begins, and the next run reads the topic as it is now from its
+    start: its records win over the rows of the epoch before.
+    """
+    from ingestion.declarations import find_stream
+    from ingestion.operations.adopt_topic import adopt_topic as adopt
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    row = adopt(find_stream(settings.streams, stream), settings, run_id=new_run_id())
+    _report(stream, row, f"epoch {row.epoch} begins", as_json=as_json)
+
+
+def reset(
+    stream: Stream,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a stream's tables and checkpoints away, so that the next run ingests it from scratch.
+
+    Nothing is deleted: everything moves into the lake's archive. Asks on a terminal; elsewhere
+    --yes is needed, and without it nothing happens (exit 2).
+    """
+    from ingestion.operations.reset import reset as reset_stream
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    _refuse_unknown(stream, settings)
+    if not yes:
+        _ask(stream, settings)
+    moved = reset_stream(stream, settings, run_id=new_run_id())
+    if as_json:
+        speech.document({"stream": stream, "archived": [str(path) for path in moved]})
+        return
+    for path in moved:
+        speech.say(f"{stream}: archived {path}")
+    if not moved:
+        speech.say(f"{stream}: there was nothing to put away")
+
+
+def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
+    if as_json:
+        from ingestion.console.documents import row_document
+
+        speech.document({"stream": stream, **row_document(row)})
+        return
+    speech.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
+    for each in row.ranges:
+        if len(each.range):
+            speech.say(f"  {each.range}")
+
+
+def _refuse_unknown(stream: str, settings: Settings) -> None:
+    """Refuse a name that is neither declared nor has anything on disk."""
+    from ingestion.console.declared import declared_as
+    from ingestion.names import problem_with
+
+    if problem_with(stream) or not _kept(stream, settings):
+        declared_as(stream, settings)
+
+
+def _ask(stream: str, settings: Settings) -> None:
+    from ingestion.errors import InvalidSpecError
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidSpecError(
+            f"{stream}: reset puts its tables away. Next: add --yes if that is meant"
+        )
+    for path in _kept(stream, settings):
+        speech.note(f"  {path}")
+    if not typer.confirm(f"Put these of {stream} into the archive?", err=True):
+        speech.note("nothing was changed")
+        raise typer.Exit(REFUSED)
+
+
+def _kept(stream: str, settings: Settings) -> list[Path]:
+    from ingestion.lake import StreamPaths
+
+    at = StreamPaths.of(stream, settings)
+    places = (at.data, at.quarantine, at.tombstones, at.ledger, at.checkpoints)
+    return [path for path in places if path.exists()]

@@ -1,0 +1,135 @@
+"""``oncelake run``: several streams, one after another, in one JVM."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import typer
+
+from ingestion.console.boundary import is_debugging, new_run_id
+from ingestion.console.declared import declared_as, sound
+from ingestion.console.exits import first_of
+from ingestion.console.failure import Failure
+from ingestion.console.interrupt import Interrupt
+from ingestion.console.options import AsJson, Streams
+from ingestion.console.outcome import Outcome
+from ingestion.console.progress import Tell, progress, telling_batches
+from ingestion.console.speech import document
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ingestion.declarations import Declared
+    from ingestion.settings import Settings
+
+
+def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
+    """Read what Kafka holds now into the tables of these streams, and balance the books.
+
+    The streams run one after another in one JVM, and one that fails does not keep the others from
+    running: the exit code is then the first of 1 (red books), 3 (refused), 5 (a dependency),
+    4 (locked), 2 (a broken declaration) that occurred. A name that is not declared at all is a
+    mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM ends the run within
+    seconds (exit 130 or 143) and loses nothing. With --json, one stream gives its report, several
+    give {"run_id", "exit_code", "streams": [...]}.
+    """
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    declared = [declared_as(name, settings) for name in dict.fromkeys(streams)]
+    runs = _Runs(settings=settings, run_id=new_run_id(), debug=is_debugging(ctx))
+    outcomes = []
+    for outcome in runs.of(declared):
+        outcomes.append(outcome)
+        outcome.print_problem()
+        if not as_json:
+            outcome.print_books()
+    code = first_of(outcome.exit_code for outcome in outcomes)
+    if as_json:
+        each = [outcome.document() for outcome in outcomes]
+        several = {"run_id": runs.run_id, "exit_code": code, "streams": each}
+        document(several if len(each) > 1 else each[0])
+    raise typer.Exit(code)
+
+
+@dataclass(kw_only=True)
+class _Runs:
+    """The runs of one command."""
+
+    settings: Settings
+    run_id: str
+    debug: bool
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    _spark: SparkSession | None = None
+
+    def of(self, streams: list[Declared]) -> Iterator[Outcome]:
+        """Run streams one after another, whatever becomes of each."""
+        with self.interrupt.listening():
+            for each in streams:
+                with progress() as tell:
+                    outcome = self._outcome(each, tell)
+                yield outcome
+
+    def _outcome(self, declared: Declared, tell: Tell) -> Outcome:
+        try:
+            return self._run(declared, tell)
+        except KeyboardInterrupt:
+            return self._interrupted(declared)
+        except Exception as error:  # noqa: BLE001 (one stream must not take the others down)
+            if self.interrupt.stop.is_set():
+                return self._interrupted(declared)
+            failure = Failure.of(error, stream=declared.name, debug=self.debug)
+            return Outcome(stream=declared.name, failure=failure)
+
+    def _run(self, declared: Declared, tell: Tell) -> Outcome:
+        spec = sound(declared)
+        if self.interrupt.stop.is_set():
+            return self._interrupted(declared)
+        spark = self._session(tell)
+        from ingestion.run import Run
+
+        tell(f"{declared.name}: looking for new records…")
+        with self.interrupt.patiently():
+            report = Run(
+                spec=spec,
+                settings=self.settings,
+                spark=spark,
+                run_id=self.run_id,
+                on_batch=telling_batches(declared.name, tell),
+                stop=self.interrupt.stop,
+            ).execute()
+        cut_short = self.interrupt.stop.is_set() and report.lag > 0
+        code = self.interrupt.exit_code if cut_short else 0
+        return Outcome(stream=declared.name, report=report, interrupted_by=code)
+
+    def _interrupted(self, declared: Declared) -> Outcome:
+        return Outcome(stream=declared.name, interrupted_by=self.interrupt.exit_code)
+
+    def _session(self, tell: Tell) -> SparkSession:
+        """Start Spark, once, and not before Kafka's address is known."""
+        if self._spark is None:
+            self.settings.bootstrap_servers()
+            tell("starting Spark…")
+            with _stdout_spared():
+                from ingestion.session import start_session
+
+                self._spark = start_session(self.settings)
+        return self._spark
+
+
+@contextmanager
+def _stdout_spared() -> Iterator[None]:
+    """Let a child process that starts inside take stderr for its stdout, as the JVM must."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

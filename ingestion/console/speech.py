@@ -1,0 +1,71 @@
+"""How commands speak: reports on stdout, everything else on stderr.
+
+Text is never read as rich markup, since offsets and column lists are full of brackets, and is
+never cut to a width where nobody has a screen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_NO_SCREEN = 1_000
+
+
+def out() -> Console:
+    """Return the console of reports."""
+    return _console(sys.stdout)
+
+
+def err() -> Console:
+    """Return the console of progress, notes and errors."""
+    return _console(sys.stderr)
+
+
+def say(text: str, style: str = "") -> None:
+    """Print a line of a report."""
+    out().print(Text(text, style=style), soft_wrap=True)
+
+
+def note(text: str, style: str = "") -> None:
+    """Print a line beside the report."""
+    err().print(Text(text, style=style), soft_wrap=True)
+
+
+def document(value: Any) -> None:
+    """Print the one JSON document of a command."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
+    """Print a table; ``right`` names the columns of numbers."""
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        drawn.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(_cell(value)) for value in row))
+    out().print(drawn)
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural where it is one."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _console(stream: TextIO) -> Console:
+    width = None if stream.isatty() else _NO_SCREEN
+    return Console(file=stream, width=width, highlight=False)

@@ -1,0 +1,94 @@
+"""The declared streams: the files of one folder.
+
+A broken file never takes another down: it is listed with its error, and whoever asked for all
+of them decides what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from ingestion.errors import InvalidSpecError
+from ingestion.names import nearest_allowed
+from ingestion.spec import StreamSpec
+from ingestion.stream_file import file_name_problem, load_stream, shown_path
+
+__all__ = ["Declared", "find_stream", "load_stream", "load_streams"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """One file of the streams' folder: a stream, or what is wrong with it.
+
+    Attributes:
+        name: The stream's name; one like it, and unique, where the file's own is not allowed.
+        path: The file.
+        spec: The stream; None when the file is broken.
+        error: Everything that is wrong with the file; None when nothing is.
+    """
+
+    name: str
+    path: Path
+    spec: StreamSpec | None
+    error: InvalidSpecError | None
+
+
+def load_streams(folder: Path) -> tuple[Declared, ...]:
+    """Read every declaration of a folder, the broken ones too; none when there is no folder.
+
+    Raises:
+        InvalidSpecError: ``folder`` is something else than a folder.
+    """
+    files = _files_in(folder)
+    taken = {path.stem for path in files if file_name_problem(path) is None}
+    found = []
+    for path in files:
+        is_named_well = file_name_problem(path) is None
+        name = path.stem if is_named_well else nearest_allowed(path.stem, taken)
+        taken.add(name)
+        found.append(_declared(name, path))
+    return tuple(sorted(found, key=lambda declared: declared.name))
+
+
+def find_stream(folder: Path, name: str) -> StreamSpec:
+    """Read the declaration of one stream; the other files may be broken.
+
+    Raises:
+        InvalidSpecError: there is no such stream, or its file is broken.
+    """
+    by_name = {path.stem: path for path in _files_in(folder)}
+    if name in by_name:
+        return load_stream(by_name[name])
+    near = get_close_matches(name, by_name, n=1)
+    if near:
+        hint = f"did you mean `{near[0]}`?"
+    elif by_name:
+        hint = f"there are: {', '.join(by_name)}"
+    else:
+        hint = f"declare it in {shown_path(folder)}/<stream>.yaml"
+    raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
+
+
+def _declared(name: str, path: Path) -> Declared:
+    try:
+        return Declared(name=name, path=path, spec=load_stream(path), error=None)
+    except InvalidSpecError as error:
+        return Declared(name=name, path=path, spec=None, error=error)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """List the declarations, `.yml` before `.yaml` so that the right one of a pair wins."""
+    if not folder.exists():
+        return []
+    if not folder.is_dir():
+        raise InvalidSpecError(f"{shown_path(folder)} is not a folder; correct ONCELAKE_STREAMS")
+    return sorted(
+        (
+            path
+            for path in folder.iterdir()
+            if path.suffix.lower() in {".yaml", ".yml"} and not path.name.startswith(".")
+        ),
+        key=lambda path: (path.stem, path.suffix == ".yaml", path.name),
+    )

@@ -1,0 +1,148 @@
+"""What can go wrong, sorted by what the operator should do about it.
+
+    IngestionError
+    ├── TerminalError                a rerun cannot help
+    │   ├── InvalidSpecError         the declaration or the settings must be edited (exit 2)
+    │   ├── SetupError               something is missing on this machine (exit 2)
+    │   ├── RecordsMissedError       Spark read past records that the topic holds (exit 1)
+    │   └── RefusedError             a person must decide first (exit 3)
+    │       ├── TopicRecreatedError      the topic's id is another
+    │       ├── ClusterChangedError      the cluster's id is another
+    │       ├── TopicMissingError        a topic does not exist
+    │       ├── TopicTruncatedError      a partition ends before the table's next offset
+    │       ├── OffsetsExpiredError      retention passed offsets that were never read
+    │       ├── IdentityChangedError     keys or order changed without a new epoch
+    │       ├── SchemaChangedError       the table's columns are not the declared ones
+    │       ├── ForeignTableError        the table holds rows that are not ours
+    │       ├── TableReplacedError       the table is gone or another beside its old ledger
+    │       ├── TableRestoredError       somebody restored an older version
+    │       ├── UnbalancedBatchError     an earlier batch is red and nobody accepted it
+    │       ├── KeyInTwoPartitionsError  one key in two partitions, and nothing to order it by
+    │       ├── OffsetHoleError          a batch starts beyond the table's next offset
+    │       └── CommitConflictError      our seq is in the table with other ranges
+    └── TransientError               the same command may succeed later
+        ├── StreamLockedError        another run holds the stream (exit 4)
+        └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
+
+A message names the stream, what was expected, what was found, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class IngestionError(Exception):
+    """Anything this engine raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class TerminalError(IngestionError):
+    """A rerun cannot help: something must be changed or decided first."""
+
+
+class TransientError(IngestionError):
+    """The same command may succeed later."""
+
+
+class InvalidSpecError(TerminalError):
+    """A declaration or a setting is wrong; the message says where and what to write instead."""
+
+    exit_code = 2
+
+
+class SetupError(TerminalError):
+    """Something this machine needs is missing; the message says what to install or run."""
+
+    exit_code = 2
+
+
+class RecordsMissedError(TerminalError):
+    """The second client found a record that Spark did not deliver; nothing was committed."""
+
+
+class RefusedError(TerminalError):
+    """Going on could lose or corrupt data, so a person decides.
+
+    Attributes:
+        stream: The stream that was refused.
+        remedy: The command, or the edit, that resolves it.
+    """
+
+    exit_code = 3
+
+    def __init__(self, stream: str, problem: str, *, remedy: str) -> None:
+        """Compose the message from the three things a person needs at 3 a.m."""
+        super().__init__(f"{stream}: {problem} Next: {remedy}")
+        self.stream = stream
+        self.problem = problem
+        self.remedy = remedy
+
+
+class TopicRecreatedError(RefusedError):
+    """The topic was deleted and made again: its offsets mean other records now."""
+
+
+class ClusterChangedError(RefusedError):
+    """Another Kafka cluster answers at the configured address."""
+
+
+class TopicMissingError(RefusedError):
+    """A declared topic does not exist on the cluster."""
+
+
+class TopicTruncatedError(RefusedError):
+    """A partition ends before the table's next offset: records that were read are gone."""
+
+
+class OffsetsExpiredError(RefusedError):
+    """Retention has deleted records that were never read."""
+
+
+class IdentityChangedError(RefusedError):
+    """Keys or order differ from those the table was written with."""
+
+
+class SchemaChangedError(RefusedError):
+    """The table's columns are not the declared ones."""
+
+
+class ForeignTableError(RefusedError):
+    """The table holds rows, and no commit in its log is ours."""
+
+
+class TableReplacedError(RefusedError):
+    """The ledger remembers a table that is gone, or that another has replaced."""
+
+
+class TableRestoredError(RefusedError):
+    """Somebody restored the table to an older version after our last commit."""
+
+
+class UnbalancedBatchError(RefusedError):
+    """An earlier batch does not balance, and nobody has accepted it."""
+
+
+class KeyInTwoPartitionsError(RefusedError):
+    """One key came from two partitions, and no declared order says which is newer."""
+
+
+class OffsetHoleError(RefusedError):
+    """A batch would skip offsets that the table does not hold."""
+
+
+class CommitConflictError(RefusedError):
+    """The table already holds our seq, with other ranges."""
+
+
+class StreamLockedError(TransientError):
+    """Another run holds the stream."""
+
+    exit_code = 4
+
+
+class DependencyError(TransientError):
+    """Something outside this process does not answer in time."""
+
+    exit_code = 5

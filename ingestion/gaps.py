@@ -1,0 +1,111 @@
+"""Offsets that hold no record, and the proof that they hold none.
+
+Transaction markers, aborted records and compacted records leave offsets empty, lawfully. A source
+that skips a record leaves the same trace. So a gap is never a remainder: each missing offset is
+found in the copy and asked again of a second client, before anything is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from ingestion.errors import RecordsMissedError
+from ingestion.kafka import Kafka
+from ingestion.offsets import Range, TopicPartition
+from ingestion.tally import Tally
+
+# Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
+ASKED_AT_MOST = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gaps:
+    """The offsets of a batch that hold no record.
+
+    Attributes:
+        holes: Each run of them.
+        proven: Whether the second client has found every one of them empty.
+    """
+
+    holes: tuple[Range, ...]
+    proven: bool
+
+    def within(self, part: Range) -> int:
+        """Count the gaps that lie in a range."""
+        return sum(
+            max(0, min(hole.end, part.end) - max(hole.start, part.start))
+            for hole in self.holes
+            if hole.topic_partition == part.topic_partition
+        )
+
+
+def find_gaps(
+    copy: DataFrame,
+    planned: Sequence[Range],
+    tally: Tally,
+    *,
+    kafka: Kafka,
+    policy: Literal["auto", "always", "never"],
+) -> Gaps:
+    """Find every offset that was planned and not read, and prove it empty.
+
+    Raises:
+        RecordsMissedError: an offset that Spark passed over holds a record.
+        DependencyError: Kafka stopped answering before the proof was complete.
+    """
+    holes = [*_partitions_without_records(planned, tally), *_holes_between(copy, planned, tally)]
+    asked = policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST)
+    if asked:
+        missed = list(kafka.records_in(holes))
+        if missed:
+            raise _missed(missed)
+    return Gaps(holes=tuple(holes), proven=asked or not holes)
+
+
+def _partitions_without_records(planned: Iterable[Range], tally: Tally) -> list[Range]:
+    return [r for r in planned if len(r) and r.topic_partition not in tally.partitions]
+
+
+def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: Tally) -> list[Range]:
+    """Find the missing offsets of the partitions that have records, but not one an offset."""
+    holed = [
+        r
+        for r in planned
+        if r.topic_partition in tally.partitions
+        and not tally.partitions[r.topic_partition].fills(r)
+    ]
+    if not holed:
+        return []
+    place = ["_topic", "_partition", "_offset"]
+    fences = [(r.topic, r.partition, at) for r in holed for at in (r.start - 1, r.end)]
+    offsets = (
+        copy.select(*place)
+        .join(F.broadcast(_frame(copy, [r.topic_partition for r in holed])), place[:2], "left_semi")
+        .unionAll(copy.sparkSession.createDataFrame(fences, "_topic STRING, _partition INT, _offset LONG"))
+    )
+    before = F.lag("_offset").over(Window.partitionBy(*place[:2]).orderBy("_offset"))
+    missing = offsets.withColumn("_before", before).where("_offset - _before > 1").collect()
+    return [
+        Range(
+            topic=row["_topic"], partition=row["_partition"], start=row["_before"] + 1, end=row["_offset"]
+        )
+        for row in missing
+    ]
+
+
+def _frame(copy: DataFrame, partitions: list[TopicPartition]) -> DataFrame:
+    rows = [tuple(at) for at in partitions]
+    return copy.sparkSession.createDataFrame(rows, "_topic STRING, _partition INT")
+
+
+def _missed(missed: list[tuple[TopicPartition, int]]) -> RecordsMissedError:
+    first = ", ".join(f"{at} offset {offset}" for at, offset in missed[:5])
+    return RecordsMissedError(
+        f"Spark did not deliver {len(missed)} records that Kafka holds: {first}. Nothing was "
+        "committed. Next: run the same command again; if it stays, report it with these offsets"
+    )

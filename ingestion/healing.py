@@ -1,0 +1,60 @@
+"""What a crash left half-done, healed from the commits: ledger rows, and side rows of dead attempts."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from ingestion.books import imbalances
+from ingestion.commits import Commit, TableLog, app_id
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.position import Position
+from ingestion.side_table import remove_beyond
+from ingestion.sinks.protocol import sink_class
+from ingestion.spec import StreamSpec
+
+
+def heal(
+    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position
+) -> tuple[LedgerRow, ...]:
+    """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
+
+    Returns:
+        The rows that were missing, by seq. Their counts come from the commits; what only the lost
+        run could know is marked: ``derived`` counts the records whose disposition was inferred.
+    """
+    ledger = Ledger(paths.ledger)
+    known = {row.seq for row in ledger.rows_of(position.table_id)}
+    missing = [_row(spark, spec, paths, position, each) for each in _unknown(spec, paths, known)]
+    ledger.put(*missing)
+    for side in (paths.quarantine, paths.tombstones):
+        remove_beyond(side, position.seq)
+    return tuple(sorted(missing, key=lambda row: row.seq))
+
+
+def _unknown(spec: StreamSpec, paths: StreamPaths, known: set[int]) -> list[Commit]:
+    """Walk our commits back to the newest that the ledger knows; seq 0 opened the table."""
+    found = []
+    for commit in TableLog(paths.data).newest_first():
+        if commit.note is None or app_id(spec.name) not in commit.txns:
+            continue
+        if commit.note.seq in known or commit.note.seq == 0:
+            break
+        found.append(commit)
+    return found
+
+
+def _row(
+    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position, commit: Commit
+) -> LedgerRow:
+    note = commit.note
+    assert note is not None
+    if note.kind != "ingest":
+        return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
+    written = sink_class(spec.mode).recount(commit)
+    counts = {**note.counts, **written.counts}
+    table = spark.read.format("delta").option("versionAsOf", commit.version).load(str(paths.data))
+    rows_of_seq = table.where(F.col("_seq") == note.seq).count()
+    problems = imbalances(counts, rows_of_seq=rows_of_seq, rows_expected=written.rows_expected)
+    return LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)

@@ -1,0 +1,188 @@
+"""One vocabulary for Kafka's security, spelt for both clients.
+
+Spark's source speaks the Java client's language, confluent-kafka that of librdkafka. Both must
+connect alike or not at all: what only one of them could use is refused before either tries, and
+so is what would leave a person believing in a protection that is not there. No other ``kafka.*``
+option can be set, which is how JNDI logins, config providers and token URLs stay out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from ingestion.errors import InvalidSpecError
+from ingestion.settings import Settings, variable
+
+_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_JAAS_ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"}
+_SASL: Final = ("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
+_SSL: Final = (
+    *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
+    "kafka_ssl_key_password",
+)
+
+
+def java_options(settings: Settings) -> dict[str, str]:
+    """Return the options by which Spark's Kafka source connects.
+
+    The certificate and the key go as contents: the Java client reads a PEM key store from one
+    file only, and ours are two.
+
+    Raises:
+        InvalidSpecError: the settings contradict one another, or name a file that is not there.
+    """
+    _refuse_contradictions(settings)
+    options: dict[str, str | None] = {"kafka.security.protocol": settings.kafka_security_protocol}
+    if settings.kafka_sasl_mechanism:
+        options["kafka.sasl.mechanism"] = settings.kafka_sasl_mechanism
+        options["kafka.sasl.jaas.config"] = _jaas(settings)
+    if settings.kafka_ssl_ca:
+        options["kafka.ssl.truststore.type"] = "PEM"
+        options["kafka.ssl.truststore.location"] = str(settings.kafka_ssl_ca)
+    if settings.kafka_ssl_certificate and settings.kafka_ssl_key:
+        options["kafka.ssl.keystore.type"] = "PEM"
+        options["kafka.ssl.keystore.certificate.chain"] = settings.kafka_ssl_certificate.read_text()
+        options["kafka.ssl.keystore.key"] = settings.kafka_ssl_key.read_text()
+        options["kafka.ssl.key.password"] = _revealed(settings.kafka_ssl_key_password)
+    return {name: value for name, value in options.items() if value}
+
+
+def librdkafka_options(settings: Settings) -> dict[str, str]:
+    """Return the options by which confluent-kafka connects.
+
+    Raises:
+        InvalidSpecError: the settings contradict one another, or name a file that is not there.
+    """
+    _refuse_contradictions(settings)
+    options = {
+        "security.protocol": settings.kafka_security_protocol,
+        "sasl.mechanism": settings.kafka_sasl_mechanism,
+        "sasl.username": settings.kafka_sasl_username,
+        "sasl.password": _revealed(settings.kafka_sasl_password),
+        "ssl.ca.location": _written(settings.kafka_ssl_ca),
+        "ssl.certificate.location": _written(settings.kafka_ssl_certificate),
+        "ssl.key.location": _written(settings.kafka_ssl_key),
+        "ssl.key.password": _revealed(settings.kafka_ssl_key_password),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def redact(text: str, settings: Settings) -> str:
+    """Remove every secret from a text, in each spelling that a client may have given it."""
+    secrets = {spelling for secret in _secrets(settings) for spelling in _spellings(secret)}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _jaas(settings: Settings) -> str:
+    login = _PLAIN_LOGIN if settings.kafka_sasl_mechanism == "PLAIN" else _SCRAM_LOGIN
+    username = _jaas_text(settings.kafka_sasl_username or "")
+    password = _jaas_text(_revealed(settings.kafka_sasl_password))
+    return f'{login} required username="{username}" password="{password}";'
+
+
+def _jaas_text(text: str) -> str:
+    return "".join(_JAAS_ESCAPES.get(character, character) for character in text)
+
+
+def _revealed(secret: SecretStr | None) -> str:
+    return secret.get_secret_value() if secret else ""
+
+
+def _written(path: Path | None) -> str:
+    return str(path) if path else ""
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    yield _revealed(settings.kafka_sasl_password)
+    yield _revealed(settings.kafka_ssl_key_password)
+    with suppress(OSError):
+        text = settings.kafka_ssl_key.read_text(errors="replace") if settings.kafka_ssl_key else ""
+        yield text.strip()
+        yield from re.findall(r"^[A-Za-z0-9+/=]{16,}$", text, flags=re.MULTILINE)
+
+
+def _spellings(secret: str) -> set[str]:
+    if not secret:
+        return set()
+    as_json = (json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    return {secret, _jaas_text(secret), repr(secret)[1:-1], *as_json}
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    protocol = settings.kafka_security_protocol or "PLAINTEXT"
+    problems = (
+        *_sasl_problems(settings, protocol),
+        *_ssl_problems(settings, protocol),
+        *_file_problems(settings),
+    )
+    if problems:
+        raise InvalidSpecError("the environment or .env is wrong:\n" + "\n".join(problems))
+
+
+def _sasl_problems(settings: Settings, protocol: str) -> Iterator[str]:
+    protocol_is_sasl = protocol.startswith("SASL_")
+    for name in _SASL:
+        is_set = bool(getattr(settings, name))
+        if protocol_is_sasl and not is_set:
+            yield f"{variable(name)} is not set, and {protocol} needs it"
+        if is_set and not protocol_is_sasl:
+            yield (
+                f"{variable(name)} is set, and {protocol} sends it nowhere; "
+                f"set {variable('kafka_security_protocol')} to SASL_SSL (or SASL_PLAINTEXT), "
+                f"or remove {variable(name)}"
+            )
+
+
+def _ssl_problems(settings: Settings, protocol: str) -> Iterator[str]:
+    for name in _SSL:
+        if getattr(settings, name) and not protocol.endswith("SSL"):
+            yield (
+                f"{variable(name)} is set, and {protocol} encrypts nothing; "
+                f"set {variable('kafka_security_protocol')} to SSL or SASL_SSL, "
+                f"or remove {variable(name)}"
+            )
+    certificate, key, password = _SSL[1:]
+    for name, other in ((certificate, key), (key, certificate), (password, key)):
+        if getattr(settings, name) and not getattr(settings, other):
+            yield f"{variable(name)} is set without {variable(other)}; set both, or neither"
+
+
+def _file_problems(settings: Settings) -> Iterator[str]:
+    for name, marker in zip(_SSL[:3], ("CERTIFICATE", "CERTIFICATE", "PRIVATE KEY"), strict=True):
+        path = getattr(settings, name)
+        if path is None:
+            continue
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not PEM text"
+            yield f"{variable(name)} names {path}, which cannot be read: {reason}"
+            continue
+        if f"{marker}-----" not in text:
+            yield f"{variable(name)} names {path}, which holds no PEM {marker.lower()}"
+        elif name == "kafka_ssl_key":
+            yield from _key_problems(text, settings)
+
+
+def _key_problems(text: str, settings: Settings) -> Iterator[str]:
+    """Find what librdkafka could read, and the Java client could not."""
+    name, password = variable("kafka_ssl_key"), variable("kafka_ssl_key_password")
+    if not re.search(r"BEGIN (ENCRYPTED )?PRIVATE KEY-----", text):
+        yield (
+            f"{name} is not PKCS#8, which the Java client needs; convert it: "
+            f"openssl pkcs8 -topk8 -nocrypt -in {settings.kafka_ssl_key} -out key.pem"
+        )
+    elif "BEGIN ENCRYPTED" in text and not settings.kafka_ssl_key_password:
+        yield f"{password} is not set, and the key of {name} is encrypted"
+    elif "BEGIN ENCRYPTED" not in text and settings.kafka_ssl_key_password:
+        yield f"{password} is set, and the key of {name} is not encrypted; remove {password}"

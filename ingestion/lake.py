@@ -1,0 +1,48 @@
+"""Where a stream's tables, lock and checkpoints lie: the only place that joins these paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingestion.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamPaths:
+    """The places of one stream.
+
+    Attributes:
+        data: The table of the user's rows.
+        quarantine: Records that could not be applied.
+        tombstones: The order of every delete.
+        ledger: One row a batch.
+        lock: The file whose kernel lock is the right to write.
+        holder: Who holds that lock, for people.
+        checkpoints: One folder a generation of the Spark checkpoint.
+        archive: Where ``reset`` puts what it takes away.
+    """
+
+    data: Path
+    quarantine: Path
+    tombstones: Path
+    ledger: Path
+    lock: Path
+    holder: Path
+    checkpoints: Path
+    archive: Path
+
+    @classmethod
+    def of(cls, stream: str, settings: Settings) -> StreamPaths:
+        """Return the places of a stream, on this machine."""
+        lake = settings.lake
+        return cls(
+            data=lake / stream,
+            quarantine=lake / f"{stream}__quarantine",
+            tombstones=lake / f"{stream}__tombstones",
+            ledger=lake / f"{stream}__ledger",
+            lock=lake / ".locks" / stream,
+            holder=lake / ".locks" / f"{stream}.holder",
+            checkpoints=settings.state / "checkpoints" / stream,
+            archive=lake / ".archive" / stream,
+        )

@@ -1,0 +1,85 @@
+"""One winner a key: which of two records is newer, and what to do when nothing can say.
+
+With ``sequence_by``, records are ordered by those columns, then topic, partition and offset.
+Without it, only the offsets of one partition are comparable: the same key in two partitions has no
+order at all, and calling either stale would lose data behind balanced books.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+COORDINATES = ("_topic", "_partition", "_offset")
+TWO_PARTITIONS = "ONCELAKE_KEY_IN_TWO_PARTITIONS"
+
+
+def latest_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """Keep the newest record of each key.
+
+    Args:
+        records: Good records of one batch.
+        keys: Columns that identify a row; at least one, none null.
+        order: Columns of ``sequence_by``, most significant first; may be empty. Topic, partition
+            and offset are appended, so the order is total and the winner the same on every run.
+
+    Returns:
+        One row per distinct key, with the columns of ``records``.
+    """
+    ranked = dict.fromkeys([*order, *COORDINATES])
+    newest_first = Window.partitionBy(*map(quoted, keys)).orderBy(*(F.desc(quoted(c)) for c in ranked))
+    return (
+        records.withColumn("_rank", F.row_number().over(newest_first))
+        .where("_rank = 1")
+        .drop("_rank")
+    )
+
+
+def place(side: str, order: Sequence[str]) -> Column:
+    """Return a record's place in the order, as a struct that Spark compares field by field.
+
+    A record of an earlier epoch always loses, so the epoch comes first.
+    """
+    names = dict.fromkeys(["_epoch", *order, *COORDINATES])
+    return F.struct(*(F.col(f"{side}.{quoted(name)}").alias(name) for name in names))
+
+
+def is_newer(one: Column, other: Column, *, has_order: bool, key: Column) -> Column:
+    """Tell whether place ``one`` is beyond place ``other``; whatever exists is beyond nothing.
+
+    Without a declared order, evaluating it on two records of one epoch that come from different
+    partitions raises an error that names ``key`` and both, marked with ``TWO_PARTITIONS``.
+    """
+    is_nothing = other["_offset"].isNull()
+    if has_order:
+        return is_nothing | (one > other)
+    is_comparable = F.struct(one["_topic"], one["_partition"]) == F.struct(
+        other["_topic"], other["_partition"]
+    )
+    evidence = F.to_json(F.struct(key.alias("key"), other.alias("one"), one.alias("other")))
+    return (
+        # MERGE asks for rows of the table that no record matches, too.
+        F.when(one["_offset"].isNull(), False)
+        .when(is_nothing, True)
+        .when(one["_epoch"] != other["_epoch"], one["_epoch"] > other["_epoch"])
+        .when(is_comparable, one["_offset"] > other["_offset"])
+        .otherwise(F.raise_error(F.concat(F.lit(f"{TWO_PARTITIONS} "), evidence)).cast("boolean"))
+    )
+
+
+def quoted(name: str) -> str:
+    """Quote a column's name for Spark SQL."""
+    return f"`{name}`"
+
+
+def incomparable(error_text: str) -> dict[str, Any] | None:
+    """Return the evidence that ``is_newer`` put into an error, or ``None`` for any other error."""
+    _, marker, rest = error_text.partition(f"{TWO_PARTITIONS} ")
+    if not marker:
+        return None
+    evidence: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    return evidence

@@ -1,0 +1,171 @@
+"""The demo: a quarter of New York's flights, from Kafka into a table, and the proof of it.
+
+It is a proof and not a show: each step states what must hold, and the first that does not hold
+ends the demo with a sentence and exit code 1.
+
+    python -m ingestion.local.demo
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deltalake import DeltaTable
+from rich.console import Console
+
+from ingestion.declarations import find_stream
+from ingestion.errors import IngestionError
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.local import broker, flights, tables
+from ingestion.local.compare import differences, digest, table_rows
+from ingestion.local.fold import fold
+from ingestion.local.materialize import materialize
+from ingestion.local.produce import create, produce
+from ingestion.local.topic import record_count, records
+from ingestion.settings import Settings, load_settings
+
+_SEED = 2013
+_STREAM = flights.TOPIC
+
+
+class DisprovedError(IngestionError):
+    """Something that the demo promised does not hold."""
+
+
+class Demo:
+    """The steps of the demo, in the order in which ``run`` takes them."""
+
+    def __init__(self, settings: Settings, console: Console) -> None:
+        """Take the settings and where to write; nothing is started yet."""
+        self._settings = settings
+        self._console = console
+        self._paths = StreamPaths.of(_STREAM, settings)
+
+    def run(self) -> None:
+        """Take every step.
+
+        Raises:
+            IngestionError: something is missing, or does not hold.
+        """
+        began = time.monotonic()
+        self._bring_kafka_up()
+        self._fill_the_topic()
+        self._ingest("Ingest: one Dagster run, one bounded Spark stream")
+        self._show()
+        self._compare_with_the_topic()
+        self._ingest_again("Ingest again: nothing may be ingested twice")
+        with self._step("Throw Spark's checkpoint away: it is a cache"):
+            shutil.rmtree(self._paths.checkpoints, ignore_errors=True)
+        self._say(f"deleted {self._paths.checkpoints}")
+        self._ingest_again("Ingest without it: nothing may change")
+        self._console.print(f"\n[bold]Done in {time.monotonic() - began:.0f} s; all of it held.[/]")
+        self._console.print("make ui              opens Dagster: the runs, the books, the checks")
+        if self._settings.kafka is None:
+            self._console.print("oncelake kafka down  stops the embedded Kafka, which is still up")
+
+    def _bring_kafka_up(self) -> None:
+        if self._settings.kafka is not None:
+            self._say(f"Kafka: {self._settings.kafka}, as ONCELAKE_KAFKA says")
+            return
+        with self._step("Start the embedded Kafka"):
+            up = broker.up(self._settings.state / "kafka", jars=self._settings.jars)
+        self._say(f"{up.address}, process {up.pid}")
+
+    def _fill_the_topic(self) -> None:
+        """Send the quarter, unless the topic has it; after an interrupted demo, send it again."""
+        with self._step("Send the flights of January to March 2013, as an airline would"):
+            create(self._settings, _STREAM, partitions=3)
+            told = list(flights.messages(seed=_SEED))
+            there = record_count(self._settings, _STREAM)
+            if there < len(told):
+                produce(self._settings, _STREAM, told)
+        if there >= len(told):
+            self._say(f"topic {_STREAM} holds {there:,} records already: nothing sent")
+        else:
+            self._console.print(tables.sent(told))
+
+    def _ingest(self, title: str) -> None:
+        with self._step(title):
+            materialize(_STREAM, log=self._settings.state / "demo.log")
+        red = [row.seq for row in self._batches() if row.is_red]
+        if red:
+            raise DisprovedError(f"the books of {_STREAM} do not balance: seq {red}")
+
+    def _ingest_again(self, title: str) -> None:
+        before = self._version()
+        self._ingest(title)
+        if self._version() != before:
+            raise DisprovedError(
+                f"nothing new was in the topic, yet the table went from Delta version {before} "
+                f"to {self._version()}"
+            )
+        self._say(f"Delta version {before} before, {before} after: nothing was written")
+
+    def _show(self) -> None:
+        table = DeltaTable(self._paths.data)
+        batches = self._batches()
+        self._console.print(tables.books(batches), tables.ranges(batches), tables.rows(table))
+
+    def _compare_with_the_topic(self) -> None:
+        """Fold the topic by another client and other code, and hold the table against it."""
+        spec = find_stream(self._settings.streams, _STREAM)
+        with self._step("Prove: fold the topic a second time, without Spark, and compare"):
+            folded = fold(
+                records(self._settings, spec.subscribed),
+                spec,
+                is_delete=lambda row: row["status"] == "cancelled",
+            )
+            rows = table_rows(self._paths.data, spec)
+            evidence = differences(folded, spec, rows)
+        ours, theirs = digest(folded.rows.values()), digest(rows)
+        self._say(f"topic: {folded.records:,} records, {len(folded.rows):,} flights, {ours[:16]}")
+        self._say(f"table: {len(rows):,} rows, {theirs[:16]}")
+        if evidence or ours != theirs:
+            raise DisprovedError(
+                "the table is not what the topic says:\n  " + "\n  ".join(evidence)
+            )
+        self._say_what_was_bad(sum(folded.bad.values()))
+
+    def _say_what_was_bad(self, bad: int) -> None:
+        quarantined = sum(row.counts.get("quarantined", 0) for row in self._batches())
+        if quarantined != bad:
+            raise DisprovedError(f"{bad:,} records are bad, but {quarantined:,} were quarantined")
+        self._say(f"equal in every column of every row; {bad:,} bad records, all in quarantine")
+
+    def _batches(self) -> tuple[LedgerRow, ...]:
+        return Ledger(self._paths.ledger).rows_of(str(DeltaTable(self._paths.data).metadata().id))
+
+    def _version(self) -> int:
+        return DeltaTable(self._paths.data).version()
+
+    @contextmanager
+    def _step(self, title: str) -> Iterator[None]:
+        self._console.print(f"\n[bold]{title}[/]")
+        began = time.monotonic()
+        with self._console.status("…"):
+            yield
+        self._say(f"{time.monotonic() - began:.1f} s")
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(f"  {sentence}", highlight=False)
+
+
+def main() -> int:
+    """Run the demo; return its exit code."""
+    console = Console()
+    try:
+        Demo(load_settings(), console).run()
+    except IngestionError as error:
+        console.print(f"\n[bold red]Stopped:[/] {type(error).__name__}")
+        console.print(str(error), markup=False, highlight=False)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

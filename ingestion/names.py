@@ -1,0 +1,39 @@
+"""What a stream may be called: its name is a file, an asset, a table and a folder at once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Collection
+from typing import Final
+
+MAX_LENGTH: Final = 100
+
+# An asset of that name cannot exist in Dagster, and would take every other one down with it.
+_RESERVED: Final = frozenset(keyword.kwlist) | {
+    *("arg_dict", "input_arg_dict", "output_arg_dict", "input", "output"),
+    *("conf", "config", "context", "meta"),
+    *("bool", "dict", "float", "int", "str", "type"),
+}
+
+
+def problem_with(name: str) -> str | None:
+    """Say why a stream cannot have that name, and what to choose instead; None when it can."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        return "a stream's name is lower-case letters, digits and _, with a letter in front"
+    if "__" in name:
+        return "a stream's name holds no `__`: its companion tables are told apart by it"
+    if len(name) > MAX_LENGTH:
+        return f"a stream's name has at most {MAX_LENGTH} characters"
+    if name in _RESERVED:
+        return f"{name!r} is a word that Dagster and Python keep for themselves"
+    return None
+
+
+def nearest_allowed(name: str, taken: Collection[str] = ()) -> str:
+    """Return a name that is allowed, not in ``taken``, and as like to ``name`` as can be."""
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[: MAX_LENGTH - 10]
+    if problem_with(plain):
+        plain = f"stream_{plain}".strip("_")
+    candidates = [plain, *(f"{plain}_{number}" for number in range(2, len(taken) + 3))]
+    return next(each for each in candidates if each not in taken)

@@ -1,0 +1,97 @@
+"""The first run: make the table, and write down where the stream begins.
+
+``starting`` is resolved to offsets once, and committed before anything is read: were it resolved
+again by the next run, records that came in between would be skipped.
+"""
+
+from __future__ import annotations
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from ingestion.commits import Note, TableLog
+from ingestion.errors import SchemaChangedError
+from ingestion.fence import commit_note_alone
+from ingestion.kafka import Kafka, Topics
+from ingestion.lake import StreamPaths
+from ingestion.position import Position, identity_of
+from ingestion.spec import StreamSpec
+
+OUR_COLUMNS = (
+    "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
+)
+
+
+def open_table(
+    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, *, kafka: Kafka, topics: Topics, run_id: str
+) -> Position:
+    """Make the table if it is not there, and commit the offsets at which the stream begins.
+
+    A crash in between leaves an empty table, which the next run opens in the same way.
+    """
+    _create(spark, spec, paths)
+    refuse_other_columns(spark, spec, paths)
+    begin = kafka.earliest if spec.starting == "earliest" else kafka.stable_end
+    note = Note(
+        kind="schema",
+        seq=0,
+        run_id=run_id,
+        epoch=1,
+        identity=identity_of(spec, topics),
+        next=begin(topics.partitions),
+    )
+    commit_note_alone(spark, spec.name, paths.data, note)
+    return Position(
+        table_id=TableLog(paths.data).table_id(),
+        seq=0,
+        epoch=note.epoch,
+        identity=note.identity,
+        next=note.next,
+        learned_from="commit",
+    )
+
+
+def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
+    """Make sure that the table's columns are the declared ones and ours.
+
+    Raises:
+        SchemaChangedError: they are not; names each difference.
+    """
+    declared = {field.name: field.dataType.simpleString() for field in _schema(spec)}
+    found = {
+        field.name: field.dataType.simpleString()
+        for field in spark.read.format("delta").load(str(paths.data)).schema
+    }
+    if declared == found:
+        return
+    differences = [
+        f"{name}: declared {declared.get(name, 'not at all')}, in the table {found.get(name, 'missing')}"
+        for name in dict.fromkeys([*declared, *found])
+        if declared.get(name) != found.get(name)
+    ]
+    raise SchemaChangedError(
+        spec.name,
+        f"the columns of {paths.data} are not the declared ones ({'; '.join(differences)}).",
+        remedy=f"put `schema` in {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest "
+        "the topic again with the new columns",
+    )
+
+
+def _schema(spec: StreamSpec) -> StructType:
+    return StructType([*StructType.fromDDL(spec.ddl), *StructType.fromDDL(OUR_COLUMNS)])
+
+
+def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
+    # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
+    # third of the write.
+    statistics = [name for name in (*spec.keys, "_offset", "_seq")]
+    (
+        DeltaTable.createIfNotExists(spark)
+        .location(str(paths.data))
+        .addColumns(_schema(spec))
+        .comment(spec.description)
+        .property("delta.dataSkippingStatsColumns", ",".join(f"`{name}`" for name in statistics))
+        .property("delta.deletedFileRetentionDuration", f"interval {spec.rewind_window_days} days")
+        .execute()
+    )

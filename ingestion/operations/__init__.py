@@ -1,0 +1,1 @@
+"""What a person decides: one file an operation."""

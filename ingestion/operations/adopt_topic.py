@@ -1,0 +1,59 @@
+"""``oncelake adopt-topic``: the topic was made again, and a person says that it is the one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ingestion.errors import InvalidSpecError
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lock import Holder, held_by_python
+from ingestion.operations.commit import commit_note
+from ingestion.position import identity_of
+from ingestion.recovery import read_position
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+
+
+def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
+    """Begin a new epoch: read the topics as they are now, from their start, into the same table.
+
+    Rows of the earlier epoch stay, and lose against any record of the new one.
+
+    Returns:
+        The ledger row of this decision.
+
+    Raises:
+        InvalidSpecError: there is no table yet, or the topics are those it was filled from.
+        RefusedError: the table is not the one that the ledger remembers.
+    """
+    paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
+    with held_by_python(spec.name, paths, Holder.me(run_id)):
+        position = read_position(spec.name, paths)
+        if position is None:
+            raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
+        topics = kafka.topics(spec.name, spec.subscribed)
+        identity = replace(
+            position.identity,
+            cluster_id=topics.cluster_id,
+            topic_ids={**position.identity.topic_ids, **topics.ids},
+        )
+        ends = kafka.stable_end(topics.partitions)
+        is_cut = any(ends[at] < position.next.get(at, 0) for at in topics.partitions)
+        if identity == position.identity and not is_cut:
+            raise InvalidSpecError(
+                f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
+            )
+        reason = f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}"
+        note = replace(
+            position.next_note(run_id, kind="accept"),
+            epoch=position.epoch + 1,
+            identity=replace(identity, keys=identity_of(spec, topics).keys, order=spec.sequence_by),
+            next=kafka.earliest(topics.partitions),
+            reason=reason,
+        )
+        commit = commit_note(spec.name, paths, note)
+        row = LedgerRow.of(note, commit, position.table_id, counts={})
+        Ledger(paths.ledger).put(row)
+        return row

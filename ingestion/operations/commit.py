@@ -1,0 +1,41 @@
+"""A commit of ours that changes no row and needs no Spark, made by delta-rs under the stream's lock.
+
+It is for the operator's word only. A run commits from the JVM that holds the lock, so that the
+lock cannot outlive, or be outlived by, the hand that writes.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from ingestion.commits import Commit, Note, TableLog, app_id
+from ingestion.errors import CommitConflictError
+from ingestion.lake import StreamPaths
+
+
+def commit_note(stream: str, paths: StreamPaths, note: Note) -> Commit:
+    """Commit a note to the data table, and read it back.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+    """
+    table = DeltaTable(paths.data)
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(
+        table,
+        nothing,
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": note.to_json()},
+            app_transactions=[Transaction(app_id(stream), note.seq)],
+        ),
+    )
+    commit = TableLog(paths.data).find(stream, note.seq)
+    if commit is None or commit.note != note:
+        raise CommitConflictError(
+            stream,
+            f"the word of a person (seq {note.seq}) is not in the table's log.",
+            remedy="run the same command again",
+        )
+    return commit

@@ -1,0 +1,51 @@
+"""What a run tells whoever started it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingestion.ledger import LedgerRow
+from ingestion.offsets import Offsets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunReport:
+    """What one run of one stream did.
+
+    Attributes:
+        stream: Its name.
+        run_id: The run.
+        batches: Ledger rows of the batches that this run committed, by seq.
+        recovered: Ledger rows that an earlier run lost in a crash, written now.
+        notices: What a person may want to know, one line each: a checkpoint that was discarded,
+            what stood in for commits that have aged out.
+        seq: Number of the table's last batch.
+        epoch: Life of the stream's identity.
+        next: Next offset of every partition.
+        lag: Offsets in the topic, up to the last stable one, that the table has not reached.
+        delta_version: Version of the table now.
+        row_count: Rows in the table now.
+        table: Folder of the table.
+    """
+
+    stream: str
+    run_id: str
+    batches: tuple[LedgerRow, ...]
+    recovered: tuple[LedgerRow, ...]
+    notices: tuple[str, ...]
+    seq: int
+    epoch: int
+    next: Offsets
+    lag: int
+    delta_version: int
+    row_count: int
+    table: str
+
+    @property
+    def is_balanced(self) -> bool:
+        """Tell whether the books of every batch of this run balance."""
+        return not any(row.is_red for row in (*self.recovered, *self.batches))
+
+    def total(self, count: str) -> int:
+        """Add up one count over the batches of this run."""
+        return sum(row.counts.get(count, 0) for row in self.batches)

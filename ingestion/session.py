@@ -1,0 +1,96 @@
+"""The Spark session: its jars and settings, each in this one place.
+
+Nothing is resolved or fetched here; ``make setup`` has put the jars where the settings say.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from ingestion.errors import SetupError
+from ingestion.settings import Settings
+
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_config(settings: Settings) -> dict[str, str]:
+    """Return every setting the engine needs of Spark.
+
+    Raises:
+        SetupError: the jars are not there.
+    """
+    jars = sorted((settings.jars / "spark").glob("*.jar"))
+    if not jars:
+        raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: make setup")
+    scratch = settings.state / "spark"
+    return {
+        "spark.app.name": "oncelake",
+        "spark.master": settings.spark_master,
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Delta verifies each commit's checksum in full unless both zones are UTC.
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                "-Duser.timezone=UTC",
+                f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+                "-XX:+UseParallelGC",
+                settings.spark_java_options,
+            ]
+        ).strip(),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.ansi.enabled": "true",
+        **_sized_for_one_machine(settings.spark_master),
+        # Spark's default pattern, and what a JAAS line or a PEM key would give away.
+        "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
+        "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+        "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
+    }
+
+
+def _sized_for_one_machine(master: str) -> dict[str, str]:
+    """Keep a local run from paying a cluster's price: 200 shuffle tasks, 50 for each snapshot."""
+    if not master.startswith("local"):
+        return {}
+    return {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def start_session(settings: Settings) -> SparkSession:
+    """Start Spark, or return the session this process already has.
+
+    Raises:
+        SetupError: the jars are not there.
+    """
+    builder = SparkSession.builder
+    for key, value in spark_config(settings).items():
+        builder = builder.config(key, value)
+    with _signals_left_alone():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _signals_left_alone() -> Iterator[None]:
+    """Undo PySpark's own handling of interrupts, which would cancel jobs behind our back."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        try:
+            signal.signal(signal.SIGINT, before)
+        except ValueError:  # Not the main thread: PySpark changed nothing either.
+            pass

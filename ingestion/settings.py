@@ -1,0 +1,132 @@
+"""Where things are on this machine: read from the environment or ``.env``, in this one place.
+
+Relative paths resolve against the project root, the nearest folder upward that holds
+``dagster.yaml``, so that every command means the same lake wherever it is typed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from ingestion.errors import DependencyError, InvalidSpecError
+
+
+def project_root(start: Path | None = None) -> Path:
+    """Return the nearest folder at or above ``start`` that holds ``dagster.yaml``.
+
+    Falls back to ``start`` (default: the working directory) where there is none.
+    """
+    start = (start or Path.cwd()).resolve()
+    return next((at for at in (start, *start.parents) if (at / "dagster.yaml").exists()), start)
+
+
+class Settings(BaseSettings):
+    """The settings of the contract; each is an environment variable ``ONCELAKE_<NAME>``."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ONCELAKE_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    kafka: str | None = Field(None, description="Bootstrap servers; default: the embedded Kafka.")
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None = (
+        Field(None, description="How to talk to the brokers.")
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="How to prove who we are."
+    )
+    kafka_sasl_username: str | None = Field(None, description="User name for SASL.")
+    kafka_sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
+    kafka_ssl_ca: Path | None = Field(None, description="PEM file of the trusted authorities.")
+    kafka_ssl_certificate: Path | None = Field(None, description="PEM file of our certificate.")
+    kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of that one's key.")
+    kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
+    kafka_timeout_seconds: float = Field(
+        30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long a question to Kafka may stay unanswered.",
+    )
+
+    lake: Path = Field(Path("lake"), description="Folder of the Delta tables.")
+    state: Path = Field(Path(".oncelake"), description="Folder of checkpoints and embedded Kafka.")
+    streams: Path = Field(Path("assets/streams"), description="Folder of the declarations.")
+    jars: Path = Field(Path(".jars"), description="Folder of the jars that `make setup` fetched.")
+
+    spark_master: str = Field("local[*]", description="Spark's master URL.")
+    spark_driver_memory: str = Field(
+        "3g", description="Heap of the driver, which in local mode does the work."
+    )
+    spark_java_options: str = Field("", description="Further options of the driver's JVM.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_means_default(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take ``ONCELAKE_X=`` for what a person means by it, and not for a path named nothing."""
+        return {name: value for name, value in values.items() if value != ""}
+
+    @field_validator(
+        *("lake", "state", "streams", "jars"),
+        *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
+    )
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+            raise ValueError("must be a folder or file of this machine, not a URL")
+        return project_root() / path.expanduser()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the environment win over ``.env``, and read no other place."""
+        return init_settings, env_settings, dotenv_settings
+
+    def bootstrap_servers(self) -> str:
+        """Return the brokers' addresses: those declared, else the embedded Kafka's.
+
+        Raises:
+            DependencyError: none is declared and the embedded Kafka is not up.
+        """
+        if self.kafka:
+            return self.kafka
+        address = self.state / "kafka" / "address"
+        servers = address.read_text().strip() if address.exists() else ""
+        if not servers:
+            raise DependencyError(
+                "no Kafka to talk to: ONCELAKE_KAFKA is not set and the embedded Kafka is not up. "
+                "Next: oncelake kafka up (or set ONCELAKE_KAFKA)"
+            )
+        return servers
+
+
+def load_settings() -> Settings:
+    """Read the settings from the environment and from ``.env`` in the project root.
+
+    Raises:
+        InvalidSpecError: a variable has a value that is not allowed; names the variable only,
+            never its value, which may be a secret.
+    """
+    try:
+        return Settings(_env_file=project_root() / ".env")
+    except ValidationError as error:
+        problems = "\n".join(
+            f"{variable(*map(str, found['loc']))}: {found['msg']}" for found in error.errors()
+        )
+        raise InvalidSpecError(f"the environment or .env is wrong:\n{problems}") from None
+
+
+def variable(*setting: str) -> str:
+    """Return the environment variable of a setting."""
+    return "_".join(("ONCELAKE", *setting)).upper()

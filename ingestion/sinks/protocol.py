@@ -1,0 +1,97 @@
+"""What a write mode is: a class with one small protocol, prepare → commit → account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ingestion.commits import Commit, Note
+from ingestion.lake import StreamPaths
+from ingestion.sinks import MODES
+from ingestion.spec import StreamSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Where, and as what, a sink writes one batch.
+
+    Attributes:
+        spark: The query's own session; settings made elsewhere are invisible to its statements.
+        spec: The declared stream.
+        paths: Its tables.
+        epoch: Life of the stream's identity.
+        seq: Number of the batch in the table.
+        version: Delta version of the table before the batch.
+    """
+
+    spark: SparkSession
+    spec: StreamSpec
+    paths: StreamPaths
+    epoch: int
+    seq: int
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Good:
+    """The records of a batch that can be applied, materialised once.
+
+    Attributes:
+        records: Place, declared columns, ``_fate`` (row or delete), ``_bytes``.
+        count: How many there are.
+        deletes: How many of them are deletes.
+        size_bytes: Size of their values in Kafka.
+    """
+
+    records: DataFrame
+    count: int
+    deletes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """What a sink knows after its commit.
+
+    Attributes:
+        counts: Dispositions that are known only now.
+        rows_expected: Rows that must carry this seq, by these counts.
+        problems: What the audit found wrong, one sentence each.
+    """
+
+    counts: Mapping[str, int]
+    rows_expected: int
+    problems: tuple[str, ...] = ()
+
+
+class Sink(Protocol):
+    """One batch on its way into the table."""
+
+    def __init__(self, target: Target, good: Good) -> None:
+        """Take the good records of a batch; nothing is read or written yet."""
+
+    def prepare(self) -> Mapping[str, int]:
+        """Decide what to write, and write what must be there before the commit.
+
+        Returns:
+            The counts known before the commit, by name.
+        """
+
+    def commit(self, note: Note) -> None:
+        """Make the one commit that holds the rows, the seq and the note."""
+
+    def account(self, commit: Commit) -> Written:
+        """Say what became of the records, from the commit and from the table."""
+
+    @staticmethod
+    def recount(commit: Commit) -> Written:
+        """Say what a commit alone tells of its batch, for the ledger row that a crash swallowed."""
+
+
+def sink_class(mode: str) -> type[Sink]:
+    """Import the write mode of that name."""
+    return cast("type[Sink]", import_module(MODES[mode]).SINK)

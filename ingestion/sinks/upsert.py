@@ -1,0 +1,257 @@
+"""Upsert: the newest record of each key is the row; deletes are remembered.
+
+One MERGE with a monotone guard: a winner changes the table only when it is newer than the row that
+is there, or than the delete that the tombstones remember. So any record may be delivered again, in
+any order, and the table ends the same.
+
+Rows to records: a row written is one record; inserted + updated rows carry the batch's seq.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from ingestion.commits import Commit, Note
+from ingestion.errors import KeyInTwoPartitionsError
+from ingestion.fence import commit_note_alone, fenced
+from ingestion.latest import (
+    COORDINATES,
+    incomparable,
+    is_newer,
+    latest_per_key,
+    place,
+    quoted,
+)
+from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.tombstones import latest_deletes, remember_deletes
+
+# A literal range of these lets MERGE skip files. Timestamps are left out: their way through
+# Python's time zones and back is not exact, and a wrong range inserts duplicates.
+_PRUNABLE = {"tinyint", "smallint", "int", "bigint", "date", "string"}
+_LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
+_BROADCAST_BYTES = 32 * 1024 * 1024
+_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
+
+
+class Upsert:
+    """One batch on its way into an upsert table."""
+
+    def __init__(self, target: Target, good: Good) -> None:
+        """Take the good records of a batch; nothing is read or written yet."""
+        self._target = target
+        self._good = good
+        self._keys = target.spec.keys
+        self._order = target.spec.sequence_by
+        self._winners = good.records
+        self._winner_count = 0
+        self._key_ranges: Mapping[str, tuple[Any, Any]] = {}
+        self._dead = latest_deletes(target) if good.count else None
+
+    def prepare(self) -> Mapping[str, int]:
+        """Choose the winners, and remember the deletes among them.
+
+        Raises:
+            KeyInTwoPartitionsError: two records of one key cannot be ordered.
+        """
+        if self._good.count:
+            keys = self._examine_keys()
+            self._winner_count = keys["winners"]
+            self._key_ranges = {
+                name: (keys[f"min {name}"], keys[f"max {name}"])
+                for name in self._keys
+                if f"min {name}" in keys
+            }
+            self._winners = self._choose_winners()
+        if self._good.deletes:
+            remember_deletes(self._target, self._winners.where("_delete"))
+        superseded = self._good.count - self._winner_count
+        return {"superseded": superseded, "winners": self._winner_count}
+
+    def commit(self, note: Note) -> None:
+        """MERGE the winners, or commit the note alone when there are none.
+
+        Raises:
+            KeyInTwoPartitionsError: a winner and the table cannot be ordered.
+        """
+        spark, name = self._target.spark, self._target.spec.name
+        if not self._winner_count:
+            commit_note_alone(spark, name, self._target.paths.data, note)
+            return
+        # Without repeats and joins the source is the materialised copy itself: a second one
+        # would be waste.
+        is_copy = self._winner_count == self._good.count and self._dead is None
+        spark.conf.set(_MATERIALIZE, "none" if is_copy else "auto")
+        try:
+            with fenced(spark, name, note):
+                self._merge()
+        except (PySparkException, Py4JJavaError) as error:
+            self._refuse_if_incomparable(error)
+            raise
+        finally:
+            spark.conf.unset(_MATERIALIZE)
+
+    def account(self, commit: Commit) -> Written:
+        """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
+        counts = _merged(commit)
+        rows_expected = counts["inserted"] + counts["updated"]
+        if self._winner_count != sum(counts.values()):
+            found = self._classify()
+            counts |= {name: found.get(name, 0) for name in _LEFT_ALONE}
+        problems = []
+        if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
+            problems.append(f"{undead} deleted keys are still in the table")
+        return Written(counts=counts, rows_expected=rows_expected, problems=tuple(problems))
+
+    @staticmethod
+    def recount(commit: Commit) -> Written:
+        """Say what the commit alone tells; winners it did not apply were stale, by inference."""
+        counts = _merged(commit)
+        winners = commit.note.counts["winners"] if commit.note else 0
+        left_alone = winners - sum(counts.values())
+        rows_expected = counts["inserted"] + counts["updated"]
+        if left_alone:
+            counts |= {"stale": left_alone, "derived": left_alone}
+        return Written(counts=counts, rows_expected=rows_expected)
+
+    def _examine_keys(self) -> dict[str, Any]:
+        """Count distinct keys, find their ranges, and refuse a key that nothing can order."""
+        at = F.struct(*COORDINATES)
+        per_key = self._good.records.groupBy(*map(quoted, self._keys)).agg(
+            F.min(at).alias("_first"), F.max(at).alias("_last")
+        )
+        types = dict(per_key.dtypes)
+        prunable = [name for name in self._keys if types[name] in _PRUNABLE]
+        is_split = F.struct("_first._topic", "_first._partition") != F.struct(
+            "_last._topic", "_last._partition"
+        )
+        key = F.struct(*map(quoted, self._keys)).alias("key")
+        evidence = F.struct(key, F.col("_first").alias("one"), F.col("_last").alias("other"))
+        row = per_key.agg(
+            F.count(F.lit(1)).alias("winners"),
+            F.first(F.when(is_split, evidence), ignorenulls=True).alias("split"),
+            *(F.min(quoted(name)).alias(f"min {name}") for name in prunable),
+            *(F.max(quoted(name)).alias(f"max {name}") for name in prunable),
+        ).collect()[0]
+        if row["split"] is not None and not self._order:
+            raise _two_partitions(self._target.spec.name, row["split"].asDict(recursive=True))
+        return row.asDict()
+
+    def _choose_winners(self) -> DataFrame:
+        records = self._good.records
+        if self._winner_count < self._good.count:
+            records = latest_per_key(records, self._keys, self._order)
+        winners = (
+            records.withColumn("_delete", F.col("_fate") == "delete")
+            .withColumn("_epoch", F.lit(self._target.epoch))
+            .withColumn("_seq", F.lit(self._target.seq).cast("long"))
+            .drop("_fate", "_bytes")
+        )
+        if self._dead is None:
+            return winners
+        return winners.join(self._dead, on=list(self._keys), how="left")
+
+    def _merge(self) -> None:
+        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
+        columns = {quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns}
+        newer = self._is_newer_than(place("t", self._order))
+        merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
+        if self._good.deletes:
+            merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
+        merge = merge.whenMatchedUpdate(~F.col("s._delete") & newer, columns)
+        merge.whenNotMatchedInsert(self._is_alive(), columns).execute()
+
+    def _source(self) -> DataFrame:
+        # A source from foreachBatch has no known size: without the hint Spark broadcasts the
+        # table's key columns instead.
+        is_small = self._good.size_bytes < _BROADCAST_BYTES
+        return F.broadcast(self._winners) if is_small else self._winners
+
+    def _same_key(self) -> Column:
+        """Equal keys, and the literal ranges that follow from them, which prune files."""
+        equal = [F.col(f"t.{quoted(k)}") == F.col(f"s.{quoted(k)}") for k in self._keys]
+        within = [
+            F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high))
+            for name, (low, high) in self._key_ranges.items()
+        ]
+        return reduce(and_, [*equal, *within])
+
+    def _is_newer_than(self, other: Column) -> Column:
+        key = F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
+        return is_newer(place("s", self._order), other, has_order=bool(self._order), key=key)
+
+    def _is_alive(self) -> Column:
+        """Tell winners that may be inserted: no delete, and no newer delete remembered."""
+        if self._dead is None:
+            return ~F.col("s._delete")
+        return ~F.col("s._delete") & self._is_newer_than(F.col("s._dead"))
+
+    def _classify(self) -> Mapping[str, int]:
+        """Count what each winner was, measured against the table as it was before the commit."""
+        before = self._table_at(self._target.version)
+        is_absent = F.col("t._offset").isNull()
+        mine, theirs = place("s", self._order), place("t", self._order)
+        what = (
+            F.when(is_absent & F.col("s._delete"), "deleted_absent")
+            .when(is_absent & self._is_alive(), "inserted")
+            .when(is_absent, "stale")
+            .when(mine == theirs, "unchanged")
+            .when(~self._is_newer_than(theirs), "stale")
+            .when(F.col("s._delete"), "deleted")
+            .otherwise("updated")
+        )
+        compared = self._winners.alias("s").join(before.alias("t"), self._same_key(), "left")
+        rows: list[Row] = compared.groupBy(what.alias("what")).count().collect()
+        return {row["what"]: row["count"] for row in rows}
+
+    def _rows_that_outlived_their_delete(self, commit: Commit) -> int:
+        """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
+        deletes = self._winners.where("_delete").alias("s")
+        after = self._table_at(commit.version).alias("t")
+        older = self._is_newer_than(place("t", self._order))
+        return after.join(F.broadcast(deletes), self._same_key()).where(older).count()
+
+    def _table_at(self, version: int) -> DataFrame:
+        reader = self._target.spark.read.format("delta").option("versionAsOf", version)
+        return reader.load(str(self._target.paths.data))
+
+    def _refuse_if_incomparable(self, error: Exception) -> None:
+        evidence = incomparable(str(error))
+        if evidence is not None:
+            raise _two_partitions(self._target.spec.name, evidence) from None
+
+
+def _merged(commit: Commit) -> dict[str, int]:
+    """Take what MERGE itself counted; a commit of the note alone counted nothing."""
+    of = commit.metrics
+    return {
+        "inserted": of.get("numTargetRowsInserted", 0),
+        "updated": of.get("numTargetRowsUpdated", 0),
+        "deleted": of.get("numTargetRowsDeleted", 0),
+    }
+
+
+def _two_partitions(stream: str, evidence: Mapping[str, Any]) -> KeyInTwoPartitionsError:
+    one, other = (
+        f"{at['_topic']}-{at['_partition']} offset {at['_offset']}"
+        for at in (evidence["one"], evidence["other"])
+    )
+    key = ", ".join(f"{name}={value}" for name, value in evidence["key"].items())
+    return KeyInTwoPartitionsError(
+        stream,
+        f"key ({key}) came from {one} and from {other}, and offsets of two partitions cannot say "
+        "which record is newer; nothing of this batch was written.",
+        remedy=f"declare `sequence_by: [column]` in {stream}.yaml, a column that grows with each "
+        "change of a row, or make the producer partition by key",
+    )
+
+
+SINK = Upsert

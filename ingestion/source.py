@@ -1,0 +1,56 @@
+"""Kafka as a streaming DataFrame: the only place that says ``format("kafka")``."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ingestion.kafka_security import java_options
+from ingestion.offsets import Offsets
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+
+
+def read_stream(
+    spark: SparkSession, spec: StreamSpec, settings: Settings, *, starting: Offsets
+) -> DataFrame:
+    """Return the stream's records from ``starting`` on, one row a record, undecoded.
+
+    Args:
+        spark: The session that will run the query.
+        spec: The declared stream.
+        settings: Where Kafka is, and how to talk to it.
+        starting: The offset to begin at, of *every* partition: Spark begins one that is not
+            named at its earliest, and fails on one that does not exist.
+
+    Returns:
+        ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
+    """
+    options = {
+        "kafka.bootstrap.servers": settings.bootstrap_servers(),
+        "subscribe": ",".join(spec.subscribed),
+        "startingOffsets": starting.to_json(),
+        "maxOffsetsPerTrigger": str(spec.max_offsets_per_trigger),
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+        # Spark's default delivers what a transaction has aborted.
+        "kafka.isolation.level": "read_committed",
+        "kafka.max.poll.records": "5000",
+        "kafka.max.partition.fetch.bytes": "8388608",
+        "kafkaConsumer.pollTimeoutMs": str(int(settings.kafka_timeout_seconds * 1000)),
+        **java_options(settings),
+    }
+    return (
+        spark.readStream.format("kafka")
+        .options(**options)
+        .load()
+        .select(
+            F.col("topic").alias("_topic"),
+            F.col("partition").alias("_partition"),
+            F.col("offset").alias("_offset"),
+            F.col("timestamp").alias("_timestamp"),
+            F.col("key").alias("_key"),
+            F.col("value").alias("_value"),
+            F.col("headers").alias("_headers"),
+        )
+    )

@@ -1,0 +1,151 @@
+"""What a person declares: one stream, a topic (or topics) into one table.
+
+Everything that can be known to be wrong is refused here, when the file is loaded, and not in the
+middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema comes from here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from ingestion.agreement import ContradictionsError, contradictions
+from ingestion.ddl import DeclaredColumn, parse_columns
+from ingestion.names import problem_with
+from ingestion.sinks import MODES
+from ingestion.spec_parts import (
+    Count,
+    Cron,
+    Expectation,
+    FormatSpec,
+    Owner,
+    Part,
+    QuarantineRate,
+    TombstonePolicy,
+    Topic,
+    one_of,
+)
+
+
+class StreamSpec(Part):
+    """One declared stream.
+
+    Raises:
+        pydantic.ValidationError: a field is missing, unknown or wrong, or two contradict.
+    """
+
+    name: str = Field(description="The file's name; also the asset's and the table's.")
+    description: str = Field("", description="What the table holds, for people.")
+    topic: Topic | None = Field(None, description="The Kafka topic to read.")
+    topics: tuple[Topic, ...] = Field((), description="Several topics into the one table.")
+    format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
+    ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
+    mode: str = Field("upsert", description="How records become rows.")
+    keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
+    sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
+    apply_as_deletes: Annotated[str, StringConstraints(pattern=r"\S")] | None = Field(
+        None, description="SQL condition: the record is a delete."
+    )
+    tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
+    key_format: Literal["json"] = Field(
+        "json", description="How a tombstone's Kafka key is encoded."
+    )
+    starting: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where the very first run begins."
+    )
+    max_offsets_per_trigger: Count = Field(
+        1_000_000, description="At most this many offsets a batch."
+    )
+    extra_fields: Literal["ignore"] = Field(
+        "ignore", description="Fields the schema does not name."
+    )
+    gaps: Literal["auto", "always", "never"] = Field(
+        "auto", description="Whether offsets without a record are proven empty during the run."
+    )
+    rewind_window_days: Count = Field(7, description="How far back the table can be rewound.")
+    quarantine_rate: QuarantineRate = Field(
+        QuarantineRate(), description="When bad records are too many."
+    )
+    freshness_minutes: Count | None = Field(
+        None, description="The check fails when records wait for longer than this."
+    )
+    expectations: tuple[Expectation, ...] = Field(
+        (), description="Great Expectations on a run's rows."
+    )
+    schedule: Cron | None = Field(None, description="Cron line, in UTC, that starts runs.")
+    sensor_seconds: Annotated[int, Field(strict=True, ge=5)] = Field(
+        60, description="How often the sensor looks for new records."
+    )
+    owners: tuple[Owner, ...] = Field(
+        (), description="Dagster owners: e-mail addresses or team:name."
+    )
+
+    @field_validator("topic", "topics")
+    @classmethod
+    def _topic_is_no_path(cls, value: Any) -> Any:
+        for topic in (value,) if isinstance(value, str) else value or ():
+            if topic in {".", ".."}:
+                raise ValueError(f"{topic!r} is not a topic that Kafka allows")
+        return value
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _format_by_name(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("keys", "sequence_by", "topics", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_free(cls, name: str) -> str:
+        if problem := problem_with(name):
+            raise ValueError(problem)
+        return name
+
+    @field_validator("ddl")
+    @classmethod
+    def _ddl_is_readable(cls, ddl: str) -> str:
+        parse_columns(ddl)
+        return ddl.strip()
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_is_known(cls, mode: str) -> str:
+        return one_of(MODES, mode)
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> StreamSpec:
+        if found := tuple(contradictions(self)):
+            raise ContradictionsError(found)
+        return self
+
+    @cached_property
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """The declared columns, in order."""
+        return parse_columns(self.ddl)
+
+    @property
+    def subscribed(self) -> tuple[str, ...]:
+        """The topics to read, in order."""
+        return (self.topic,) if self.topic else self.topics
+
+    @property
+    def tombstone_policy(self) -> TombstonePolicy:
+        """What a null value means: as declared, else a delete wherever its order is known.
+
+        Where the order would have to come from the value that is not there, the default is the
+        quarantine: a delete that cannot be placed must be seen, not dropped.
+        """
+        if self.tombstones:
+            return self.tombstones
+        return "delete" if self.tombstones_have_an_order else "quarantine"
+
+    @property
+    def tombstones_have_an_order(self) -> bool:
+        """Tell whether a null value, which has only its key and time, can be placed."""
+        return set(self.sequence_by) <= {*self.keys, "_timestamp"}

@@ -1,0 +1,78 @@
+"""The parts of a declaration that have parts of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from ingestion.formats import FORMATS
+
+# Whole numbers and shares as such: `true` is not 1, and "5" is text.
+Count = Annotated[int, Field(strict=True, gt=0)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+TombstonePolicy = Literal["delete", "ignore", "quarantine"]
+Severity = Literal["critical", "warning", "info"]
+Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
+Cron = Annotated[str, StringConstraints(pattern=r"^(@[a-z]+|\S+( +\S+){4})$")]
+
+
+class Part(BaseModel):
+    """Frozen, and strict about unknown keys, as everything a person writes must be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+
+
+class FormatSpec(BaseModel):
+    """The format of the values, with its options beside ``type``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field("json", description="The format's name.")
+
+    @field_validator("type")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        return one_of(FORMATS, name)
+
+
+class QuarantineRate(Part):
+    """The share of a run's records that may be quarantined before its check turns.
+
+    The rate is records quarantined over records read, of the run that ends.
+    """
+
+    warn_above: Share = Field(0.0, description="Above this share the check warns.")
+    fail_above: Share = Field(0.1, description="Above this share the check fails.")
+
+
+class Expectation(BaseModel):
+    """One Great Expectations expectation: its type, its severity, its own arguments beside them."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: Annotated[str, StringConstraints(pattern=r"^expect_[a-z0-9_]+$")] = Field(
+        description="Its name in Great Expectations, such as expect_column_values_to_be_unique."
+    )
+    severity: Severity = Field("critical", description="Great Expectations' own severities.")
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The expectation's own arguments, as written."""
+        return self.model_extra or {}
+
+
+def one_of(known: Mapping[str, str], name: str) -> str:
+    """Return ``name`` if it is known.
+
+    Raises:
+        ValueError: it is not; names the nearest.
+    """
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"there is no {name!r}; write one of: {', '.join(known)}{hint}")
+    return name

@@ -1,0 +1,119 @@
+"""What pydantic found wrong with a declaration, in the words of the person who wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ingestion.agreement import ContradictionsError
+from ingestion.spec import StreamSpec
+from ingestion.spec_parts import QuarantineRate
+from ingestion.yaml_tree import FieldPath
+
+FIELDS: Final = tuple(
+    field.alias or name for name, field in StreamSpec.model_fields.items() if name != "name"
+)
+
+_FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
+    (): FIELDS,
+    ("quarantine_rate",): tuple(QuarantineRate.model_fields),
+}
+_RENAMED: Final = {"ddl": "schema", "columns": "schema", "primary_key": "keys"}
+_EXAMPLES: Final = {
+    "schema": "id BIGINT NOT NULL, name STRING",
+    "type": "expect_column_values_to_be_unique",
+}
+_PATTERNS: Final = {
+    "topic": "a topic is letters, digits, `.`, `_` and `-`, at most 249 of them",
+    "topics": "a topic is letters, digits, `.`, `_` and `-`, at most 249 of them",
+    "type": "write a Great Expectations type, such as expect_column_values_to_be_unique",
+    "owners": "write an e-mail address, or team:name",
+    "schedule": "write five fields as cron does, such as `0 3 * * *`, or a name such as @daily",
+    "apply_as_deletes": "write an SQL condition, such as `status = 'cancelled'`",
+}
+_SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "value_error": lambda context: str(context["error"]),
+    "literal_error": lambda context: f"write one of: {context['expected']}",
+    "string_type": lambda _: "must be text; put it in quotes",
+    "tuple_type": lambda _: "must be a list, such as [a, b]",
+    "model_type": lambda _: "must be a map, one `key: value` a line",
+    "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
+    "int_type": lambda _: "must be a whole number, without quotes",
+    "int_from_float": lambda _: "must be a whole number",
+    "float_type": lambda _: "must be a number, without quotes",
+    "finite_number": lambda _: "must be a finite number",
+    "greater_than": lambda context: f"must be above {context['gt']}",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
+    "less_than_equal": lambda context: f"must be at most {context['le']}",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing to edit.
+
+    Attributes:
+        field: Where it is, empty for the whole file.
+        text: What is wrong, and what to write instead.
+        meant: The field that was probably meant, when another was written.
+    """
+
+    field: FieldPath
+    text: str
+    meant: str | None = None
+
+    @property
+    def touches(self) -> set[str]:
+        """The top-level fields whose value cannot be relied on."""
+        return {str(part) for part in (*self.field[:1], self.meant) if part is not None}
+
+
+def problems_in(error: ValidationError) -> tuple[Problem, ...]:
+    """Put every finding into plain words."""
+    return tuple(problem for details in error.errors() for problem in _in_words(details))
+
+
+def unknown_key(field: FieldPath) -> Problem:
+    """Say that a key is unknown, and which one was probably meant."""
+    key, known = str(field[-1]), _FIELDS_OF.get(field[:-1], ())
+    near = [_RENAMED[key]] if key in _RENAMED else get_close_matches(key, known, n=1)
+    hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
+    return Problem(field=field, text=f"unknown key; {hint}", meant=near[0] if near else None)
+
+
+def _in_words(details: ErrorDetails) -> list[Problem]:
+    field, kind, context = details["loc"], details["type"], details.get("ctx", {})
+    error = context.get("error")
+    if isinstance(error, ContradictionsError):
+        return [Problem(field=each.field, text=each.problem) for each in error.contradictions]
+    if kind == "extra_forbidden":
+        return [unknown_key(field)]
+    return [Problem(field=field, text=_sentence(field, kind, context, details))]
+
+
+def _sentence(
+    field: FieldPath, kind: str, context: Mapping[str, Any], details: ErrorDetails
+) -> str:
+    names = [part for part in field if isinstance(part, str)] or [""]
+    if kind == "missing":
+        return f"missing; write for example `{names[-1]}: {_EXAMPLES.get(names[-1], '…')}`"
+    value = details["input"]
+    if value is None:
+        return "has no value; write one, or remove the line"
+    if kind == "string_pattern_mismatch":
+        text = _PATTERNS[names[-1]]
+    else:
+        text = _SAYS[kind](context) if kind in _SAYS else details["msg"]
+    is_worth_showing = kind != "value_error" and isinstance(value, str | int | float)
+    return f"{text}; found {_short(value)}" if is_worth_showing else text
+
+
+def _short(value: str | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}…"

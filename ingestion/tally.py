@@ -1,0 +1,117 @@
+"""The one materialised copy of a batch, and the one aggregation that counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.gate import GOOD
+from ingestion.offsets import Range, TopicPartition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionTally:
+    """What the copy holds of one partition.
+
+    Attributes:
+        records: How many records.
+        overlap: How many of them the table holds already.
+        first: Lowest offset.
+        last: Highest offset.
+        offset_sum: Sum of the offsets, which gives away a record delivered twice.
+    """
+
+    records: int
+    overlap: int
+    first: int
+    last: int
+    offset_sum: int
+
+    def fills(self, planned: Range) -> bool:
+        """Tell whether every offset of ``planned`` holds exactly one record."""
+        span = len(planned)
+        return (self.records, self.first, self.last, self.offset_sum) == (
+            span,
+            planned.start,
+            planned.end - 1,
+            span * (planned.start + planned.end - 1) // 2,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """What one aggregation over the copy counted.
+
+    Attributes:
+        fates: Records of each fate.
+        partitions: What there is of each partition that has any record.
+        good_bytes: Size of the good records' values.
+    """
+
+    fates: Mapping[str, int]
+    partitions: Mapping[TopicPartition, PartitionTally]
+    good_bytes: int
+
+    @property
+    def read(self) -> int:
+        """Records read, whatever became of them."""
+        return sum(self.fates.values())
+
+    @property
+    def good(self) -> int:
+        """Records that can be applied."""
+        return sum(self.fates.get(fate, 0) for fate in GOOD)
+
+
+@contextmanager
+def materialised(judged: DataFrame) -> Iterator[DataFrame]:
+    """Compute a batch once, and hold it while the block runs.
+
+    Every action on the frame that foreachBatch hands over reads Kafka again.
+    """
+    copy = judged.localCheckpoint(eager=True)
+    try:
+        yield copy
+    finally:
+        copy._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+def count_records(copy: DataFrame) -> Tally:
+    """Count a batch by fate and by partition, in one job."""
+    rows = (
+        copy.groupBy("_topic", "_partition", "_fate")
+        .agg(
+            F.count(F.lit(1)).alias("records"),
+            F.min("_offset").alias("first"),
+            F.max("_offset").alias("last"),
+            F.sum("_offset").alias("offset_sum"),
+            F.sum("_bytes").alias("bytes"),
+        )
+        .collect()
+    )
+    fates: dict[str, int] = {}
+    for row in rows:
+        fates[row["_fate"]] = fates.get(row["_fate"], 0) + row["records"]
+    at = {TopicPartition(row["_topic"], row["_partition"]) for row in rows}
+    return Tally(
+        fates=fates,
+        partitions={
+            each: _sum_up([row for row in rows if (row["_topic"], row["_partition"]) == each])
+            for each in at
+        },
+        good_bytes=sum(row["bytes"] for row in rows if row["_fate"] in GOOD),
+    )
+
+
+def _sum_up(rows: list[Mapping[str, int]]) -> PartitionTally:
+    return PartitionTally(
+        records=sum(row["records"] for row in rows),
+        overlap=sum(row["records"] for row in rows if row["_fate"] == "overlap"),
+        first=min(row["first"] for row in rows),
+        last=max(row["last"] for row in rows),
+        offset_sum=sum(row["offset_sum"] for row in rows),
+    )

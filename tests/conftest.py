@@ -1,0 +1,78 @@
+"""What every test may ask for: a real broker, a real Spark, a lake of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.local import broker
+from ingestion.session import start_session
+from ingestion.settings import Settings
+from tests.world import World
+
+ROOT = Path(__file__).parent.parent
+
+# Compiled by C1 only: the JVM warms up in a third of the time, and nothing here is large.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -Xshare:auto"
+
+
+@pytest.fixture(scope="session")
+def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One broker a session; it dies with the session, whatever happens to that."""
+    folder = tmp_path_factory.mktemp("kafka")
+    yield broker.up(folder, jars=ROOT / ".jars", tied_to_caller=True).address
+    broker.down(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark a session: starting it costs more than most tests."""
+    state = tmp_path_factory.mktemp("spark")
+    session = start_session(
+        Settings(
+            state=state,
+            jars=ROOT / ".jars",
+            spark_master="local[2]",
+            spark_driver_memory="2g",
+            spark_java_options=QUICK_JVM,
+        )
+    )
+    yield session
+    session.stop()
+    shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka_address: str) -> Settings:
+    """A lake and a state folder of the test's own."""
+    return Settings(
+        kafka=kafka_address,
+        lake=tmp_path / "lake",
+        state=tmp_path / "state",
+        streams=tmp_path / "streams",
+        jars=ROOT / ".jars",
+        spark_master="local[2]",
+        spark_driver_memory="1g",
+        spark_java_options=QUICK_JVM,
+        kafka_timeout_seconds=10,
+    )
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
+    """A topic of the test's own, a stream that reads it, and the session's Spark."""
+    with World.made(settings, spark) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the developer's own ONCELAKE_ variables out of every test."""
+    for name in [name for name in os.environ if name.startswith("ONCELAKE_")]:
+        monkeypatch.delenv(name)

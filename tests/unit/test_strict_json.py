@@ -1,0 +1,114 @@
+"""What the second opinion takes for JSON, and for a value of a type."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+
+from ingestion.local.strict_json import BadRecordError, parse_object, reader
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"\xef\xbb\xbf{}",
+        b'{"a":1}{"a":2}',
+        b'{"a":1,"a":2}',
+        b'{"a":{"b":1,"b":2}}',
+        b'{"a":NaN}',
+        b"{'a':1}",
+        b'{"a":01}',
+        b'{"a":"\xff"}',
+        b'{"a":1',
+        b"[" * 100_000,
+    ],
+    ids=[
+        "empty",
+        "null",
+        "array",
+        "byte order mark",
+        "two documents",
+        "name twice",
+        "nested name twice",
+        "NaN",
+        "single quotes",
+        "leading zero",
+        "invalid UTF-8",
+        "truncated",
+        "too deep",
+    ],
+)
+def test_a_lenient_parsers_favourites_are_refused(value: bytes) -> None:
+    """What leaves room for doubt is no JSON object."""
+    with pytest.raises(BadRecordError):
+        parse_object(value)
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "stored"),
+    [
+        ("INT", "2147483647", 2_147_483_647),
+        ("BIGINT", "-9223372036854775808", -(2**63)),
+        ("DOUBLE", "1", 1.0),
+        ("DOUBLE", "1.5e3", 1500.0),
+        ("DECIMAL(5, 2)", "1.20", Decimal("1.20")),
+        ("DECIMAL(38, 0)", "9" * 38, Decimal("9" * 38)),
+        ("STRING", '"a"', "a"),
+        ("STRING", "1.50", "1.50"),
+        ("BOOLEAN", "true", True),
+        ("DATE", '"2024-02-29"', dt.date(2024, 2, 29)),
+        (
+            "TIMESTAMP",
+            '"2013-01-01T00:00:00.5+01:00"',
+            dt.datetime(2012, 12, 31, 23, 0, 0, 500_000, dt.UTC),
+        ),
+        ("TIMESTAMP", '"2013-01-01 05:00:00"', dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)),
+    ],
+    ids=str,
+)
+def test_values_become_what_spark_stores(type: str, text: str, stored: object) -> None:
+    """A value that fits its type is taken without loss."""
+    value = reader(type)(parse_object(f'{{"v": {text}}}'.encode())["v"])
+
+    assert (value, repr(value)) == (stored, repr(stored))
+
+
+@pytest.mark.parametrize(
+    ("type", "text"),
+    [
+        ("INT", "2147483648"),
+        ("INT", "1.0"),
+        ("INT", "true"),
+        ("INT", '"1"'),
+        ("DOUBLE", "1e400"),
+        ("DOUBLE", '"1"'),
+        ("DECIMAL(5, 2)", "1.239"),
+        ("DECIMAL(5, 2)", "1234.5"),
+        ("DECIMAL(5, 2)", '"NaN"'),
+        ("BOOLEAN", "1"),
+        ("STRING", r'"\ud800"'),
+        ("DATE", '"2024-2-3"'),
+        ("DATE", '"2023-02-29"'),
+        ("TIMESTAMP", '"2013-02-30T00:00:00Z"'),
+        ("TIMESTAMP", '"0001-01-01T00:00:00+05:00"'),
+        ("TIMESTAMP", '"2013-01-01T00:00:00.1234567Z"'),
+    ],
+    ids=str,
+)
+def test_values_that_would_be_bent_are_refused(type: str, text: str) -> None:
+    """A value that its type cannot hold exactly is an error, never another value."""
+    value = parse_object(f'{{"v": {text}}}'.encode())["v"]
+
+    with pytest.raises((ValueError, OverflowError)):
+        reader(type)(value)
+
+
+def test_a_type_unknown_to_the_judge_is_no_verdict() -> None:
+    """Columns that cannot be judged stop the fold instead of passing."""
+    with pytest.raises(NotImplementedError, match="ARRAY"):
+        reader("ARRAY<INT>")

@@ -1,0 +1,130 @@
+"""A topic, a stream and a lake, and short words for what tests do to them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.commits import TableLog
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.report import RunReport
+from ingestion.run import Run
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+
+COLUMNS = "id INT NOT NULL, name STRING, at INT"
+
+
+@dataclass(kw_only=True)
+class World:
+    """One stream under test; ``declare`` changes its declaration."""
+
+    settings: Settings
+    spark: SparkSession
+    admin: AdminClient
+    producer: Producer
+    topic: str
+    declared: dict[str, Any] = field(default_factory=dict)
+    runs: int = 0
+
+    @classmethod
+    @contextmanager
+    def made(cls, settings: Settings, spark: SparkSession) -> Iterator[World]:
+        """Make a topic of two partitions, and delete it in the end."""
+        address = {"bootstrap.servers": settings.bootstrap_servers()}
+        topic = f"t{uuid.uuid4().hex[:12]}"
+        world = cls(
+            settings=settings,
+            spark=spark,
+            admin=AdminClient(address),
+            producer=Producer({**address, "linger.ms": 1}),
+            topic=topic,
+        )
+        world.create_topic()
+        try:
+            yield world
+        finally:
+            world.delete_topic()
+
+    @property
+    def spec(self) -> StreamSpec:
+        """The stream as declared: an upsert by ``id``, ordered by nothing but offsets."""
+        base = {"name": self.topic, "topic": self.topic, "schema": COLUMNS, "keys": ["id"]}
+        return StreamSpec.model_validate({**base, **self.declared})
+
+    @property
+    def paths(self) -> StreamPaths:
+        """Where its tables lie."""
+        return StreamPaths.of(self.topic, self.settings)
+
+    @property
+    def log(self) -> TableLog:
+        """The data table's log."""
+        return TableLog(self.paths.data)
+
+    @property
+    def ledger(self) -> tuple[LedgerRow, ...]:
+        """The ledger's rows."""
+        return Ledger(self.paths.ledger).rows()
+
+    def declare(self, **fields: Any) -> None:
+        """Change the declaration."""
+        self.declared |= fields
+
+    def create_topic(self, partitions: int = 2) -> None:
+        """Create the topic."""
+        self.admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+
+    def delete_topic(self) -> None:
+        """Delete the topic."""
+        self.admin.delete_topics([self.topic])[self.topic].result(30)
+
+    def add_partitions(self, total: int) -> None:
+        """Raise the number of partitions."""
+        self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
+
+    def forget_before(self, partition: int, offset: int) -> None:
+        """Delete records as retention would, up to ``offset``."""
+        at = ClientTopicPartition(self.topic, partition, offset)
+        self.admin.delete_records([at])[at].result(30)
+
+    def send(self, *records: dict[str, Any] | bytes | None, partition: int = 0, **key: Any) -> None:
+        """Produce records to one partition; a dict as JSON, ``None`` with its key as a tombstone."""
+        raw_key = json.dumps(key).encode() if key else None
+        for record in records:
+            value = json.dumps(record).encode() if isinstance(record, dict) else record
+            self.producer.produce(self.topic, value=value, key=raw_key, partition=partition)
+        assert self.producer.flush(30) == 0
+
+    def run(self, **parts: Any) -> RunReport:
+        """Run the stream once."""
+        self.runs += 1
+        given = {"spec": self.spec, "settings": self.settings, "spark": self.spark}
+        return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read the user's columns of the table by delta-rs, by key."""
+        names = [column.name for column in self.spec.columns]
+        found = DeltaTable(self.paths.data).to_pyarrow_table(columns=names).to_pylist()
+        return sorted(found, key=lambda row: [str(row[key]) for key in self.spec.keys])
+
+    def quarantined(self) -> list[dict[str, Any]]:
+        """Read the quarantine by delta-rs, in the order of the offsets."""
+        found = DeltaTable(self.paths.quarantine).to_pyarrow_table().to_pylist()
+        return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
+
+
+def row(id: int, name: str | None, at: int | None = None) -> dict[str, Any]:
+    """One row, or the record that says it."""
+    return {"id": id, "name": name, "at": at}
