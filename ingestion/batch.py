@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, CountedRange, Note, TableLog
 from ingestion.errors import CommitConflictError, OffsetHoleError
@@ -24,7 +25,7 @@ from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.offsets import Range, fit
 from ingestion.position import Position, refuse_another_topic
-from ingestion.quarantine import count_quarantined, quarantine
+from ingestion.quarantine import quarantine
 from ingestion.sinks.protocol import Good, Target, sink_class
 from ingestion.spec import StreamSpec
 from ingestion.tally import Tally, count_records, materialised
@@ -105,11 +106,14 @@ class BatchWriter:
         sink.commit(note)
         commit = self._find(note, after=target.version)
         written = sink.account(commit)
-        rows_of_seq = self._rows_of_seq(target, commit)
         counts = {**note.counts, **written.counts}
         problems = [
             *written.problems,
-            *imbalances(counts, rows_of_seq=rows_of_seq, rows_expected=written.rows_expected),
+            *imbalances(
+                counts,
+                rows_of_seq=rows_of_seq(self._paths.data, note.seq, version=commit.version),
+                rows_expected=written.rows_expected,
+            ),
         ]
         row = LedgerRow.of(note, commit, self.position.table_id, counts=counts, problems=problems)
         self._ledger.put(row)
@@ -129,8 +133,7 @@ class BatchWriter:
     def _quarantine(self, copy: DataFrame, tally: Tally, seq: int) -> int:
         if not tally.fates.get("quarantined"):
             return 0
-        quarantine(copy.where("_fate = 'quarantined'"), self._paths, seq)
-        return count_quarantined(copy.sparkSession, self._paths, seq)
+        return quarantine(copy.where("_fate = 'quarantined'"), self._paths, seq)
 
     def _find(self, note: Note, *, after: int) -> Commit:
         """Find our commit by its txn, and make sure that it is the one we meant."""
@@ -145,10 +148,6 @@ class BatchWriter:
             + (f"{_said(found)} of run {found.run_id}." if found else "no such commit."),
             remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
         )
-
-    def _rows_of_seq(self, target: Target, commit: Commit) -> int:
-        table = target.spark.read.format("delta").option("versionAsOf", commit.version)
-        return table.load(str(self._paths.data)).where(F.col("_seq") == target.seq).count()
 
     def _hole(self, holes: Sequence[Range]) -> OffsetHoleError:
         return OffsetHoleError(

@@ -20,6 +20,7 @@ app = typer.Typer(
     "3 refused until a person decides · 4 locked by another run · 5 a dependency does not answer.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -260,7 +260,7 @@ class TableLog:
 
     def table_id(self) -> str:
         """Return the id that Delta gave the table when it was made."""
-        return str(DeltaTable(self.path, without_files=True).metadata().id)
+        return str(DeltaTable(self.path).metadata().id)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         text = (self.path / "_delta_log" / f"{version:020d}.json").read_text("utf-8")

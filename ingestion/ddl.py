@@ -57,7 +57,10 @@ def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
     reader = _Reader(ddl)
     if reader.is_at_end:
         raise ValueError(f"no columns; {_COLUMNS}")
-    columns = reader.columns()
+    try:
+        columns = reader.columns()
+    except RecursionError:
+        raise ValueError("types are nested too deeply") from None
     reader.expect_end()
     for column in columns:
         if column.name.startswith("_"):
@@ -69,7 +72,7 @@ class _Reader:
     """Recursive descent over the tokens of a DDL string."""
 
     def __init__(self, ddl: str) -> None:
-        found = [(str(each.lastgroup), each.group()) for each in _TOKEN.finditer(ddl)]
+        found = ((str(each.lastgroup), each.group()) for each in _TOKEN.finditer(ddl))
         self._tokens = [token for token in found if token[0] != "space"]
         self._at = 0
 
@@ -187,9 +190,7 @@ def _refuse_bad_names(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if _UNSTORABLE.search(name):
-            raise ValueError(
-                f"column {name!r}: Delta stores no name with any of ` ,;{{}}()=.` in it"
-            )
+            raise ValueError(f"column {name!r}: Delta stores no name with ` ,;{{}}()=.` in it")
         if name.lower() in seen:
             raise ValueError(f"column {name}: declared twice (Spark ignores case)")
         seen.add(name.lower())

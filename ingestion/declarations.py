@@ -11,11 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ingestion.errors import InvalidSpecError
+from ingestion.json_schema import json_schema
 from ingestion.names import nearest_allowed
 from ingestion.spec import StreamSpec
 from ingestion.stream_file import file_name_problem, load_stream, shown_path
 
-__all__ = ["Declared", "find_stream", "load_stream", "load_streams"]
+__all__ = ["Declared", "find_stream", "json_schema", "load_stream", "load_streams"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -76,8 +76,8 @@ def _row_or_key(spec: StreamSpec, schema: StructType) -> Column:
 def _key_columns(spec: StreamSpec, schema: StructType) -> dict[str, Column]:
     """Read key columns from a Kafka key: a JSON object, or a bare scalar for a single column."""
     wanted = StructType([schema[name] for name in spec.keys])
-    text = F.trim(F.col("_key").cast("string"))
-    is_object = text.startswith("{")
+    text = F.col("_key").cast("string")
+    is_object = F.ltrim(text).startswith("{")
     if len(spec.keys) != 1:
         parsed = F.from_json(F.when(is_object, text), wanted)
         return {name: parsed[name] for name in spec.keys}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-
+from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog, app_id
 from ingestion.lake import StreamPaths
@@ -16,7 +14,7 @@ from ingestion.spec import StreamSpec
 
 
 def heal(
-    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position
+    spec: StreamSpec, paths: StreamPaths, position: Position
 ) -> tuple[LedgerRow, ...]:
     """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
 
@@ -26,7 +24,7 @@ def heal(
     """
     ledger = Ledger(paths.ledger)
     known = {row.seq for row in ledger.rows_of(position.table_id)}
-    missing = [_row(spark, spec, paths, position, each) for each in _unknown(spec, paths, known)]
+    missing = [_row(spec, paths, position, each) for each in _unknown(spec, paths, known)]
     ledger.put(*missing)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
@@ -46,7 +44,7 @@ def _unknown(spec: StreamSpec, paths: StreamPaths, known: set[int]) -> list[Comm
 
 
 def _row(
-    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position, commit: Commit
+    spec: StreamSpec, paths: StreamPaths, position: Position, commit: Commit
 ) -> LedgerRow:
     note = commit.note
     assert note is not None
@@ -54,7 +52,6 @@ def _row(
         return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
     written = sink_class(spec.mode).recount(commit)
     counts = {**note.counts, **written.counts}
-    table = spark.read.format("delta").option("versionAsOf", commit.version).load(str(paths.data))
-    rows_of_seq = table.where(F.col("_seq") == note.seq).count()
-    problems = imbalances(counts, rows_of_seq=rows_of_seq, rows_expected=written.rows_expected)
+    held = rows_of_seq(paths.data, note.seq, version=commit.version)
+    problems = imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected)
     return LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)

@@ -69,8 +69,8 @@ class Range:
         return self.topic_partition == earlier.topic_partition and self.start == earlier.end
 
     def from_offset(self, offset: int) -> Range:
-        """Return the part of this range at and beyond ``offset``, perhaps empty."""
-        return replace(self, start=min(max(self.start, offset), self.end))
+        """Return the part of this range at and beyond ``offset``; an empty part lies there."""
+        return replace(self, start=max(self.start, offset), end=max(self.end, offset))
 
 
 class Offsets(Mapping[TopicPartition, int]):
@@ -78,7 +78,9 @@ class Offsets(Mapping[TopicPartition, int]):
 
     def __init__(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
         """Take the positions; a partition that is absent has never been seen."""
-        self._positions = {TopicPartition(*key): at for key, at in sorted((positions or {}).items())}
+        self._positions = {
+            TopicPartition(*key): at for key, at in sorted((positions or {}).items())
+        }
 
     def __getitem__(self, key: TopicPartition) -> int:
         """Return the next offset of a partition."""
@@ -142,7 +144,9 @@ class Offsets(Mapping[TopicPartition, int]):
                 }
             )
         except (AttributeError, TypeError) as error:
-            raise ValueError(f"not a map of topics to partitions to offsets: {text[:200]}") from error
+            raise ValueError(
+                f"not a map of topics to partitions to offsets: {text[:200]}"
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

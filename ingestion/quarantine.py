@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.audit import rows_of_seq
 from ingestion.lake import StreamPaths
 from ingestion.side_table import overwrite_seq
 
 
-def quarantine(bad: DataFrame, paths: StreamPaths, seq: int) -> None:
+def quarantine(bad: DataFrame, paths: StreamPaths, seq: int) -> int:
     """Write the bad records of one batch, replacing what a dead attempt left of the same seq.
 
     Args:
         bad: Quarantined records as ``ingestion.gate`` returns them.
         paths: The stream's tables.
         seq: Number of the batch to come.
+
+    Returns:
+        How many the table holds of this batch now, read back.
     """
     rows = bad.select(
         "_topic",
@@ -31,9 +35,4 @@ def quarantine(bad: DataFrame, paths: StreamPaths, seq: int) -> None:
         F.lit(None).cast("long").alias("redriven_seq"),
     )
     overwrite_seq(rows, paths.quarantine, seq, stats_on=["_seq", "_offset"])
-
-
-def count_quarantined(spark: SparkSession, paths: StreamPaths, seq: int) -> int:
-    """Read back how many records the quarantine holds of one batch."""
-    table = spark.read.format("delta").load(str(paths.quarantine))
-    return table.where(F.col("_seq") == seq).count()
+    return rows_of_seq(paths.quarantine, seq)

@@ -72,7 +72,7 @@ class Run:
         kafka = Kafka(self.settings)
         with held_by_jvm(spark, spec.name, paths, Holder.me(self.run_id)):
             position, topics = take_position(spark, spec, paths, kafka=kafka, run_id=self.run_id)
-            recovered = heal(spark, spec, paths, position)
+            recovered = heal(spec, paths, position)
             refuse_red(spec.name, Ledger(paths.ledger).rows_of(position.table_id))
             starting = starting_offsets(spec, position, kafka, topics)
             checkpoint, notices = _open(paths, starting, position.learned_from)

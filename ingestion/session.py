@@ -6,7 +6,7 @@ Nothing is resolved or fetched here; ``make setup`` has put the jars where the s
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,14 +70,18 @@ def _sized_for_one_machine(master: str) -> dict[str, str]:
     }
 
 
-def start_session(settings: Settings) -> SparkSession:
+def start_session(settings: Settings, more: Mapping[str, str] | None = None) -> SparkSession:
     """Start Spark, or return the session this process already has.
+
+    Args:
+        settings: Where the jars and the scratch folder are, and how much memory there is.
+        more: Settings of Spark's own beside the engine's.
 
     Raises:
         SetupError: the jars are not there.
     """
     builder = SparkSession.builder
-    for key, value in spark_config(settings).items():
+    for key, value in {**(more or {}), **spark_config(settings)}.items():
         builder = builder.config(key, value)
     with _signals_left_alone():
         return builder.getOrCreate()

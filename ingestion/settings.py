@@ -111,15 +111,18 @@ class Settings(BaseSettings):
         return servers
 
 
-def load_settings() -> Settings:
+def load_settings(**given: Any) -> Settings:
     """Read the settings from the environment and from ``.env`` in the project root.
+
+    Args:
+        **given: Settings that the caller knows already; they win.
 
     Raises:
         InvalidSpecError: a variable has a value that is not allowed; names the variable only,
             never its value, which may be a secret.
     """
     try:
-        return Settings(_env_file=project_root() / ".env")
+        return Settings(_env_file=project_root() / ".env", **given)
     except ValidationError as error:
         problems = "\n".join(
             f"{variable(*map(str, found['loc']))}: {found['msg']}" for found in error.errors()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+
+from ingestion.audit import count_rows
 
 
 def overwrite_seq(rows: DataFrame, path: Path, seq: int, *, stats_on: Sequence[str]) -> None:
@@ -31,14 +34,7 @@ def remove_beyond(path: Path, seq: int) -> int:
     """
     if not DeltaTable.is_deltatable(str(path)):
         return 0
-    table = DeltaTable(path)
-    left_over: int = table.to_pyarrow_dataset().count_rows(filter=_beyond(seq))
+    left_over = count_rows(path, pc.field("_seq") > seq)
     if left_over:
-        table.delete(f"_seq > {seq}")
+        DeltaTable(path).delete(f"_seq > {seq}")
     return left_over
-
-
-def _beyond(seq: int) -> object:
-    import pyarrow.compute as pc
-
-    return pc.field("_seq") > seq

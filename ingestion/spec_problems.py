@@ -48,8 +48,8 @@ _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "float_type": lambda _: "must be a number, without quotes",
     "finite_number": lambda _: "must be a finite number",
     "greater_than": lambda context: f"must be above {context['gt']}",
-    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
-    "less_than_equal": lambda context: f"must be at most {context['le']}",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']:g}",
+    "less_than_equal": lambda context: f"must be at most {context['le']:g}",
 }
 
 
@@ -68,6 +68,11 @@ class Problem:
     meant: str | None = None
 
     @property
+    def is_missing(self) -> bool:
+        """Tell whether the field is not there at all."""
+        return self.text.startswith("missing")
+
+    @property
     def touches(self) -> set[str]:
         """The top-level fields whose value cannot be relied on."""
         return {str(part) for part in (*self.field[:1], self.meant) if part is not None}
@@ -75,7 +80,9 @@ class Problem:
 
 def problems_in(error: ValidationError) -> tuple[Problem, ...]:
     """Put every finding into plain words."""
-    return tuple(problem for details in error.errors() for problem in _in_words(details))
+    found = [problem for details in error.errors() for problem in _in_words(details)]
+    meant = {(*problem.field[:-1], problem.meant) for problem in found if problem.meant}
+    return tuple(each for each in found if not (each.is_missing and each.field in meant))
 
 
 def unknown_key(field: FieldPath) -> Problem:

@@ -118,8 +118,9 @@ def _further_problems(
 
 
 def _line_for(problem: Problem, tree: YamlTree) -> str:
-    is_missing = problem.text.startswith("missing")
-    field = problem.field if is_missing else tree.known_part(problem.field) or problem.field
+    field = problem.field
+    if not problem.is_missing:
+        field = tree.known_part(field) or field
     return f"{_dotted(field)}: {problem.text}"
 
 

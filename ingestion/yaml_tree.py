@@ -117,7 +117,7 @@ class _Plain:
                 raise BadYamlError(
                     _line(key), "a key must be plain text; quote it, or write it out"
                 )
-            here = (*path, key.value)
+            here = (*path, _text(key))
             if key.value in values:
                 self.repeated.append((here, _line(key)))
                 continue
@@ -131,7 +131,7 @@ class _Plain:
 
     def _scalar(self, node: ScalarNode) -> Any:
         if node.tag in _TEXT:
-            return str(node.value)
+            return _text(node)
         try:
             if node.tag == f"{_TAG}null":
                 return None
@@ -144,6 +144,12 @@ class _Plain:
         except (ValueError, KeyError) as error:
             raise BadYamlError(_line(node), f"{node.value!r} is not of {_name(node)}") from error
         raise _tagged(node)
+
+
+def _text(node: ScalarNode) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in node.value):
+        raise BadYamlError(_line(node), "half a character (a surrogate); write it in full")
+    return str(node.value)
 
 
 def _tagged(node: Node) -> BadYamlError:

@@ -42,13 +42,13 @@ class World:
     @contextmanager
     def made(cls, settings: Settings, spark: SparkSession) -> Iterator[World]:
         """Make a topic of two partitions, and delete it in the end."""
-        address = {"bootstrap.servers": settings.bootstrap_servers()}
+        address = {"bootstrap.servers": settings.bootstrap_servers(), "log_level": 0}
         topic = f"t{uuid.uuid4().hex[:12]}"
         world = cls(
             settings=settings,
             spark=spark,
             admin=AdminClient(address),
-            producer=Producer({**address, "linger.ms": 1}),
+            producer=Producer({**address, "linger.ms": 1, "log_level": 0}),
             topic=topic,
         )
         world.create_topic()

@@ -16,7 +16,7 @@ from ingestion.console.speech import document
 class Guarded(TyperCommand):
     """A command whose errors are told, not thrown: in red, and with ``--json`` as a document."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
         Raises:

@@ -26,7 +26,9 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
     found = chosen(streams, load_settings())
     if as_json:
-        speech.document({"valid": not _broken(found), "streams": [_document(each) for each in found]})
+        speech.document(
+            {"valid": not _broken(found), "streams": [_document(each) for each in found]}
+        )
     else:
         for each in _broken(found):
             speech.say(str(each.error), "bold red")

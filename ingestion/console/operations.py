@@ -61,10 +61,10 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a stream's tables and checkpoints away, so that the next run ingests it from scratch.
+    """Put a stream's tables away, so that the next run ingests its topic from scratch.
 
-    Nothing is deleted: everything moves into the lake's archive. Asks on a terminal; elsewhere
-    --yes is needed, and without it nothing happens (exit 2).
+    No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
+    answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
     from ingestion.operations.reset import reset as reset_stream
     from ingestion.settings import load_settings
@@ -122,5 +122,5 @@ def _kept(stream: str, settings: Settings) -> list[Path]:
     from ingestion.lake import StreamPaths
 
     at = StreamPaths.of(stream, settings)
-    places = (at.data, at.quarantine, at.tombstones, at.ledger, at.checkpoints)
+    places = (at.data, at.quarantine, at.tombstones, at.ledger)
     return [path for path in places if path.exists()]

@@ -11,9 +11,12 @@ AsJson = Annotated[
 ]
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a declared stream.")]
 Streams = Annotated[
-    list[str], typer.Argument(metavar="STREAM...", help="Names of declared streams.")
+    list[str], typer.Argument(metavar="STREAM", help="Names of declared streams.")
 ]
 AnyStreams = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[STREAM]...", help="Names of declared streams; default: all of them."),
+    typer.Argument(metavar="STREAM", help="Names of declared streams; default: all of them."),
+]
+AnyStream = Annotated[
+    str | None, typer.Argument(metavar="STREAM", help="Name of a stream; default: all of them.")
 ]

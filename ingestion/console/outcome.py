@@ -106,7 +106,13 @@ def _print_ranges(report: RunReport) -> None:
     speech.table(
         ["partition", "start", "end", "records", "gaps"],
         [
-            (str(each.range.topic_partition), each.range.start, each.range.end, each.records, each.gaps)
+            (
+                str(each.range.topic_partition),
+                each.range.start,
+                each.range.end,
+                each.records,
+                each.gaps,
+            )
             for each in ranges[:_MOST_RANGES]
         ],
         right=["start", "end", "records", "gaps"],

@@ -36,7 +36,7 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
     4 (locked), 2 (a broken declaration) that occurred. A name that is not declared at all is a
     mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM ends the run within
     seconds (exit 130 or 143) and loses nothing. With --json, one stream gives its report, several
-    give {"run_id", "exit_code", "streams": [...]}.
+    give `{"run_id", "exit_code", "streams"}`.
     """
     from ingestion.settings import load_settings
 

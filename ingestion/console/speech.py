@@ -44,11 +44,15 @@ def document(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
+) -> None:
     """Print a table; ``right`` names the columns of numbers."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        drawn.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
+        drawn.add_column(
+            column, justify="right" if column in set(right) else "left", overflow="fold"
+        )
     for row in rows:
         drawn.add_row(*(Text(_cell(value)) for value in row))
     out().print(drawn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -30,6 +30,7 @@ def decode(records: DataFrame, schema: StructType, options: Mapping[str, Any]) -
         F.when(F.col("_value").isNull(), None)
         .when(~F.is_valid_utf8(text), "invalid_utf8")
         .when(F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull(), "malformed_json")
+        .when(~_is_one_document(text), "malformed_json")
     )
     return (
         records.withColumn("_parsed", parsed)
@@ -40,6 +41,12 @@ def decode(records: DataFrame, schema: StructType, options: Mapping[str, Any]) -
     )
 
 
-def _what_was_expected(schema: StructType) -> Any:
+def _is_one_document(text: Column) -> Column:
+    """Tell one document from several: ``from_json`` takes the first and drops the rest unsaid."""
+    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    return F.coalesce(elements == 1, F.lit(False)) & F.rtrim(text).endswith("}")
+
+
+def _what_was_expected(schema: StructType) -> Column:
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
     return F.lit(f"expected one JSON object with {fields}"[:500])

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 from ingestion.errors import DependencyError, IngestionError, SetupError
@@ -110,10 +111,10 @@ def _ivy() -> Path:
 
 
 def _complaints(output: str) -> Iterable[str]:
-    """Keep of Ivy's output the lines that name what is missing, each once."""
-    telling = re.compile(r"UNRESOLVED|unresolved|not found|FAILED|ERROR|Exception|timed out")
+    """Keep of Ivy's output the lines that name what is missing and why, each once."""
+    telling = re.compile(r": not found|Server access error|FAILED|Exception|timed out")
     lines = (line.strip(" \t:") for line in output.splitlines() if telling.search(line))
-    return dict.fromkeys(f"  {line}" for line in lines)
+    return islice(dict.fromkeys(f"  {line}" for line in lines), 12)
 
 
 def _read_lock() -> dict[str, str]:

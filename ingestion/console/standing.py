@@ -1,0 +1,148 @@
+"""Where a stream stands, gathered without Spark: its file, its table, its lock, and Kafka.
+
+Each part is asked for by itself, so that one that cannot be known leaves the others standing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ingestion.commits import TableLog
+from ingestion.console.documents import next_document
+from ingestion.console.exits import first_of
+from ingestion.console.failure import Failure
+from ingestion.declarations import Declared
+from ingestion.errors import DependencyError, IngestionError
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger
+from ingestion.lock import Holder, holder_of
+from ingestion.offsets import Offsets
+from ingestion.position import Position, refuse_another_topic
+from ingestion.recovery import read_position, refuse_red
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+from ingestion.start import starting_offsets
+
+_MOST_SECONDS = 10.0
+
+
+@dataclass(kw_only=True)
+class Standing:
+    """Where one stream stands; ``None`` is what is not there, or could not be known.
+
+    Attributes:
+        stream: Its name.
+        table: Folder of its table.
+        exists: Whether that holds a Delta table.
+        delta_version: The table's newest version.
+        row_count: Rows in the table.
+        position: What the table says of seq, epoch and offsets.
+        red: Seqs of batches that do not balance and that nobody has accepted.
+        holder: The run that holds the stream now.
+        lag: Offsets that the table has not reached, up to Kafka's last stable ones.
+        problems: Why a run would not go through, in the order in which it would find out.
+    """
+
+    stream: str
+    table: str
+    exists: bool = False
+    delta_version: int | None = None
+    row_count: int | None = None
+    position: Position | None = None
+    red: tuple[int, ...] = ()
+    holder: Holder | None = None
+    lag: int | None = None
+    problems: tuple[Failure, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The code that tells what a run would meet; a stream that is being run is in order."""
+        return first_of(problem.exit_code for problem in self.problems)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        at = self.position
+        return {
+            "stream": self.stream,
+            "table": self.table,
+            "exists": self.exists,
+            "seq": at and at.seq,
+            "epoch": at and at.epoch,
+            "delta_version": self.delta_version,
+            "row_count": self.row_count,
+            "lag": self.lag,
+            "next": next_document(at.next) if at else [],
+            "learned_from": at and at.learned_from,
+            "red": list(self.red),
+            "locked_by": asdict(self.holder) if self.holder else None,
+            "problems": [problem.document()["error"] for problem in self.problems],
+            "exit_code": self.exit_code,
+        }
+
+
+class Surveyor:
+    """Finds out where streams stand; asks a Kafka that does not answer only once."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take the settings; a question to Kafka waits for ten seconds at most."""
+        seconds = min(settings.kafka_timeout_seconds, _MOST_SECONDS)
+        self._settings = settings.model_copy(update={"kafka_timeout_seconds": seconds})
+        self._silence: DependencyError | None = None
+
+    def survey(self, declared: Declared) -> Standing:
+        """Find out where a stream stands."""
+        paths = StreamPaths.of(declared.name, self._settings)
+        found = Standing(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
+        if declared.error is not None:
+            self._note(found, declared.error)
+        self._try(found, lambda: _read_table(found, paths))
+        if declared.spec is not None:
+            spec = declared.spec
+            self._try(found, lambda: self._ask_kafka(found, spec))
+        return found
+
+    def _ask_kafka(self, found: Standing, spec: StreamSpec) -> None:
+        if self._silence is not None:
+            raise self._silence
+        try:
+            _compare_with_kafka(found, spec, Kafka(self._settings))
+        except DependencyError as error:
+            self._silence = error
+            raise
+
+    def _try(self, found: Standing, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except IngestionError as error:
+            self._note(found, error)
+
+    @staticmethod
+    def _note(found: Standing, error: IngestionError) -> None:
+        found.problems = (*found.problems, Failure.of(error, stream=found.stream))
+
+
+def _read_table(found: Standing, paths: StreamPaths) -> None:
+    log, rows = TableLog(paths.data), Ledger(paths.ledger).rows()
+    found.exists = log.exists
+    found.red = tuple(row.seq for row in rows if row.is_red)
+    if found.exists:
+        found.delta_version, found.row_count = log.versions()[0], log.row_count()
+    found.position = read_position(found.stream, paths)
+    if found.position is not None:
+        refuse_red(found.stream, tuple(r for r in rows if r.table_id == found.position.table_id))
+
+
+def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None:
+    at = found.position
+    if at is None:
+        partitions = kafka.topics(spec.name, spec.subscribed).partitions
+        ends = kafka.stable_end(partitions)
+        begin = kafka.earliest(partitions) if spec.starting == "earliest" else ends
+        found.lag = Offsets(begin).lag_to(ends)
+        return
+    topics = refuse_another_topic(spec, kafka, at.identity)
+    found.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
+    starting_offsets(spec, at, kafka, topics)

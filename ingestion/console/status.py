@@ -1,0 +1,82 @@
+"""``oncelake status``: where the streams stand, and what a run would meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.declared import chosen
+from ingestion.console.exits import first_of
+from ingestion.console.options import AnyStream, AsJson
+
+if TYPE_CHECKING:
+    from ingestion.console.standing import Standing
+
+_NUMBERS = ("seq", "epoch", "version", "rows", "lag")
+
+
+def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
+    """Tell where the streams stand: seq, epoch, rows, lag, who holds the lock, and any refusal.
+
+    Starts no Spark and changes nothing. Exits as a run would, without running: 3 when one would
+    be refused (a red batch is refused until it is accepted), 5 when Kafka does not answer, in
+    which case all but the lag is told, 2 when a file is broken. A stream that is running now is
+    in order. With --json, a named stream gives its object, none gives
+    `{"exit_code", "streams"}`.
+    """
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    declared = chosen([stream] if stream else None, settings)
+    from ingestion.console.standing import Surveyor
+
+    surveyor = Surveyor(settings)
+    found = [surveyor.survey(each) for each in declared]
+    code = first_of(each.exit_code for each in found)
+    if as_json:
+        documents = [each.document() for each in found]
+        speech.document(documents[0] if stream else {"exit_code": code, "streams": documents})
+    else:
+        _print(found)
+    raise typer.Exit(code)
+
+
+def _print(found: list[Standing]) -> None:
+    if not found:
+        speech.say("no stream is declared")
+        return
+    speech.table(["stream", *_NUMBERS, "state"], map(_cells, found), right=_NUMBERS)
+    for each in found:
+        if each.holder:
+            by = each.holder
+            speech.say(
+                f"{each.stream}: held by run {by.run_id} (pid {by.pid} on {by.host}, since "
+                f"{by.since})",
+                "yellow",
+            )
+    for message in dict.fromkeys(problem.message for each in found for problem in each.problems):
+        speech.say(message, "bold red")
+
+
+def _cells(each: Standing) -> tuple[object, ...]:
+    at = each.position
+    return (
+        each.stream,
+        at.seq if at else None,
+        at.epoch if at else None,
+        each.delta_version,
+        each.row_count,
+        each.lag,
+        _state(each),
+    )
+
+
+def _state(each: Standing) -> str:
+    words = [problem.type.removesuffix("Error") for problem in each.problems]
+    if each.holder:
+        words.append("running")
+    if not words and not each.exists:
+        words.append("no table yet")
+    return ", ".join(words) or "ready"

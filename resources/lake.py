@@ -1,0 +1,13 @@
+"""The lake, as Dagster sees it: the folders of tables, state and declarations."""
+
+from __future__ import annotations
+
+from resources.part import SettingsPart, setting
+
+
+class LakeResource(SettingsPart):
+    """Where the tables lie, and what the engine keeps beside them."""
+
+    lake: str | None = setting("lake")
+    state: str | None = setting("state")
+    jars: str | None = setting("jars")

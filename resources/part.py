@@ -1,0 +1,48 @@
+"""A part of the settings, as a Dagster resource: one vocabulary, read in one place.
+
+Each field of a resource *is* a setting of ``ingestion.settings``: left out, it comes from the
+environment or ``.env`` when a run begins, and what is given in ``assets/definitions.py`` wins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+from pydantic import Field, SecretStr
+
+from ingestion.settings import Settings, load_settings, variable
+
+
+def setting(name: str) -> Any:
+    """Declare a field that stands for the setting ``name``; a secret stays out of ``repr``."""
+    known = Settings.model_fields[name]
+    return Field(
+        default=None,
+        description=f"{known.description} Left out: {variable(name)}, or its default.",
+        repr="SecretStr" not in str(known.annotation) and known.annotation is not SecretStr,
+        json_schema_extra={"setting": name},
+    )
+
+
+class SettingsPart(dg.ConfigurableResource):
+    """A resource whose fields are settings."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that were given here, by name."""
+        found = {}
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            value = getattr(self, name)
+            if isinstance(extra, dict) and "setting" in extra and value is not None:
+                found[str(extra["setting"])] = value
+        return found
+
+
+def settings_of(*parts: SettingsPart) -> Settings:
+    """Read the settings as they are now, with what the resources were given on top.
+
+    Raises:
+        InvalidSpecError: a value is not allowed; names the setting, never the value.
+    """
+    return load_settings(**{name: value for part in parts for name, value in part.given().items()})

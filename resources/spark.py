@@ -1,0 +1,65 @@
+"""Spark, as Dagster sees it: one session, started when an asset first asks for it."""
+
+from typing import Any
+
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
+from pyspark.sql import SparkSession
+
+from ingestion.errors import SetupError
+from ingestion.session import spark_config, start_session
+from ingestion.settings import Settings
+from resources.lake import LakeResource
+from resources.part import SettingsPart, setting, settings_of
+
+# What a session cannot change once it runs, and what the guarantee rests on.
+_FIXED = (
+    "spark.master",
+    "spark.sql.extensions",
+    "spark.sql.catalog.spark_catalog",
+    "spark.sql.session.timeZone",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled",
+)
+
+
+class SparkResource(SettingsPart, LazyPySparkResource):
+    """The Spark session of a run: all of its assets share one JVM.
+
+    Raises:
+        SetupError: the jars are not there, ``spark_config`` contradicts a setting of the engine,
+            or this process has another session already, which cannot become ours.
+    """
+
+    lake: LakeResource
+    spark_config: dict[str, Any] = Field(
+        default={}, description="Settings of Spark's own beside the engine's; none may contradict."
+    )
+    master: str | None = setting("spark_master")
+    driver_memory: str | None = setting("spark_driver_memory")
+    java_options: str | None = setting("spark_java_options")
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            settings = settings_of(self.lake, self)
+            more = {key: str(value) for key, value in self.spark_config.items()}
+            _refuse_contradictions(more, settings)
+            self._spark_session = start_session(settings, more)
+
+
+def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
+    ours = spark_config(settings)
+    both = sorted(key for key in more.keys() & ours.keys() if more[key] != ours[key])
+    if both:
+        raise SetupError(
+            f"spark_config contradicts the engine in {', '.join(both)}. "
+            "Next: take these out of the resource; the engine's own are in ingestion/session.py"
+        )
+    running = SparkSession.getActiveSession()
+    if running is None:
+        return
+    other = [key for key in _FIXED if running.conf.get(key, None) != ours[key]]
+    if other:
+        raise SetupError(
+            f"this process runs a Spark session that is not ours (it differs in "
+            f"{', '.join(other)}). Next: start no session beside the `spark` resource"
+        )

@@ -1,0 +1,65 @@
+"""What the tests of the command line share: a project of their own, and typing into it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ingestion.cli import app
+from ingestion.commits import CountedRange
+from ingestion.ledger import LedgerRow
+from ingestion.offsets import Range
+
+ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of its own, with one sound stream and no Kafka."""
+    (tmp_path / "dagster.yaml").touch()
+    for name in [name for name in os.environ if name.startswith("ONCELAKE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    declare(tmp_path, "orders", ORDERS)
+    return tmp_path
+
+
+def declare(home: Path, stream: str, text: str) -> None:
+    """Write a declaration."""
+    folder = home / "assets" / "streams"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{stream}.yaml").write_text(text)
+
+
+def oncelake(*words: str) -> Result:
+    """Type a command."""
+    return CliRunner().invoke(app, words)
+
+
+def answer(result: Result) -> Any:
+    """Read the one JSON document on stdout."""
+    return json.loads(result.stdout)
+
+
+def row(seq: int, **changes: Any) -> LedgerRow:
+    """Make a ledger row of ten records, offsets ``[10 * seq - 10, 10 * seq)``."""
+    covered = Range(topic="orders", partition=0, start=10 * seq - 10, end=10 * seq)
+    fields: dict[str, Any] = {
+        "table_id": "t",
+        "seq": seq,
+        "kind": "ingest",
+        "epoch": 1,
+        "committed_at": dt.datetime(2026, 1, 1, 12, seq, tzinfo=dt.UTC),
+        "run_id": f"run-{seq}",
+        "delta_version": seq + 1,
+        "ranges": (CountedRange(range=covered, records=10, gaps=0),),
+        "counts": {"offsets": 10, "read": 10, "gaps": 0, "inserted": 10},
+        "balanced": True,
+    }
+    return LedgerRow(**{**fields, **changes})

@@ -1,0 +1,76 @@
+"""Editors and the loader take the same files for right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from pydantic import ValidationError
+
+from ingestion.json_schema import json_schema, json_schema_text
+from ingestion.spec import StreamSpec
+
+COMMITTED = Path(__file__).parents[2] / "assets" / "stream.schema.json"
+ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
+
+
+def test_the_committed_schema_is_the_generated_one() -> None:
+    """The file that editors read is up to date; ``oncelake schema`` prints its successor."""
+    assert COMMITTED.read_text() == json_schema_text()
+
+
+def test_the_schema_is_a_schema() -> None:
+    """What is generated is valid JSON Schema, and describes every field."""
+    Draft202012Validator.check_schema(json_schema())
+
+    fields = json_schema()["properties"]
+    assert "name" not in fields
+    assert "ddl" not in fields
+    assert [name for name, field in fields.items() if "description" not in field] == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="least"),
+        pytest.param({"keys": "id", "sequence_by": "id"}, id="one word for a list"),
+        pytest.param({"format": "json", "mode": "upsert"}, id="short format"),
+        pytest.param({"format": {"type": "json", "registry": "x"}}, id="format with options"),
+        pytest.param({"quarantine_rate": {"warn_above": 0.01}}, id="part"),
+        pytest.param(
+            {"expectations": [{"type": "expect_x", "severity": "info", "column": "id"}]},
+            id="expectation",
+        ),
+    ],
+)
+def test_what_the_loader_takes_the_editor_takes(fields: dict[str, Any]) -> None:
+    """A right declaration is marked nowhere."""
+    StreamSpec.model_validate({"name": "orders", **ORDERS, **fields})
+
+    assert Draft202012Validator(json_schema()).is_valid({**ORDERS, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"keyz": ["id"]}, id="unknown key"),
+        pytest.param({"name": 1}, id="name"),
+        pytest.param({"mode": "upsrt"}, id="mode"),
+        pytest.param({"format": "jsn"}, id="format"),
+        pytest.param({"format": {"type": "jsn"}}, id="format with options"),
+        pytest.param({"topics": ["a"]}, id="topic and topics"),
+        pytest.param({"topic": "a b"}, id="topic"),
+        pytest.param({"sensor_seconds": 1}, id="bound"),
+        pytest.param({"sensor_seconds": "60"}, id="quoted number"),
+        pytest.param({"quarantine_rate": {"warn": 0}}, id="unknown key of a part"),
+        pytest.param({"expectations": [{"column": "id"}]}, id="missing field of a part"),
+    ],
+)
+def test_what_the_editor_refuses_the_loader_refuses(fields: dict[str, Any]) -> None:
+    """A wrong declaration is marked while it is written, and refused when it is loaded."""
+    assert not Draft202012Validator(json_schema()).is_valid({**ORDERS, **fields})
+
+    with pytest.raises(ValidationError):
+        StreamSpec.model_validate({"name": "orders", **ORDERS, **fields})

@@ -1,0 +1,245 @@
+"""Both clients connect alike, or neither tries."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingestion.errors import InvalidSpecError
+from ingestion.kafka_security import java_options, librdkafka_options, redact
+from ingestion.settings import Settings
+
+CANARY = 'can"ary\\5ecret'
+SASL: dict[str, Any] = {
+    "kafka_security_protocol": "SASL_SSL",
+    "kafka_sasl_mechanism": "SCRAM-SHA-512",
+    "kafka_sasl_username": "loader",
+    "kafka_sasl_password": CANARY,
+}
+BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDcanary"
+
+
+def pem(kind: str) -> str:
+    """Return a PEM block of that kind; no client reads it here."""
+    return f"-----BEGIN {kind}-----\n{BODY}\n-----END {kind}-----\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_settings_of_this_machine() -> Iterator[None]:
+    """Forget what the environment says of Kafka."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("ONCELAKE_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    """Return settings of TLS with a certificate of our own."""
+    (tmp_path / "ca.pem").write_text(pem("CERTIFICATE"))
+    (tmp_path / "cert.pem").write_text(pem("CERTIFICATE"))
+    (tmp_path / "key.pem").write_text(pem("ENCRYPTED PRIVATE KEY"))
+    return {
+        "kafka_security_protocol": "SSL",
+        "kafka_ssl_ca": tmp_path / "ca.pem",
+        "kafka_ssl_certificate": tmp_path / "cert.pem",
+        "kafka_ssl_key": tmp_path / "key.pem",
+        "kafka_ssl_key_password": CANARY,
+    }
+
+
+def test_nothing_set_adds_nothing() -> None:
+    """A plain Kafka needs no option of either client."""
+    assert java_options(Settings()) == librdkafka_options(Settings()) == {}
+
+
+def test_sasl_is_spelt_for_both_clients() -> None:
+    """The Java client is told by a JAAS line, librdkafka by name."""
+    settings = Settings(**SASL)
+
+    assert java_options(settings) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="loader" password="can\\"ary\\\\5ecret";'
+        ),
+    }
+    assert librdkafka_options(settings) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "loader",
+        "sasl.password": CANARY,
+    }
+
+
+def test_plain_has_its_own_login() -> None:
+    """Each mechanism names the login module that speaks it."""
+    settings = Settings(**{**SASL, "kafka_sasl_mechanism": "PLAIN"})
+
+    assert ".plain.PlainLoginModule required" in java_options(settings)["kafka.sasl.jaas.config"]
+
+
+def test_tls_is_spelt_for_both_clients(files: dict[str, Any]) -> None:
+    """The Java client is given certificate and key as contents, librdkafka as files."""
+    settings = Settings(**files)
+
+    assert java_options(settings) == {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(files["kafka_ssl_ca"]),
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": pem("CERTIFICATE"),
+        "kafka.ssl.keystore.key": pem("ENCRYPTED PRIVATE KEY"),
+        "kafka.ssl.key.password": CANARY,
+    }
+    assert librdkafka_options(settings) == {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(files["kafka_ssl_ca"]),
+        "ssl.certificate.location": str(files["kafka_ssl_certificate"]),
+        "ssl.key.location": str(files["kafka_ssl_key"]),
+        "ssl.key.password": CANARY,
+    }
+
+
+def test_librdkafka_knows_every_option() -> None:
+    """The client itself accepts the names and values."""
+    AdminClient(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, **librdkafka_options(Settings(**SASL))}
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_any_password_survives_the_jaas_line(username: str, password: str) -> None:
+    """Read back as the Java client reads it, name and password are what was set."""
+    settings = Settings(
+        **{**SASL, "kafka_sasl_username": username, "kafka_sasl_password": password}
+    )
+
+    line = java_options(settings)["kafka.sasl.jaas.config"]
+
+    assert "\n" not in line
+    assert "\r" not in line
+    quoted = re.fullmatch(r'\S+ required username="(.*)" password="(.*)";', line, re.DOTALL)
+    assert quoted is not None
+    assert [_unescaped(text) for text in quoted.groups()] == [username, password]
+
+
+def _unescaped(text: str) -> str:
+    """Undo what Java's StreamTokenizer undoes inside quotes; a bare quote would end the text."""
+    parts = re.findall(r'\\.|[^\\"]', text, re.DOTALL)
+    assert "".join(parts) == text
+    return "".join({"\\n": "\n", "\\r": "\r"}.get(part, part[-1]) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        pytest.param({"kafka_sasl_mechanism": None}, ["SASL_MECHANISM"], id="no mechanism"),
+        pytest.param({"kafka_sasl_username": None}, ["SASL_USERNAME"], id="no user"),
+        pytest.param({"kafka_sasl_password": None}, ["SASL_PASSWORD"], id="no password"),
+        pytest.param(
+            {"kafka_security_protocol": None},
+            ["SASL_USERNAME", "SECURITY_PROTOCOL"],
+            id="no protocol",
+        ),
+        pytest.param({"kafka_security_protocol": "SSL"}, ["SASL_PASSWORD"], id="TLS only"),
+    ],
+)
+def test_half_a_login_is_refused(changes: dict[str, Any], names: list[str]) -> None:
+    """A login that would be incomplete, or sent nowhere, is refused by its variable."""
+    settings = Settings(**{**SASL, **changes})
+
+    for options in (java_options, librdkafka_options):
+        with pytest.raises(InvalidSpecError) as raised:
+            options(settings)
+        assert all(f"ONCELAKE_KAFKA_{name}" in str(raised.value) for name in names)
+        assert CANARY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({"kafka_ssl_key": None}, "CERTIFICATE is set without .*_KEY;", id="no key"),
+        pytest.param(
+            {"kafka_ssl_certificate": None}, "KEY is set without .*_CERTIFICATE;", id="no cert"
+        ),
+        pytest.param({"kafka_ssl_key_password": None}, "is encrypted", id="no password"),
+        pytest.param({"kafka_security_protocol": None}, "encrypts nothing", id="no protocol"),
+        pytest.param(
+            {"kafka_security_protocol": "PLAINTEXT"}, "SSL_CA is set, and PLAINTEXT", id="plaintext"
+        ),
+        pytest.param(
+            {"kafka_ssl_ca": "gone.pem"}, "SSL_CA names .*gone.pem.*No such", id="no file"
+        ),
+        pytest.param({"kafka_ssl_ca": "."}, "SSL_CA names .*Is a directory", id="folder"),
+        pytest.param({"kafka_ssl_ca": "key.pem"}, "holds no PEM certificate", id="wrong file"),
+        pytest.param(
+            {"kafka_ssl_key": "ca.pem"}, "holds no PEM private key", id="no key in the file"
+        ),
+        pytest.param({"kafka_ssl_key": "old.pem"}, "openssl pkcs8 -topk8", id="PKCS#1"),
+        pytest.param({"kafka_ssl_key": "open.pem"}, "is not encrypted; remove", id="open key"),
+    ],
+)
+def test_half_of_tls_is_refused(
+    files: dict[str, Any], tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    """What only one client could use, or neither, is refused by its variable."""
+    (tmp_path / "old.pem").write_text(pem("RSA PRIVATE KEY"))
+    (tmp_path / "open.pem").write_text(pem("PRIVATE KEY"))
+    changed = {
+        name: tmp_path / value if isinstance(value, str) and "protocol" not in name else value
+        for name, value in changes.items()
+    }
+    settings = Settings(**{**files, **changed})
+
+    for options in (java_options, librdkafka_options):
+        with pytest.raises(InvalidSpecError, match=says) as raised:
+            options(settings)
+        assert CANARY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [str, repr, json.dumps, lambda text: java_options(Settings(**SASL))["kafka.sasl.jaas.config"]],
+    ids=["plain", "repr", "JSON", "JAAS"],
+)
+def test_a_secret_is_removed_in_every_spelling(spell: Any) -> None:
+    """However a client writes the password into its message, it does not come out."""
+    said = redact(f"login failed for {spell(CANARY)} at b:1", Settings(**SASL))
+
+    assert "5ecret" not in said
+    assert said.startswith("login failed for ")
+    assert said.endswith(" at b:1")
+    assert "***" in said
+
+
+def test_a_key_is_removed_in_whole_and_in_part(files: dict[str, Any]) -> None:
+    """The private key's contents do not come out, nor any line of it."""
+    settings = Settings(**files)
+
+    for text in (pem("ENCRYPTED PRIVATE KEY"), f"bad base64 in {BODY}", repr(BODY)):
+        assert BODY not in redact(text, settings)
+
+
+def test_a_text_without_secrets_stays_as_it_is() -> None:
+    """Where nothing is secret, nothing is changed."""
+    assert redact("no broker", Settings()) == "no broker"
+
+
+def test_redaction_never_fails(files: dict[str, Any]) -> None:
+    """A message is redacted also when the key's file has gone in the meantime."""
+    settings = Settings(**files)
+    files["kafka_ssl_key"].unlink()
+
+    assert redact(f"said {CANARY}", settings) == "said ***"

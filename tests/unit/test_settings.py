@@ -1,0 +1,156 @@
+"""Settings come from the environment or ``.env``, and secrets go nowhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from ingestion.errors import DependencyError, InvalidSpecError
+from ingestion.settings import Settings, load_settings, project_root
+
+CANARY = "canary-5ecret"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty project, stand in a folder below it, and forget the machine's settings."""
+    for name in list(os.environ):
+        if name.upper().startswith("ONCELAKE_"):
+            monkeypatch.delenv(name)
+    (tmp_path / "dagster.yaml").touch()
+    (tmp_path / "deep" / "down").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "down")
+    return tmp_path
+
+
+def test_relative_paths_mean_the_same_wherever_a_command_is_typed(project: Path) -> None:
+    """Defaults and relative paths lie under the nearest folder with dagster.yaml."""
+    settings = load_settings()
+
+    assert project_root() == project
+    assert settings.lake == project / "lake"
+    assert settings.state == project / ".oncelake"
+    assert settings.streams == project / "assets" / "streams"
+
+
+def test_without_a_project_paths_lie_under_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder outside any project is its own root."""
+    monkeypatch.chdir(tmp_path)
+
+    assert project_root() == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        pytest.param("/mnt/lake", "/mnt/lake", id="absolute"),
+        pytest.param("other/lake", "{project}/other/lake", id="relative"),
+        pytest.param("~/lake", "{home}/lake", id="home"),
+        pytest.param("", "{project}/lake", id="empty is unset"),
+    ],
+)
+def test_a_path_is_resolved_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, written: str, meant: str
+) -> None:
+    """However a path is written, the settings hold an absolute one."""
+    monkeypatch.setenv("ONCELAKE_LAKE", written)
+
+    assert str(load_settings().lake) == meant.format(project=project, home=Path.home())
+
+
+def test_the_environment_wins_over_the_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``.env`` in the project's root is read, and a variable of the shell outweighs it."""
+    (project / ".env").write_text("ONCELAKE_KAFKA=file:9092\nONCELAKE_LAKE=from-file\nOTHER=1\n")
+    monkeypatch.setenv("ONCELAKE_KAFKA", "shell:9092")
+
+    settings = load_settings()
+
+    assert settings.bootstrap_servers() == "shell:9092"
+    assert settings.lake == project / "from-file"
+
+
+def test_an_empty_variable_of_the_shell_undoes_the_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ONCELAKE_KAFKA= oncelake run`` means the embedded Kafka, whatever ``.env`` says."""
+    (project / ".env").write_text("ONCELAKE_KAFKA=file:9092\n")
+    monkeypatch.setenv("ONCELAKE_KAFKA", "")
+
+    assert load_settings().kafka is None
+
+
+def test_the_embedded_kafka_is_found_by_the_address_it_wrote(project: Path) -> None:
+    """Nothing is guessed: the port is the one that the running broker wrote down."""
+    (project / ".oncelake" / "kafka").mkdir(parents=True)
+    (project / ".oncelake" / "kafka" / "address").write_text("127.0.0.1:4711\n")
+
+    assert load_settings().bootstrap_servers() == "127.0.0.1:4711"
+
+
+@pytest.mark.parametrize("address", [None, "", "\n"], ids=["absent", "empty", "blank"])
+def test_without_any_kafka_the_command_is_named(project: Path, address: str | None) -> None:
+    """No address anywhere is an unreachable dependency, and the message says how to start one."""
+    if address is not None:
+        (project / ".oncelake" / "kafka").mkdir(parents=True)
+        (project / ".oncelake" / "kafka" / "address").write_text(address)
+
+    with pytest.raises(DependencyError, match="oncelake kafka up") as raised:
+        load_settings().bootstrap_servers()
+    assert raised.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ONCELAKE_KAFKA_SECURITY_PROTOCOL", CANARY),
+        ("ONCELAKE_KAFKA_SASL_MECHANISM", CANARY),
+        ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
+        ("ONCELAKE_LAKE", f"s3://{CANARY}/lake"),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_a_wrong_variable_is_named_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """A value in the wrong place may be a secret, so only the variable's name is said."""
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(InvalidSpecError, match=name) as raised:
+        load_settings()
+
+    assert CANARY not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.usefixtures("project")
+def test_secrets_are_in_no_text_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No repr, str, dump or JSON holds a secret; only asking for it by name does."""
+    monkeypatch.setenv("ONCELAKE_KAFKA_SASL_PASSWORD", CANARY)
+    monkeypatch.setenv("ONCELAKE_KAFKA_SSL_KEY_PASSWORD", f"{CANARY}-too")
+
+    settings = load_settings()
+
+    texts = (repr(settings), str(settings), str(settings.model_dump()), settings.model_dump_json())
+    assert [text for text in texts if CANARY in text] == []
+    assert settings.kafka_sasl_password == SecretStr(CANARY)
+
+
+@pytest.mark.usefixtures("project")
+def test_an_error_of_the_class_itself_hides_values() -> None:
+    """Who builds Settings directly sees no value in the error either."""
+    with pytest.raises(ValidationError) as raised:
+        Settings(kafka_security_protocol=CANARY)
+
+    assert CANARY not in str(raised.value)
+
+
+@pytest.mark.usefixtures("project")
+def test_settings_cannot_be_changed() -> None:
+    """What was read at the start holds to the end."""
+    with pytest.raises(ValidationError, match="frozen"):
+        load_settings().kafka = "other:9092"  # type: ignore[misc]

@@ -1,0 +1,137 @@
+"""A declaration that contradicts itself cannot be built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ingestion.names import nearest_allowed, problem_with
+from ingestion.spec import StreamSpec
+
+ORDERS = {
+    "name": "orders",
+    "topic": "orders",
+    "schema": "id BIGINT NOT NULL, total DOUBLE, tags MAP<STRING, STRING>, at TIMESTAMP",
+    "keys": ["id"],
+}
+
+
+def spec(**fields: Any) -> StreamSpec:
+    """Return the declaration of orders, with other fields."""
+    return StreamSpec.model_validate({**ORDERS, **fields})
+
+
+def test_three_fields_are_enough() -> None:
+    """Topic, schema and keys declare a stream; the other fields have the contract's defaults."""
+    found = spec()
+
+    assert found.format.type == "json"
+    assert (found.mode, found.starting, found.gaps) == ("upsert", "earliest", "auto")
+    assert (found.extra_fields, found.max_offsets_per_trigger) == ("ignore", 1_000_000)
+    assert [column.name for column in found.columns] == ["id", "total", "tags", "at"]
+    assert found.subscribed == ("orders",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        pytest.param({"topic": None}, "topic: missing", id="no topic"),
+        pytest.param({"topics": ["a"]}, "topics: declare either", id="topic and topics"),
+        pytest.param({"topic": None, "topics": ["a", "a"]}, "'a' twice", id="topic twice"),
+        pytest.param({"topic": ".."}, "Kafka allows", id="path for a topic"),
+        pytest.param({"topic": "a b"}, "pattern", id="blank in a topic"),
+        pytest.param({"keys": []}, "keys: missing", id="no keys"),
+        pytest.param({"keys": ["ID"]}, "keys: 'ID' is not a column", id="key in another case"),
+        pytest.param({"keys": ["id", "id"]}, "keys: names 'id' twice", id="key twice"),
+        pytest.param({"keys": ["total"]}, "no reliable equality", id="float for a key"),
+        pytest.param({"keys": ["_timestamp"]}, "not a column", id="our column for a key"),
+        pytest.param({"sequence_by": ["att"]}, "did you mean `at`", id="unknown order"),
+        pytest.param({"sequence_by": ["tags"]}, "has no order", id="map for an order"),
+        pytest.param(
+            {"sequence_by": ["at"], "tombstones": "delete"},
+            "tombstones: a null value has no at",
+            id="tombstones without an order",
+        ),
+        pytest.param({"mode": "upsrt"}, "did you mean `upsert`", id="mode"),
+        pytest.param({"format": "jsn"}, "did you mean `json`", id="format"),
+        pytest.param({"schema": "id"}, "expected a type", id="schema"),
+        pytest.param({"apply_as_deletes": " "}, "pattern", id="empty condition"),
+        pytest.param({"max_offsets_per_trigger": 0}, "greater than 0", id="no offsets"),
+        pytest.param({"max_offsets_per_trigger": True}, "valid integer", id="true is not 1"),
+        pytest.param({"quarantine_rate": {"warn_above": 0.5}}, "lies above", id="never warns"),
+        pytest.param({"schedule": "hourly"}, "pattern", id="schedule"),
+        pytest.param({"owners": ["bob"]}, "pattern", id="owner"),
+        pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),
+        pytest.param({"name": "a__b"}, "companion", id="two underscores"),
+        pytest.param({"name": "type"}, "Dagster", id="reserved name"),
+    ],
+)
+def test_a_contradiction_is_refused(fields: dict[str, Any], says: str) -> None:
+    """What cannot work is refused when it is declared, and not in the middle of a run."""
+    with pytest.raises(ValidationError, match=says):
+        spec(**fields)
+
+
+def test_all_contradictions_are_found_at_once() -> None:
+    """A person mends a file in one go."""
+    with pytest.raises(ValidationError) as raised:
+        spec(keys=["idd"], sequence_by=["att"], topic=None)
+
+    assert all(word in str(raised.value) for word in ("'idd'", "'att'", "topic: missing"))
+
+
+def test_one_column_may_stand_without_brackets() -> None:
+    """A single name is a list of one, and a format may be named in one word."""
+    found = spec(keys="id", sequence_by="at", topic=None, topics="orders", format="json")
+
+    assert (found.keys, found.sequence_by, found.topics) == (("id",), ("at",), ("orders",))
+    assert found.format.type == "json"
+
+
+def test_a_format_and_an_expectation_keep_their_own_options() -> None:
+    """Options stand beside the type, as written."""
+    found = spec(
+        format={"type": "json", "registry": "http://r"},
+        expectations=[{"type": "expect_column_values_to_not_be_null", "column": "id"}],
+    )
+
+    assert found.format.model_extra == {"registry": "http://r"}
+    assert found.expectations[0].arguments == {"column": "id"}
+    assert found.expectations[0].severity == "critical"
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy"),
+    [
+        pytest.param({}, "delete", id="order is the offset"),
+        pytest.param({"sequence_by": ["_timestamp"]}, "delete", id="order is Kafka's time"),
+        pytest.param({"sequence_by": ["id"]}, "delete", id="order is in the key"),
+        pytest.param({"sequence_by": ["at"]}, "quarantine", id="order is in the value"),
+        pytest.param({"sequence_by": ["at"], "tombstones": "ignore"}, "ignore", id="declared"),
+    ],
+)
+def test_a_tombstone_deletes_only_where_its_order_is_known(
+    fields: dict[str, Any], policy: str
+) -> None:
+    """A delete that cannot be placed is quarantined unless the stream says otherwise."""
+    assert spec(**fields).tombstone_policy == policy
+
+
+def test_a_declaration_cannot_be_changed() -> None:
+    """What was checked stays as it was checked."""
+    with pytest.raises(ValidationError, match="frozen"):
+        spec().topic = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["Orders", "my-stream", "7up", "a__b", "type", "", "ü", "x" * 101])
+def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
+    """Whatever a file is called, there is an allowed name for its asset."""
+    assert problem_with(name) is not None
+
+    taken = {nearest_allowed(name)}
+
+    assert problem_with(nearest_allowed(name)) is None
+    assert problem_with(nearest_allowed(name, taken)) is None
+    assert nearest_allowed(name, taken) not in taken
