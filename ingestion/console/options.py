@@ -10,9 +10,7 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; progress is on stderr.")
 ]
 Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a declared stream.")]
-Streams = Annotated[
-    list[str], typer.Argument(metavar="STREAM", help="Names of declared streams.")
-]
+Streams = Annotated[list[str], typer.Argument(metavar="STREAM", help="Names of declared streams.")]
 AnyStreams = Annotated[
     list[str] | None,
     typer.Argument(metavar="STREAM", help="Names of declared streams; default: all of them."),

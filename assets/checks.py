@@ -1,0 +1,205 @@
+"""The checks of every stream, emitted with each materialization.
+
+Each is a pure judgement of the ``Evidence``. Only ``books_balance`` blocks: red books mean that a
+record may be lost, and nothing downstream may build on that. The others tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import dagster as dg
+
+from assets.evidence import Evidence
+from ingestion.declarations import Declared
+from ingestion.ledger import LedgerRow
+from ingestion.offsets import TopicPartition
+
+ERROR: Final = dg.AssetCheckSeverity.ERROR
+WARN: Final = dg.AssetCheckSeverity.WARN
+_MOST_ROWS: Final = 50
+
+
+def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:
+    """Declare the checks of a stream's asset."""
+    return [
+        dg.AssetCheckSpec(
+            name, asset=declared.name, description=judge.__doc__, blocking=name == "books_balance"
+        )
+        for name, judge in _CHECKS.items()
+    ]
+
+
+def check_results(evidence: Evidence) -> list[dg.AssetCheckResult]:
+    """Judge the evidence by every check."""
+    return [judge(evidence) for judge in _CHECKS.values()]
+
+
+def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
+    """Every offset and every record of the run is accounted for, and no earlier batch is red."""
+    mine = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}
+    rows = {row.seq: row for row in evidence.ledger} | mine
+    red = [row for seq, row in sorted(rows.items()) if row.is_red]
+    return _result(
+        evidence,
+        "books_balance",
+        passed=not red,
+        says="; ".join(f"batch {row.seq}: {row.says()}" for row in red)
+        or f"{len(mine)} batches balance",
+        metadata={
+            "batches": len(mine),
+            "red_batches": len(red),
+            "red": _table([_red(row) for row in red]),
+        },
+    )
+
+
+def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
+    """The ledger's ranges follow one another without hole or overlap, up to the next offset."""
+    broken = [
+        {"partition": str(at), "problem": problem}
+        for at, ranges in sorted(_ranges(evidence).items())
+        for problem in _breaks(ranges, evidence.report.next.get(at, 0))
+    ]
+    return _result(
+        evidence,
+        "offsets_contiguous",
+        passed=not broken,
+        says="; ".join(f"{each['partition']}: {each['problem']}" for each in broken[:3])
+        or "no hole and no overlap in any partition",
+        metadata={"breaks": len(broken), "where": _table(broken)},
+    )
+
+
+def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
+    """The share of the run's records that went to quarantine is within what is declared."""
+    limit = evidence.spec.quarantine_rate
+    quarantined = evidence.report.total("quarantined")
+    rate = quarantined / max(evidence.report.total("read"), 1)
+    why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
+    return _result(
+        evidence,
+        "quarantine_rate",
+        passed=rate <= min(limit.warn_above, limit.fail_above),
+        severity=ERROR if rate > limit.fail_above else WARN,
+        says=f"{quarantined:,} records in quarantine ({rate:.2%})" + (f": {why}" if why else ""),
+        metadata={
+            "rate": rate,
+            "quarantined": quarantined,
+            "warn_above": limit.warn_above,
+            "fail_above": limit.fail_above,
+            "reasons": _table(
+                [{"reason": why, "records": n} for why, n in sorted(evidence.reasons.items())]
+            ),
+        },
+    )
+
+
+def freshness(evidence: Evidence) -> dg.AssetCheckResult:
+    """No record waits unread for longer than is declared, by the time since the last commit."""
+    limit, lag = evidence.spec.freshness_minutes, evidence.report.lag
+    last = max((row.committed_at for row in evidence.ledger), default=None)
+    waited = (evidence.now - last).total_seconds() / 60 if last and lag else 0.0
+    waits = f"{lag:,} offsets are unread, and the last commit was {waited:.1f} minutes ago"
+    says = waits if lag else "nothing is unread"
+    return _result(
+        evidence,
+        "freshness",
+        passed=limit is None or waited <= limit,
+        severity=WARN,
+        says=says if limit is not None else f"not declared (freshness_minutes); {says}",
+        metadata={"lag": lag, "minutes_waited": waited, "limit_minutes": limit or "not declared"},
+    )
+
+
+def expectations(evidence: Evidence) -> dg.AssetCheckResult:
+    """The rows that the run wrote meet the declared expectations."""
+    outcomes = evidence.outcomes or ()
+    missed = [each for each in outcomes if not each.success]
+    is_error = any(each.severity == "critical" or each.error for each in missed)
+    return _result(
+        evidence,
+        "expectations",
+        passed=not missed,
+        severity=ERROR if is_error or not missed else WARN,
+        says="; ".join(map(str, missed)) or _all_met(evidence),
+        metadata={
+            "evaluated": len(outcomes),
+            "missed": len(missed),
+            "expectations": _table([each.as_row() for each in outcomes]),
+        },
+    )
+
+
+_CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
+    judge.__name__: judge
+    for judge in (books_balance, offsets_contiguous, quarantine_rate, freshness, expectations)
+}
+
+
+def _result(
+    evidence: Evidence,
+    name: str,
+    *,
+    passed: bool,
+    says: str,
+    metadata: dict[str, Any],
+    severity: dg.AssetCheckSeverity = ERROR,
+) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=evidence.spec.name,
+        check_name=name,
+        passed=passed,
+        severity=severity,
+        description=says,
+        metadata=metadata,
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:
+    if not rows:
+        return "none"
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:_MOST_ROWS]])
+
+
+def _red(row: LedgerRow) -> dict[str, Any]:
+    ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
+    return {"seq": row.seq, "run": row.run_id, "ranges": ranges, "problem": row.says()}
+
+
+def _all_met(evidence: Evidence) -> str:
+    declared = len(evidence.spec.expectations)
+    if not declared:
+        return "not declared"
+    return f"{declared} met" if evidence.outcomes is not None else "the run wrote no rows to check"
+
+
+_Span = tuple[int, int, int]
+
+
+def _ranges(evidence: Evidence) -> dict[TopicPartition, list[_Span]]:
+    """Return (start, end, seq) of every range of this epoch that moved offsets, a partition."""
+    found: dict[TopicPartition, list[_Span]] = {}
+    for row in evidence.ledger:
+        if row.epoch == evidence.report.epoch and row.kind in {"ingest", "accept"}:
+            for range_ in (counted.range for counted in row.ranges if len(counted.range)):
+                found.setdefault(range_.topic_partition, []).append(
+                    (range_.start, range_.end, row.seq)
+                )
+    return found
+
+
+def _breaks(spans: list[_Span], next_offset: int) -> list[str]:
+    """Say where spans, in the order of their batches, do not follow one another."""
+    problems = []
+    for (_, end, before), (start, _, seq) in pairwise(spans):
+        if start != end:
+            what = "a hole" if start > end else "an overlap"
+            low, high = sorted((start, end))
+            problems.append(f"{what} [{low}, {high}) between batch {before} and batch {seq}")
+    _, reached, last = spans[-1]
+    if reached != next_offset:
+        problems.append(f"batch {last} ends at {reached}, the table's next offset is {next_offset}")
+    return problems

@@ -1,0 +1,82 @@
+"""What Dagster shows of a stream before it has ever run: from its declaration alone."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from ingestion.ddl import DeclaredColumn
+from ingestion.declarations import Declared
+from ingestion.spec import StreamSpec
+
+GROUP = "ingest"
+
+# As in ingestion.opening, which is not imported here: it would bring Spark along.
+_OUR_COLUMNS = {
+    "_topic": ("STRING", "Kafka topic of the record that wrote the row"),
+    "_partition": ("INT", "Its partition"),
+    "_offset": ("LONG", "Its offset"),
+    "_timestamp": ("TIMESTAMP", "Its Kafka timestamp"),
+    "_epoch": ("INT", "Life of the stream's identity"),
+    "_seq": ("LONG", "Batch that wrote the row: see the ledger"),
+}
+
+
+def asset_spec(declared: Declared) -> dg.AssetSpec:
+    """Describe a stream's asset; one whose file is broken says what is wrong with it."""
+    if declared.spec is None:
+        return dg.AssetSpec(
+            declared.name,
+            description=f"**{declared.path.name} is broken**\n\n```\n{declared.error}\n```",
+            group_name=GROUP,
+            kinds={"kafka", "deltalake", "spark"},
+        )
+    spec = declared.spec
+    return dg.AssetSpec(
+        spec.name,
+        deps=[topic_key(topic) for topic in spec.subscribed],
+        description=spec.description or f"Kafka topic {', '.join(spec.subscribed)}",
+        group_name=GROUP,
+        owners=list(spec.owners),
+        kinds={"kafka", "deltalake", "spark"},
+        tags={"oncelake/mode": spec.mode, "oncelake/format": spec.format.type},
+        metadata={
+            "dagster/column_schema": column_schema(spec),
+            "dagster/table_name": spec.name,
+            "declared in": dg.MetadataValue.path(declared.path),
+            "keys": ", ".join(spec.keys),
+        },
+    )
+
+
+def topic_key(topic: str) -> dg.AssetKey:
+    """Return the key under which a Kafka topic stands in the asset graph."""
+    return dg.AssetKey(["kafka", topic])
+
+
+def topic_specs(specs: list[StreamSpec]) -> list[dg.AssetSpec]:
+    """Describe the topics that streams read; nothing here makes them."""
+    topics = sorted({topic for spec in specs for topic in spec.subscribed})
+    return [
+        dg.AssetSpec(
+            topic_key(topic), description=f"Kafka topic {topic}", group_name="kafka", kinds={"kafka"}
+        )
+        for topic in topics
+    ]
+
+
+def column_schema(spec: StreamSpec) -> dg.TableSchema:
+    """Return the columns of a stream's table: the declared ones, then ours."""
+    ours = (
+        dg.TableColumn(name=name, type=type_, description=says)
+        for name, (type_, says) in _OUR_COLUMNS.items()
+    )
+    return dg.TableSchema(columns=[*map(_column, spec.columns), *ours])
+
+
+def _column(column: DeclaredColumn) -> dg.TableColumn:
+    return dg.TableColumn(
+        name=column.name,
+        type=column.type,
+        description=column.comment or None,
+        constraints=dg.TableColumnConstraints(nullable=column.nullable),
+    )

@@ -1,0 +1,75 @@
+"""What is remembered of a refused run, so that nothing starts the same refusal again and again.
+
+A refusal is written on the run as two tags: what it was, and the state of things at that time.
+Until that state changes, a rerun would meet the same refusal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import dagster as dg
+
+from ingestion.declarations import Declared
+from ingestion.errors import IngestionError, TerminalError
+from ingestion.settings import Settings
+
+REFUSED = "oncelake/refused"
+REFUSED_AT = "oncelake/refused_at"
+_NO_RUN_RETRY = {"dagster/retry_on_asset_or_op_failure": "false"}
+
+
+def remember_refusal(
+    instance: dg.DagsterInstance, run_id: str, error: TerminalError, *, state: str
+) -> None:
+    """Write a refusal on its run, and keep the daemon from starting that run again."""
+    tags = {**_NO_RUN_RETRY, REFUSED: type(error).__name__, REFUSED_AT: state}
+    instance.add_run_tags(run_id, tags)
+
+
+def standing_refusal(instance: dg.DagsterInstance, run_id: str | None, *, state: str) -> str | None:
+    """Return in words the refusal that ended a run, if nothing has changed since."""
+    run = instance.get_run_by_id(run_id) if run_id else None
+    if run is None or REFUSED not in run.tags or run.tags.get(REFUSED_AT) != state:
+        return None
+    return (
+        f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
+        "declaration nor Kafka has changed since; that run says what to do"
+    )
+
+
+def state_of(declared: Declared, settings: Settings) -> str:
+    """Return a short text that changes whenever a refused run may fare better.
+
+    It covers the versions of table and ledger, the declaration's text, and who Kafka is.
+    """
+    parts = [*_versions(declared.name, settings), _text(declared.path), _kafka(declared, settings)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _versions(stream: str, settings: Settings) -> list[str]:
+    from ingestion.commits import TableLog
+    from ingestion.lake import StreamPaths
+
+    paths = StreamPaths.of(stream, settings)
+    return [str(TableLog(each).versions()[:1]) for each in (paths.data, paths.ledger)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return str(error)
+
+
+def _kafka(declared: Declared, settings: Settings) -> str:
+    if declared.spec is None:
+        return "not asked"
+    from ingestion.kafka import Kafka
+
+    try:
+        topics = Kafka(settings).topics(declared.name, declared.spec.subscribed)
+    except IngestionError as error:
+        return type(error).__name__
+    return f"{topics.cluster_id} {sorted(topics.ids.items())}"
