@@ -58,7 +58,10 @@ def topic_specs(specs: list[StreamSpec]) -> list[dg.AssetSpec]:
     topics = sorted({topic for spec in specs for topic in spec.subscribed})
     return [
         dg.AssetSpec(
-            topic_key(topic), description=f"Kafka topic {topic}", group_name="kafka", kinds={"kafka"}
+            topic_key(topic),
+            description=f"Kafka topic {topic}",
+            group_name="kafka",
+            kinds={"kafka"},
         )
         for topic in topics
     ]

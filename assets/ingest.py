@@ -15,7 +15,6 @@ from assets.refusal import remember_refusal, state_of
 from assets.reported import metadata_of, telling_batches
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError, TerminalError, TransientError
-from ingestion.ledger import LedgerRow
 from ingestion.report import RunReport
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -24,23 +23,23 @@ from resources.lake import LakeResource
 from resources.part import SettingsPart, settings_of
 from resources.spark import SparkResource
 
-OnBatch = Callable[[LedgerRow, int], None]
-Engine = Callable[[StreamSpec, Settings, SparkResource, str, OnBatch], RunReport]
+Say = Callable[[str], None]
+Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], RunReport]
 
 # For what passes by itself: another run holds the stream, Kafka restarts.
 RETRIES = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
 
 
 def run_stream(
-    spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, on_batch: OnBatch
+    spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, say: Say
 ) -> RunReport:
     """Run the engine; Kafka's address must be known before Spark is worth starting."""
     from ingestion.run import Run
 
     settings.bootstrap_servers()
-    return Run(
-        spec=spec, settings=settings, spark=spark.spark_session, run_id=run_id, on_batch=on_batch
-    ).execute()
+    session = spark.spark_session
+    told = telling_batches(say)
+    return Run(spec=spec, settings=settings, spark=session, run_id=run_id, on_batch=told).execute()
 
 
 def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDefinition:
@@ -58,11 +57,10 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
         kafka: KafkaResource,
         lake: LakeResource,
         spark: SparkResource,
-    ) -> dg.MaterializeResult:
+    ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows only its bare name.
         with _translated(context, declared, kafka, lake, spark) as settings:
             spec = _sound(declared)
-            told = telling_batches(context.log.info)
-            report = engine(spec, settings, spark, context.run_id, told)
+            report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report)
             return dg.MaterializeResult(
                 metadata=metadata_of(report, spec), check_results=check_results(evidence)
@@ -88,17 +86,19 @@ def _translated(
         yield settings
     except TerminalError as error:
         state = state_of(declared, settings) if settings else "the settings are wrong"
-        remember_refusal(context.instance, context.run_id, error, state=state)
+        remember_refusal(context.instance, context.run.run_id, error, state=state)
         raise _failure(error, allow_retries=False) from error
     except TransientError as error:
         raise _failure(error, allow_retries=True) from error
 
 
 def _failure(error: IngestionError, *, allow_retries: bool) -> dg.Failure:
-    metadata = {"error": type(error).__name__, "exit code": error.exit_code}
-    remedy = getattr(error, "remedy", None)
     return dg.Failure(
         description=str(error),
-        metadata={**metadata, **({"next": remedy} if remedy else {})},
+        metadata={
+            "error": type(error).__name__,
+            "exit_code": error.exit_code,
+            "next": getattr(error, "remedy", "see the description"),
+        },
         allow_retries=allow_retries,
     )

@@ -49,14 +49,11 @@ def counts_of(report: RunReport) -> dict[str, int]:
 
 def offsets_table(report: RunReport) -> dg.TableMetadataValue:
     """Return what a run read of each partition, as a table; without rows when it read nothing."""
-    columns = {name: "int" for name in ("partition", "start", "end", "records", "gaps")}
+    numbers = ("partition", "start", "end", "records", "gaps")
+    columns = [dg.TableColumn("topic", "string"), *(dg.TableColumn(it, "int") for it in numbers)]
     return dg.MetadataValue.table(
         [dg.TableRecord(row) for row in ranges_document(ranges_of(report))],
-        schema=dg.TableSchema(
-            columns=[
-                dg.TableColumn(name, type_) for name, type_ in {"topic": "string", **columns}.items()
-            ]
-        ),
+        schema=dg.TableSchema(columns=columns),
     )
 
 

@@ -23,7 +23,7 @@ from ingestion.gate import GOOD, judge
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
-from ingestion.offsets import Range, fit
+from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
 from ingestion.quarantine import quarantine
 from ingestion.sinks.protocol import Good, Target, sink_class
@@ -68,7 +68,8 @@ class BatchWriter:
         if plan.is_stale:
             return None
         schema = StructType.fromDDL(self._spec.ddl)
-        with materialised(judge(records, self._spec, schema, self.position.next)) as copy:
+        judged = judge(records, self._spec, schema, self.position.next if plan.overlap else Offsets())
+        with materialised(judged) as copy:
             tally = count_records(copy)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)
             gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)

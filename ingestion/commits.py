@@ -187,10 +187,9 @@ class TableLog:
         """Tell whether there is a Delta table here, as against nothing or stray files."""
         return DeltaTable.is_deltatable(str(self.path))
 
-    @property
-    def has_rows(self) -> bool:
-        """Tell whether the table has any data file at all."""
-        return bool(DeltaTable(self.path).file_uris())
+    def file_count(self) -> int:
+        """Count the table's data files; 0 means that it has no row."""
+        return len(DeltaTable(self.path).file_uris())
 
     def versions(self) -> list[int]:
         """List the versions whose commit file is still in the log, newest first."""

@@ -37,7 +37,8 @@ def judge(records: DataFrame, spec: StreamSpec, schema: StructType, reached: Off
         records: ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
         spec: The declared stream.
         schema: The declared columns.
-        reached: The table's next offsets; records below them are overlap.
+        reached: Next offsets of the table; records below them are overlap. Empty when the plan
+            overlaps nothing: literals that change with every batch would make Spark compile anew.
 
     Returns:
         The place, the declared columns, ``_fate``, ``_reason``, ``_detail``, ``_bytes`` (size of the

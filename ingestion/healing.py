@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog, app_id
@@ -13,9 +16,7 @@ from ingestion.sinks.protocol import sink_class
 from ingestion.spec import StreamSpec
 
 
-def heal(
-    spec: StreamSpec, paths: StreamPaths, position: Position
-) -> tuple[LedgerRow, ...]:
+def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[LedgerRow, ...]:
     """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
 
     Returns:
@@ -24,7 +25,9 @@ def heal(
     """
     ledger = Ledger(paths.ledger)
     known = {row.seq for row in ledger.rows_of(position.table_id)}
-    missing = [_row(spec, paths, position, each) for each in _unknown(spec, paths, known)]
+    unknown = _unknown(spec, paths, known)
+    accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
+    missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     ledger.put(*missing)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
@@ -44,14 +47,19 @@ def _unknown(spec: StreamSpec, paths: StreamPaths, known: set[int]) -> list[Comm
 
 
 def _row(
-    spec: StreamSpec, paths: StreamPaths, position: Position, commit: Commit
+    spec: StreamSpec,
+    paths: StreamPaths,
+    position: Position,
+    commit: Commit,
+    accepted: Mapping[int, str | None],
 ) -> LedgerRow:
     note = commit.note
-    assert note is not None
+    assert note is not None  # noqa: S101 (only commits with a note are unknown to the ledger)
     if note.kind != "ingest":
         return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
     written = sink_class(spec.mode).recount(commit)
     counts = {**note.counts, **written.counts}
     held = rows_of_seq(paths.data, note.seq, version=commit.version)
     problems = imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected)
-    return LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)
+    row = LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)
+    return replace(row, accepted=accepted.get(note.seq))

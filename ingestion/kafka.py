@@ -180,6 +180,7 @@ class Kafka:
     def _unreachable(self, error: Exception) -> DependencyError:
         said = redact(str(error), self._settings)
         return DependencyError(
-            f"Kafka at {self.address} does not answer within {self._timeout:g} s: {said}. "
-            "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
+            f"Kafka at {self.address} does not answer within {self._timeout:g} s"
+            + (f": {said}. " if said else ". ")
+            + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
         )

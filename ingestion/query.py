@@ -43,9 +43,11 @@ def drain(
     def remembering(frame: DataFrame, batch_id: int) -> None:
         try:
             each_batch(frame, batch_id)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (it is raised again, whole, by the caller's thread)
             raised.append(error)
-            raise
+            # Short, because Spark matches the whole traceback against a pattern that overflows
+            # the JVM's stack on a long one.
+            raise _BatchFailedError(type(error).__name__) from None
 
     spark = records.sparkSession
     try:
@@ -63,11 +65,17 @@ def drain(
         for each in spark.streams.active:
             if each.name == name:
                 each.stop()
+    if stop.is_set():
+        return  # The open batch was cut off, and whatever it raised is only that.
     if raised:
         raise raised[0]
     failure: StreamingQueryException | None = query.exception()
     if failure is not None:
         raise failure
+
+
+class _BatchFailedError(Exception):
+    """Tells Spark that a batch failed; the real error is kept in Python."""
 
 
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:

@@ -41,7 +41,7 @@ def read_position(
         raise _replaced(stream, paths, f"has id {table_id}, the ledger knows {remembered[-1].table_id}")
     seq = log.last_seq(stream)
     if seq is None:
-        if log.has_rows:
+        if log.file_count():
             raise _foreign(stream, paths)
         return None
     ours, others = log.since_our_newest(stream)

@@ -52,6 +52,9 @@ def spark_config(settings: Settings) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.ansi.enabled": "true",
+        # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
+        # last batch while compiling the next, and every batch would start cold.
+        "spark.sql.codegen.cache.maxEntries": "5000",
         **_sized_for_one_machine(settings.spark_master),
         # Spark's default pattern, and what a JAAS line or a PEM key would give away.
         "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
@@ -61,11 +64,16 @@ def spark_config(settings: Settings) -> dict[str, str]:
 
 
 def _sized_for_one_machine(master: str) -> dict[str, str]:
-    """Keep a local run from paying a cluster's price: 200 shuffle tasks, 50 for each snapshot."""
+    """Keep a local run from paying a cluster's price: 200 shuffle tasks, 50 for each snapshot.
+
+    With so few tasks there is nothing for adaptive execution to adapt, and waiting for it between
+    stages took a third of a small batch.
+    """
     if not master.startswith("local"):
         return {}
     return {
         "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
     }
 

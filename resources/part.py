@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import dagster as dg
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from ingestion.settings import Settings, load_settings, variable
 
@@ -20,12 +20,12 @@ def setting(name: str) -> Any:
     return Field(
         default=None,
         description=f"{known.description} Left out: {variable(name)}, or its default.",
-        repr="SecretStr" not in str(known.annotation) and known.annotation is not SecretStr,
+        repr="SecretStr" not in str(known.annotation),
         json_schema_extra={"setting": name},
     )
 
 
-class SettingsPart(dg.ConfigurableResource):
+class SettingsPart(dg.ConfigurableResource[Any]):
     """A resource whose fields are settings."""
 
     def given(self) -> dict[str, Any]:

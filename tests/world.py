@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -106,6 +108,20 @@ class World:
             value = json.dumps(record).encode() if isinstance(record, dict) else record
             self.producer.produce(self.topic, value=value, key=raw_key, partition=partition)
         assert self.producer.flush(30) == 0
+
+    def write_declaration(self) -> None:
+        """Write the stream's file, for runs in another process."""
+        declared = {"topic": self.topic, "schema": COLUMNS, "keys": ["id"], **self.declared}
+        self.settings.streams.mkdir(parents=True, exist_ok=True)
+        (self.settings.streams / f"{self.topic}.yaml").write_text(json.dumps(declared))
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment that gives another process this world's settings."""
+        given = {
+            f"ONCELAKE_{name.upper()}": str(value)
+            for name, value in self.settings.model_dump(exclude_none=True).items()
+        }
+        return {**os.environ, **given, "PYTHONPATH": str(Path(__file__).parent.parent)}
 
     def run(self, **parts: Any) -> RunReport:
         """Run the stream once."""

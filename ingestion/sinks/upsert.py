@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit, Note
+from ingestion.commits import Commit, Note, TableLog
 from ingestion.errors import KeyInTwoPartitionsError
 from ingestion.fence import commit_note_alone, fenced
 from ingestion.latest import (
@@ -39,6 +39,9 @@ from ingestion.tombstones import latest_deletes, remember_deletes
 _PRUNABLE = {"tinyint", "smallint", "int", "bigint", "date", "string"}
 _LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
 _BROADCAST_BYTES = 32 * 1024 * 1024
+# In fewer files there is little to skip, and literals that change with every batch make Spark
+# compile the join anew.
+_PRUNE_FROM_FILES = 16
 _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
@@ -176,8 +179,10 @@ class Upsert:
         return F.broadcast(self._winners) if is_small else self._winners
 
     def _same_key(self) -> Column:
-        """Equal keys, and the literal ranges that follow from them, which prune files."""
+        """Equal keys, and in a table of many files the literal ranges that prune them."""
         equal = [F.col(f"t.{quoted(k)}") == F.col(f"s.{quoted(k)}") for k in self._keys]
+        if TableLog(self._target.paths.data).file_count() < _PRUNE_FROM_FILES:
+            return reduce(and_, equal)
         within = [
             F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high))
             for name, (low, high) in self._key_ranges.items()

@@ -1,0 +1,69 @@
+"""The wiring, and the only place of it: every declared stream becomes an asset, a job, a sensor.
+
+Loading this reads files and the names of environment variables. It starts no Spark and asks no
+Kafka; an unreadable declaration becomes an asset that fails with its error.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+
+from assets.described import topic_specs
+from assets.ingest import ingest_asset
+from assets.jobs import ingest_job, ingest_schedule
+from assets.sensors import lag_sensor
+from ingestion.declarations import Declared, load_streams
+from ingestion.errors import InvalidSpecError
+from ingestion.settings import load_settings, variable
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+
+
+def definitions() -> dg.Definitions:
+    """Wire the streams that are declared in the folder of the settings."""
+    streams = load_streams(load_settings().streams)
+    lake = LakeResource()
+    shared = dg.Definitions(
+        assets=topic_specs([each.spec for each in streams if each.spec is not None]),
+        resources={
+            "kafka": KafkaResource(**_secrets("sasl_password", "ssl_key_password")),
+            "lake": lake,
+            "spark": SparkResource(lake=lake),
+        },
+        executor=dg.in_process_executor,
+    )
+    return dg.Definitions.merge(shared, *map(_of_stream, streams))
+
+
+def _of_stream(declared: Declared) -> dg.Definitions:
+    """Wire one stream; a broken one is there as well, and breaks no other."""
+    if declared.spec is None:
+        return dg.Definitions(assets=[ingest_asset(declared)])
+    try:
+        schedule = ingest_schedule(declared.spec)
+        return dg.Definitions(
+            assets=[ingest_asset(declared)],
+            jobs=[ingest_job(declared.spec)],
+            schedules=[schedule] if schedule else [],
+            sensors=[lag_sensor(declared)],
+        )
+    except (InvalidSpecError, dg.DagsterInvalidDefinitionError) as error:
+        wrong = InvalidSpecError(f"{declared.path.name}: {error}")
+        return _of_stream(replace(declared, spec=None, error=wrong))
+
+
+def _secrets(*names: str) -> dict[str, Any]:
+    """Give secrets by the names of their variables; Dagster refuses one that is not set."""
+    return {
+        name: dg.EnvVar(variable("kafka", name))
+        for name in names
+        if variable("kafka", name) in os.environ
+    }
+
+
+defs = definitions()

@@ -1,0 +1,129 @@
+"""A sensor a stream: it starts a run when Kafka holds records that the table has not read.
+
+It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
+go through: so it depends neither on a cursor nor on run keys, which a failed run uses up.
+"""
+
+import dagster as dg
+
+from assets.described import topic_key
+from assets.jobs import job_name
+from assets.refusal import standing_refusal, state_of
+from ingestion.declarations import Declared
+from ingestion.errors import IngestionError
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import settings_of
+
+# Four questions a tick must fit into the minute that Dagster gives it.
+_MOST_SECONDS = 10.0
+
+_UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+Tick = dg.SensorResult | dg.SkipReason
+
+
+def lag_sensor(declared: Declared) -> dg.SensorDefinition:
+    """Return the sensor of a declared stream; a person switches it on."""
+    spec = declared.spec
+    assert spec is not None
+
+    @dg.sensor(
+        name=f"{spec.name}_lag",
+        job_name=job_name(spec.name),
+        minimum_interval_seconds=spec.sensor_seconds,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Starts a run of {spec.name} when Kafka holds records it has not read",
+    )
+    def sense(
+        context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
+    ) -> Tick:
+        try:
+            settings = _hasty(settings_of(kafka, lake))
+            hindrance = _hindrance(context.instance, declared, settings)
+            return dg.SkipReason(hindrance) if hindrance else _decided(spec, settings)
+        except IngestionError as error:
+            return dg.SkipReason(f"a run would not go through: {error}")
+
+    return sense
+
+
+def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
+    """Count the offsets of each topic that the table has not reached, up to the last stable one.
+
+    Before the first run that is everything Kafka holds, also for a stream that starts at the
+    latest: its first run must write down where that is.
+
+    Raises:
+        RefusedError: the table is not one that a run would go on with, or a topic is missing.
+        DependencyError: Kafka does not answer.
+    """
+    from ingestion.kafka import Kafka
+    from ingestion.lake import StreamPaths
+    from ingestion.offsets import Offsets
+    from ingestion.recovery import read_position
+
+    position = read_position(spec.name, StreamPaths.of(spec.name, settings))
+    client = Kafka(settings)
+    partitions = client.topics(spec.name, spec.subscribed).partitions
+    reached = position.next if position else client.earliest(partitions)
+    ends = client.stable_end(partitions)
+    return {
+        topic: reached.lag_to(Offsets({at: ends[at] for at in partitions if at.topic == topic}))
+        for topic in spec.subscribed
+    }
+
+
+def _decided(spec: StreamSpec, settings: Settings) -> Tick:
+    lag = lag_of(spec, settings)
+    if not any(lag.values()):
+        return dg.SkipReason("nothing new: the table has reached the last stable offsets of Kafka")
+    return dg.SensorResult(
+        run_requests=[dg.RunRequest(tags={"oncelake/lag": str(sum(lag.values()))})],
+        asset_events=[
+            dg.AssetObservation(topic_key(topic), metadata={"lag": behind, "stream": spec.name})
+            for topic, behind in lag.items()
+        ],
+    )
+
+
+def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Settings) -> str | None:
+    """Return in words what keeps a run from being started now."""
+    from ingestion.lake import StreamPaths
+    from ingestion.lock import holder_of
+
+    under_way = _under_way(instance, declared.name)
+    if under_way:
+        return f"run {under_way.run_id[:8]} of this stream is {under_way.status.value.lower()}"
+    holder = holder_of(StreamPaths.of(declared.name, settings))
+    if holder:
+        return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
+    last = _last_run(instance, declared.name)
+    return standing_refusal(instance, last, state=state_of(declared, settings))
+
+
+def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.DagsterRun | None:
+    """Return a queued or running run of the stream's asset, however it was started."""
+    key, job = dg.AssetKey(stream), job_name(stream)
+    runs = instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+    return next(
+        (run for run in runs if run.job_name == job or key in (run.asset_selection or ())), None
+    )
+
+
+def _last_run(instance: dg.DagsterInstance, stream: str) -> str | None:
+    """Return the id of the last run that was to make the stream's asset, whatever became of it."""
+    records = instance.get_asset_records([dg.AssetKey(stream)])
+    return records[0].asset_entry.last_run_id if records else None
+
+
+def _hasty(settings: Settings) -> Settings:
+    seconds = min(settings.kafka_timeout_seconds, _MOST_SECONDS)
+    return settings.model_copy(update={"kafka_timeout_seconds": seconds})

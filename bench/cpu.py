@@ -1,0 +1,17 @@
+"""CPU time of a process and its children, from /proc: the JVM is a child of the driver."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds, user and system, that a process and its children have used."""
+    own = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (int(own[11]) + int(own[12])) / _TICKS_PER_SECOND + sum(
+        cpu_seconds(int(child)) for child in children
+    )

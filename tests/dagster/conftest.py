@@ -1,0 +1,101 @@
+"""Streams, reports and a Dagster instance for tests that need no engine."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from ingestion.commits import CountedRange
+from ingestion.declarations import Declared
+from ingestion.errors import InvalidSpecError
+from ingestion.ledger import LedgerRow
+from ingestion.offsets import Offsets, Range, TopicPartition
+from ingestion.report import RunReport
+from ingestion.spec import StreamSpec
+
+NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let settings resolve against a project of the test's own, with nobody to talk to."""
+    (tmp_path / "dagster.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance that forgets everything."""
+    with dg.instance_for_test() as made:
+        yield made
+
+
+def declared(folder: Path, **fields: Any) -> Declared:
+    """Declare the stream ``orders``."""
+    base = {"name": "orders", "topic": "orders", "schema": "id INT NOT NULL, name STRING"}
+    spec = StreamSpec.model_validate({**base, "keys": ["id"], **fields})
+    path = folder / "orders.yaml"
+    path.write_text("topic: orders")
+    return Declared(name="orders", path=path, spec=spec, error=None)
+
+
+def broken(folder: Path) -> Declared:
+    """Declare the stream ``orders`` in a way that cannot be read."""
+    path = folder / "orders.yaml"
+    path.write_text("topik: orders")
+    wrong = InvalidSpecError("orders.yaml:1: unknown key `topik`; did you mean `topic`?")
+    return Declared(name="orders", path=path, spec=None, error=wrong)
+
+
+def batch(
+    seq: int, start: int, end: int, *, partition: int = 0, balanced: bool = True, **counts: int
+) -> LedgerRow:
+    """One batch of the topic ``orders``, as the ledger remembers it."""
+    range_ = Range(topic="orders", partition=partition, start=start, end=end)
+    read = end - start
+    return LedgerRow(
+        table_id="t",
+        seq=seq,
+        kind="ingest",
+        epoch=1,
+        committed_at=NOW - dt.timedelta(minutes=30),
+        run_id="r",
+        delta_version=seq + 1,
+        ranges=(CountedRange(range=range_, records=read, gaps=0),),
+        counts={"offsets": read, "read": read, "inserted": read, **counts},
+        balanced=balanced,
+        problems=() if balanced else ("records read 2 ≠ 1 accounted for",),
+    )
+
+
+def report(*batches: LedgerRow, **fields: Any) -> RunReport:
+    """What a run that committed ``batches`` tells."""
+    reached = Offsets(
+        {
+            TopicPartition("orders", at.range.partition): at.range.end
+            for b in batches
+            for at in b.ranges
+        }
+    )
+    return RunReport(
+        **{
+            "stream": "orders",
+            "run_id": "r",
+            "batches": batches,
+            "recovered": (),
+            "notices": (),
+            "seq": max((row.seq for row in batches), default=0),
+            "epoch": 1,
+            "next": reached,
+            "lag": 0,
+            "delta_version": 3,
+            "row_count": 5,
+            "table": "/lake/orders",
+            **fields,
+        }
+    )

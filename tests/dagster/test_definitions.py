@@ -1,0 +1,99 @@
+"""The code location: what it loads, how fast, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.definitions import definitions
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import SettingsPart, settings_of
+from resources.spark import SparkResource
+
+ROOT = Path(__file__).parents[2]
+GOOD = "topic: orders\nschema: id INT NOT NULL\nkeys: [id]\n"
+
+
+def declare(folder: Path, **files: str) -> None:
+    """Write declarations into the streams' folder of a project."""
+    streams = folder / "assets" / "streams"
+    streams.mkdir(parents=True)
+    for name, text in files.items():
+        (streams / f"{name}.yaml").write_text(text)
+
+
+def test_every_declared_stream_is_an_asset_with_a_job_and_a_sensor(tmp_path: Path) -> None:
+    """One file makes asset, checks, job and sensor; the whole of it loads."""
+    declare(tmp_path, orders=GOOD + "schedule: '*/5 * * * *'\n")
+
+    found = definitions()
+
+    dg.Definitions.validate_loadable(found)
+    repository = found.get_repository_def()
+    assert dg.AssetKey("orders") in repository.assets_defs_by_key
+    assert repository.has_job("ingest_orders_job")
+    assert repository.has_sensor_def("orders_lag")
+    assert repository.get_schedule_def("ingest_orders_schedule").execution_timezone == "UTC"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("topik: orders\n", id="unknown key"),
+        pytest.param(GOOD + "schedule: '99 * * * *'\n", id="impossible schedule"),
+    ],
+)
+def test_a_broken_declaration_takes_no_other_down(tmp_path: Path, wrong: str) -> None:
+    """Beside a broken file the others load, and the broken stream's asset is there."""
+    declare(tmp_path, orders=GOOD, broken=wrong)
+
+    repository = definitions().get_repository_def()
+
+    assert {dg.AssetKey("orders"), dg.AssetKey("broken")} <= set(repository.assets_defs_by_key)
+    assert not repository.has_job("ingest_broken_job")
+
+
+@pytest.mark.slow
+def test_the_code_location_loads_fast_and_starts_nothing() -> None:
+    """Importing the definitions takes seconds at most, starts no JVM and no Great Expectations."""
+    program = (
+        "import time; since = time.process_time(); import assets.definitions, sys; "
+        "from pyspark import SparkContext; "
+        "assert SparkContext._gateway is None; assert 'great_expectations' not in sys.modules; "
+        "print(time.process_time() - since)"
+    )
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    given.pop("PYTHONDONTWRITEBYTECODE", None)
+    for _ in ("compiled", "measured"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env=given, capture_output=True, check=True
+        )
+
+    assert float(done.stdout) < 3
+
+
+@pytest.mark.parametrize("resource", [KafkaResource, LakeResource, SparkResource])
+def test_every_field_of_a_resource_is_described(resource: type[SettingsPart]) -> None:
+    """The UI shows what each field means."""
+    assert [name for name, field in resource.model_fields.items() if not field.description] == [
+        name for name in resource.model_fields if name == "lake" and resource is SparkResource
+    ]
+
+
+def test_what_a_resource_is_given_wins_over_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A field left out comes from the environment; one that is given wins."""
+    monkeypatch.setenv("ONCELAKE_KAFKA", "from-environment:9092")
+    monkeypatch.setenv("ONCELAKE_LAKE", "from-environment")
+
+    settings = settings_of(KafkaResource(address="given:9092"), LakeResource())
+
+    assert settings.kafka == "given:9092"
+    assert settings.lake == tmp_path / "from-environment"

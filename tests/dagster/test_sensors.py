@@ -1,0 +1,135 @@
+"""The sensor: when it starts a run, and the words in which it says why it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.definitions import _of_stream
+from assets.refusal import remember_refusal, state_of
+from assets.sensors import lag_sensor
+from ingestion.declarations import Declared
+from ingestion.errors import DependencyError, KeyInTwoPartitionsError
+from ingestion.settings import load_settings
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+from tests.dagster.conftest import declared
+
+_EVENTS = {
+    dg.DagsterRunStatus.QUEUED: dg.DagsterEventType.RUN_ENQUEUED,
+    dg.DagsterRunStatus.STARTED: dg.DagsterEventType.RUN_START,
+    dg.DagsterRunStatus.FAILURE: dg.DagsterEventType.RUN_FAILURE,
+}
+
+
+def tick(
+    stream: Declared,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    lag: int | DependencyError = 0,
+) -> dg.SensorResult | dg.SkipReason:
+    """Evaluate the sensor while Kafka holds ``lag`` offsets that the table has not read."""
+
+    def lag_of(*parts: object) -> dict[str, int]:
+        if isinstance(lag, DependencyError):
+            raise lag
+        return {"orders": lag}
+
+    monkeypatch.setattr("assets.sensors.lag_of", lag_of)
+    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    with dg.build_sensor_context(instance=instance, resources=resources) as context:
+        return lag_sensor(stream)(context)  # type: ignore[return-value]
+
+
+def start(stream: Declared, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
+    """Leave a run of the stream's job in the instance."""
+    lake = LakeResource()
+    shared = dg.Definitions(
+        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)}
+    )
+    job = dg.Definitions.merge(shared, _of_stream(stream)).resolve_job_def("ingest_orders_job")
+    run = instance.create_run_for_job(job)
+    event = dg.DagsterEvent(_EVENTS[status].value, job_name=job.name)
+    instance.report_dagster_event(event, run.run_id)
+    return run.run_id
+
+
+def test_a_sensor_waits_for_a_person_to_switch_it_on(tmp_path: Path) -> None:
+    """It is off by default, and looks as often as declared."""
+    sensor = lag_sensor(declared(tmp_path, sensor_seconds=15))
+
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
+    assert (sensor.minimum_interval_seconds, sensor.job_name) == (15, "ingest_orders_job")
+
+
+def test_lag_starts_a_run_and_is_told_of_the_topic(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unread records start a run without a run key, which a failed run would use up."""
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SensorResult)
+    assert [request.run_key for request in found.run_requests or ()] == [None]
+    (observed,) = found.asset_events
+    assert (observed.asset_key, observed.metadata["lag"].value) == (
+        dg.AssetKey(["kafka", "orders"]),
+        12,
+    )
+
+
+def test_nothing_new_starts_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lag the sensor says so."""
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=0)
+
+    assert isinstance(found, dg.SkipReason)
+    assert "nothing new" in str(found.skip_message)
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED])
+def test_a_run_under_way_is_not_joined_by_another(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    status: dg.DagsterRunStatus,
+) -> None:
+    """While a run of the stream is queued or running the sensor names it and waits."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, status)
+
+    found = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SkipReason)
+    assert f"run {run_id[:8]} of this stream is {status.value.lower()}" == found.skip_message
+
+
+def test_a_refusal_is_not_met_again_until_something_has_changed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a refused run the sensor waits; it goes on once the declaration is another."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
+    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
+    remember_refusal(instance, run_id, refused, state=state_of(stream, load_settings()))
+
+    before = tick(stream, instance, monkeypatch, lag=12)
+    stream.path.write_text("topic: orders\nsequence_by: at")
+    after = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(before, dg.SkipReason)
+    assert "KeyInTwoPartitionsError" in str(before.skip_message)
+    assert isinstance(after, dg.SensorResult)
+
+
+def test_a_kafka_that_does_not_answer_is_a_reason(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tick itself does not fail: it says that a run would not go through."""
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=DependencyError("Kafka is away"))
+
+    assert isinstance(found, dg.SkipReason)
+    assert "Kafka is away" in str(found.skip_message)
