@@ -111,7 +111,9 @@ def main(rounds: int) -> None:
 def _table(measured: dict[str, list[dict[str, float]]]) -> Table:
     table = Table("contender", "rows", "wall s", "CPU s", "wall, naive = 1", "CPU, naive = 1")
     middle = {
-        name: {part: statistics.median(r[part] for r in results) for part in ("rows", "wall", "cpu")}
+        name: {
+            part: statistics.median(r[part] for r in results) for part in ("rows", "wall", "cpu")
+        }
         for name, results in measured.items()
     }
     for name, of in middle.items():

@@ -70,9 +70,13 @@ def naive(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
         source = spark.readStream.format("kafka").option(
             "kafka.bootstrap.servers", settings.bootstrap_servers()
         )
-        records = source.option("subscribe", spec.subscribed[0]).option("startingOffsets", "earliest")
+        records = source.option("subscribe", spec.subscribed[0]).option(
+            "startingOffsets", "earliest"
+        )
         stream = records.load().writeStream.foreachBatch(merge)
-        stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+        stream.option("checkpointLocation", checkpoint).trigger(
+            availableNow=True
+        ).start().awaitTermination()
         return DeltaTable.forPath(spark, path).toDF().count()
 
     return load
@@ -83,7 +87,12 @@ def _default_session(settings: Settings) -> SparkSession:
     needed = ("spark.master", "spark.jars", "spark.driver.memory", "spark.ui.enabled")
     ours = spark_config(settings)
     builder = SparkSession.builder
-    for key in (*needed, "spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.local.dir"):
+    for key in (
+        *needed,
+        "spark.sql.extensions",
+        "spark.sql.catalog.spark_catalog",
+        "spark.local.dir",
+    ):
         builder = builder.config(key, ours[key])
     return builder.getOrCreate()
 

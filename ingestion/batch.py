@@ -68,7 +68,9 @@ class BatchWriter:
         if plan.is_stale:
             return None
         schema = StructType.fromDDL(self._spec.ddl)
-        judged = judge(records, self._spec, schema, self.position.next if plan.overlap else Offsets())
+        judged = judge(
+            records, self._spec, schema, self.position.next if plan.overlap else Offsets()
+        )
         with materialised(judged) as copy:
             tally = count_records(copy)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)

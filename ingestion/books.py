@@ -30,7 +30,9 @@ DISPOSITIONS: Final = (
 COUNTS: Final = ("offsets", "read", "gaps", *DISPOSITIONS)
 
 
-def imbalances(counts: Mapping[str, int], *, rows_of_seq: int, rows_expected: int) -> tuple[str, ...]:
+def imbalances(
+    counts: Mapping[str, int], *, rows_of_seq: int, rows_expected: int
+) -> tuple[str, ...]:
     """Check the books of one batch.
 
     Args:
@@ -52,6 +54,8 @@ def imbalances(counts: Mapping[str, int], *, rows_of_seq: int, rows_expected: in
         each = ", ".join(f"{name} {of[name]}" for name in DISPOSITIONS if of[name])
         problems.append(f"records read {of['read']} ≠ {accounted} accounted for ({each})")
     if rows_of_seq != rows_expected:
-        problems.append(f"the table holds {rows_of_seq} rows of this batch, expected {rows_expected}")
+        problems.append(
+            f"the table holds {rows_of_seq} rows of this batch, expected {rows_expected}"
+        )
     problems += [f"{name} is {count}" for name, count in counts.items() if count < 0]
     return tuple(problems)

@@ -46,7 +46,9 @@ class Checkpoint:
         if not finished:
             raise UnreadableCheckpointError("no batch of it was finished")
         if planned[-1:] != finished[-1:]:
-            raise UnreadableCheckpointError(f"batch {planned[-1:]} was planned, {finished[-1]} finished")
+            raise UnreadableCheckpointError(
+                f"batch {planned[-1:]} was planned, {finished[-1]} finished"
+            )
         for batch_id in finished:
             self._text(self.path / "commits" / str(batch_id))
         return self._ends(planned[-1])
@@ -69,7 +71,9 @@ class Checkpoint:
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableCheckpointError(f"{path.name} cannot be read: {error}") from error
         if not text.startswith("v1\n") or len(text.splitlines()) < 2:
-            raise UnreadableCheckpointError(f"{path.parent.name}/{path.name} is cut short or garbage")
+            raise UnreadableCheckpointError(
+                f"{path.parent.name}/{path.name} is cut short or garbage"
+            )
         return text
 
     @staticmethod
@@ -91,7 +95,9 @@ def open_generation(folder: Path, table_at: Offsets) -> tuple[Checkpoint, str | 
         The checkpoint, and why the last one was discarded, or ``None``.
     """
     generations = sorted(
-        int(each.name) for each in (folder.iterdir() if folder.is_dir() else ()) if each.name.isdigit()
+        int(each.name)
+        for each in (folder.iterdir() if folder.is_dir() else ())
+        if each.name.isdigit()
     )
     if not generations:
         return Checkpoint(folder / "1"), None

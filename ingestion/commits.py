@@ -102,7 +102,14 @@ class Note:
                 "epoch": self.epoch,
                 "identity": {**asdict(self.identity), "topic_ids": dict(self.identity.topic_ids)},
                 "ranges": [
-                    [c.range.topic, c.range.partition, c.range.start, c.range.end, c.records, c.gaps]
+                    [
+                        c.range.topic,
+                        c.range.partition,
+                        c.range.start,
+                        c.range.end,
+                        c.records,
+                        c.gaps,
+                    ]
                     for c in self.ranges
                 ],
                 "next": json.loads(self.next.to_json()),
@@ -168,7 +175,6 @@ class Commit:
     txns: Mapping[str, int]
     note: Note | None
 
-
     @property
     def committed_at(self) -> dt.datetime:
         """When it was committed, UTC."""
@@ -194,7 +200,9 @@ class TableLog:
     def versions(self) -> list[int]:
         """List the versions whose commit file is still in the log, newest first."""
         names = (at.stem for at in (self.path / "_delta_log").glob("*.json"))
-        return sorted((int(name) for name in names if len(name) == 20 and name.isdigit()), reverse=True)
+        return sorted(
+            (int(name) for name in names if len(name) == 20 and name.isdigit()), reverse=True
+        )
 
     def read(self, version: int) -> Commit:
         """Read one commit.
@@ -252,7 +260,9 @@ class TableLog:
         dataset = DeltaTable(self.path).to_pyarrow_dataset()
         highest: dict[TopicPartition, int] = {}
         for batch in dataset.to_batches(columns=["_topic", "_partition", "_offset"]):
-            for topic, partition, offset in zip(*(batch.column(i).to_pylist() for i in range(3)), strict=True):
+            for topic, partition, offset in zip(
+                *(batch.column(i).to_pylist() for i in range(3)), strict=True
+            ):
                 at = TopicPartition(topic, partition)
                 highest[at] = max(highest.get(at, 0), offset + 1)
         return Offsets(highest)

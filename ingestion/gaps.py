@@ -86,13 +86,18 @@ def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: Tally) -> l
     offsets = (
         copy.select(*place)
         .join(F.broadcast(_frame(copy, [r.topic_partition for r in holed])), place[:2], "left_semi")
-        .unionAll(copy.sparkSession.createDataFrame(fences, "_topic STRING, _partition INT, _offset LONG"))
+        .unionAll(
+            copy.sparkSession.createDataFrame(fences, "_topic STRING, _partition INT, _offset LONG")
+        )
     )
     before = F.lag("_offset").over(Window.partitionBy(*place[:2]).orderBy("_offset"))
     missing = offsets.withColumn("_before", before).where("_offset - _before > 1").collect()
     return [
         Range(
-            topic=row["_topic"], partition=row["_partition"], start=row["_before"] + 1, end=row["_offset"]
+            topic=row["_topic"],
+            partition=row["_partition"],
+            start=row["_before"] + 1,
+            end=row["_offset"],
         )
         for row in missing
     ]

@@ -41,8 +41,8 @@ def judge(records: DataFrame, spec: StreamSpec, schema: StructType, reached: Off
             overlaps nothing: literals that change with every batch would make Spark compile anew.
 
     Returns:
-        The place, the declared columns, ``_fate``, ``_reason``, ``_detail``, ``_bytes`` (size of the
-        value), and the raw key, value and headers, which are null unless quarantined.
+        The place, the declared columns, ``_fate``, ``_reason``, ``_detail``, ``_bytes`` (size of
+        the value), and the raw key, value and headers, which are null unless quarantined.
     """
     decoded = decoder(spec.format.type)(records, schema, spec.format.model_extra or {})
     columns = _row_or_key(spec, schema)

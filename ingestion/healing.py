@@ -1,4 +1,4 @@
-"""What a crash left half-done, healed from the commits: ledger rows, and side rows of dead attempts."""
+"""What a crash left half-done, healed from the commits: ledger rows, rows of dead attempts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _row(
     accepted: Mapping[int, str | None],
 ) -> LedgerRow:
     note = commit.note
-    assert note is not None  # noqa: S101 (only commits with a note are unknown to the ledger)
+    assert note is not None
     if note.kind != "ingest":
         return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
     written = sink_class(spec.mode).recount(commit)

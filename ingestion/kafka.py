@@ -78,7 +78,9 @@ class Kafka:
         """
         wanted = sorted(names)
         cluster = self._ask(lambda: self._admin.describe_cluster(request_timeout=self._timeout))
-        answers = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
+        answers = self._admin.describe_topics(
+            TopicCollection(wanted), request_timeout=self._timeout
+        )
         described = {}
         for name, answer in answers.items():
             try:
@@ -95,7 +97,9 @@ class Kafka:
             cluster_id=cluster.cluster_id,
             ids={name: str(each.topic_id) for name, each in described.items()},
             partitions=tuple(
-                TopicPartition(name, part.id) for name in wanted for part in described[name].partitions
+                TopicPartition(name, part.id)
+                for name in wanted
+                for part in described[name].partitions
             ),
         )
 
@@ -153,7 +157,7 @@ class Kafka:
         if message is None:
             raise DependencyError(f"Kafka at {self.address} sent nothing for {self._timeout:g} s")
         error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 (its public name)
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise self._unreachable(KafkaException(error))
         return int(message.offset()), error is None
 

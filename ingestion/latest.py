@@ -31,7 +31,9 @@ def latest_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]
         One row per distinct key, with the columns of ``records``.
     """
     ranked = dict.fromkeys([*order, *COORDINATES])
-    newest_first = Window.partitionBy(*map(quoted, keys)).orderBy(*(F.desc(quoted(c)) for c in ranked))
+    newest_first = Window.partitionBy(*map(quoted, keys)).orderBy(
+        *(F.desc(quoted(c)) for c in ranked)
+    )
     return (
         records.withColumn("_rank", F.row_number().over(newest_first))
         .where("_rank = 1")

@@ -102,7 +102,6 @@ class LedgerRow:
         """Tell whether the books of this batch do not balance and nobody has accepted that."""
         return not self.balanced and self.accepted is None
 
-
     def says(self) -> str:
         """Say what does not balance, from the counts."""
         lines = imbalances(self.counts, rows_of_seq=0, rows_expected=0)
@@ -141,7 +140,10 @@ class Ledger:
         table = DeltaTable.create(self.path, SCHEMA, mode="ignore")
         (
             table.merge(
-                written, "t.table_id = s.table_id AND t.seq = s.seq", source_alias="s", target_alias="t"
+                written,
+                "t.table_id = s.table_id AND t.seq = s.seq",
+                source_alias="s",
+                target_alias="t",
             )
             .when_matched_update_all()
             .when_not_matched_insert_all()

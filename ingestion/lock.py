@@ -50,7 +50,9 @@ class Holder:
 
 
 @contextmanager
-def held_by_jvm(spark: SparkSession, stream: str, paths: StreamPaths, holder: Holder) -> Iterator[None]:
+def held_by_jvm(
+    spark: SparkSession, stream: str, paths: StreamPaths, holder: Holder
+) -> Iterator[None]:
     """Hold a stream's lock in the JVM while the block runs.
 
     Raises:
@@ -115,8 +117,8 @@ def holder_of(paths: StreamPaths) -> Holder | None:
 def _locked(stream: str, paths: StreamPaths) -> StreamLockedError:
     by = _read_holder(paths.holder)
     return StreamLockedError(
-        f"{stream}: run {by.run_id} (pid {by.pid} on {by.host}, since {by.since}) holds this stream. "
-        "Next: wait for it to end; the lock goes with its process and needs no cleaning"
+        f"{stream}: run {by.run_id} (pid {by.pid} on {by.host}, since {by.since}) holds this "
+        "stream. Next: wait for it to end; the lock goes with its process and needs no cleaning"
     )
 
 

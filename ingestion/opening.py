@@ -24,7 +24,13 @@ OUR_COLUMNS = (
 
 
 def open_table(
-    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, *, kafka: Kafka, topics: Topics, run_id: str
+    spark: SparkSession,
+    spec: StreamSpec,
+    paths: StreamPaths,
+    *,
+    kafka: Kafka,
+    topics: Topics,
+    run_id: str,
 ) -> Position:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
 
@@ -66,7 +72,8 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
     if declared == found:
         return
     differences = [
-        f"{name}: declared {declared.get(name, 'not at all')}, in the table {found.get(name, 'missing')}"
+        f"{name}: declared {declared.get(name, 'not at all')}, "
+        f"in the table {found.get(name, 'missing')}"
         for name in dict.fromkeys([*declared, *found])
         if declared.get(name) != found.get(name)
     ]
@@ -85,7 +92,7 @@ def _schema(spec: StreamSpec) -> StructType:
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
     # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
     # third of the write.
-    statistics = [name for name in (*spec.keys, "_offset", "_seq")]
+    statistics = [*spec.keys, "_offset", "_seq"]
     (
         DeltaTable.createIfNotExists(spark)
         .location(str(paths.data))

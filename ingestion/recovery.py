@@ -38,7 +38,9 @@ def read_position(
         return None
     table_id = log.table_id()
     if remembered and remembered[-1].table_id != table_id:
-        raise _replaced(stream, paths, f"has id {table_id}, the ledger knows {remembered[-1].table_id}")
+        raise _replaced(
+            stream, paths, f"has id {table_id}, the ledger knows {remembered[-1].table_id}"
+        )
     seq = log.last_seq(stream)
     if seq is None:
         if log.file_count():

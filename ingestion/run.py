@@ -93,10 +93,10 @@ class Run:
                 batches.append(row)
                 self.on_batch(row, writer.position.next.lag_to(ends))
                 if row.is_red:
-                    raise _RedBatch
+                    raise _RedBatchError
 
         if starting.lag_to(ends):
-            with suppress(_RedBatch):
+            with suppress(_RedBatchError):
                 drain(
                     read_stream(self.spark, self.spec, self.settings, starting=starting),
                     write,
@@ -132,7 +132,7 @@ class Run:
         )
 
 
-class _RedBatch(Exception):
+class _RedBatchError(Exception):
     """Ends the query after a red batch; the batch itself is in the ledger."""
 
 

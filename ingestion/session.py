@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -102,7 +102,6 @@ def _signals_left_alone() -> Iterator[None]:
     try:
         yield
     finally:
-        try:
+        # Outside the main thread this is refused; PySpark changed nothing there either.
+        with suppress(ValueError):
             signal.signal(signal.SIGINT, before)
-        except ValueError:  # Not the main thread: PySpark changed nothing either.
-            pass

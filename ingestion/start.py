@@ -1,4 +1,4 @@
-"""The start of a run: where the table stands, whether Kafka is still what it was, where to begin."""
+"""The start of a run: where the table stands, and whether Kafka is still what it was."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def starting_offsets(spec: StreamSpec, position: Position, kafka: Kafka, topics:
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "
             f"({sum(map(len, lost))} offsets).",
-            remedy=f"if they cannot be brought back, oncelake accept {spec.name} --reason '…' writes "
-            "the loss into the ledger and goes on behind it",
+            remedy=f"if they cannot be brought back, oncelake accept {spec.name} --reason '…' "
+            "writes the loss into the ledger and goes on behind it",
         )
     ends = kafka.stable_end(topics.partitions)
     for at, offset in begin.items():
@@ -87,6 +87,6 @@ def _refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
         spec.name,
         f"the table was written with keys {list(known.keys)} and sequence_by {list(known.order)}; "
         f"the file declares keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}.",
-        remedy=f"put {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest the topic again "
-        "with the new ones",
+        remedy=f"put {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest the topic "
+        "again with the new ones",
     )

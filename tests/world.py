@@ -102,7 +102,7 @@ class World:
         self.admin.delete_records([at])[at].result(30)
 
     def send(self, *records: dict[str, Any] | bytes | None, partition: int = 0, **key: Any) -> None:
-        """Produce records to one partition; a dict as JSON, ``None`` with its key as a tombstone."""
+        """Produce to one partition: a dict as JSON, ``None`` with its key as a tombstone."""
         raw_key = json.dumps(key).encode() if key else None
         for record in records:
             value = json.dumps(record).encode() if isinstance(record, dict) else record

@@ -29,7 +29,9 @@ def decode(records: DataFrame, schema: StructType, options: Mapping[str, Any]) -
     reason = (
         F.when(F.col("_value").isNull(), None)
         .when(~F.is_valid_utf8(text), "invalid_utf8")
-        .when(F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull(), "malformed_json")
+        .when(
+            F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull(), "malformed_json"
+        )
         .when(~_is_one_document(text), "malformed_json")
     )
     return (

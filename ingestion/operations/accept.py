@@ -45,7 +45,9 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         begin = Offsets({at: position.next.get(at, 0) for at in topics.partitions})
         lost = lost_ranges(begin, kafka.earliest(topics.partitions))
         if not (red or lost or _restored(spec.name, paths)):
-            raise InvalidSpecError(f"{spec.name}: nothing is lost, red or restored; nothing to accept")
+            raise InvalidSpecError(
+                f"{spec.name}: nothing is lost, red or restored; nothing to accept"
+            )
         note = replace(
             position.next_note(run_id, kind="accept", ranges=_skipped(lost), counts=_lost(lost)),
             reason=reason,

@@ -1,4 +1,4 @@
-"""A commit of ours that changes no row and needs no Spark, made by delta-rs under the stream's lock.
+"""A commit of ours that changes no row and needs no Spark, made under the stream's lock.
 
 It is for the operator's word only. A run commits from the JVM that holds the lock, so that the
 lock cannot outlive, or be outlived by, the hand that writes.

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
-    """Markers and aborted records are gaps, asked again of a second client; no row comes of them."""
+    """Markers and aborted records are gaps, asked again of a second client; no row is theirs."""
     producer = Producer(
         {"bootstrap.servers": world.settings.bootstrap_servers(), "transactional.id": world.topic}
     )

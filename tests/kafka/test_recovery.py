@@ -279,7 +279,9 @@ def test_commits_that_aged_out_are_remembered_by_the_ledger(world: World) -> Non
     world.run()
     world.spark.sql(f"OPTIMIZE delta.`{world.paths.data}`")
     for _ in range(12):
-        write_deltalake(world.paths.data, DeltaTable(world.paths.data).to_pyarrow_table()[:0], mode="append")
+        write_deltalake(
+            world.paths.data, DeltaTable(world.paths.data).to_pyarrow_table()[:0], mode="append"
+        )
     DeltaTable(world.paths.data).create_checkpoint()
     for version in world.log.versions()[3:]:
         (world.paths.data / "_delta_log" / f"{version:020d}.json").unlink()
@@ -310,7 +312,9 @@ def test_side_rows_of_a_dead_attempt_are_removed(world: World) -> None:
 def _like(world: World, rows: list[dict[str, object]]) -> object:
     import pyarrow as pa
 
-    return pa.Table.from_pylist(rows, schema=DeltaTable(world.paths.quarantine).to_pyarrow_table().schema)
+    return pa.Table.from_pylist(
+        rows, schema=DeltaTable(world.paths.quarantine).to_pyarrow_table().schema
+    )
 
 
 def test_an_idle_stream_keeps_its_place(world: World) -> None:
