@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
@@ -26,6 +25,7 @@ from ingestion.ledger import Ledger, LedgerRow
 from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
 from ingestion.quarantine import quarantine
+from ingestion.row_type import row_type
 from ingestion.sinks.protocol import Good, Target, sink_class
 from ingestion.spec import StreamSpec
 from ingestion.tally import Tally, count_records, materialised
@@ -67,7 +67,7 @@ class BatchWriter:
             raise self._hole(plan.holes)
         if plan.is_stale:
             return None
-        schema = StructType.fromDDL(self._spec.ddl)
+        schema = row_type(self._spec.ddl)
         judged = judge(
             records, self._spec, schema, self.position.next if plan.overlap else Offsets()
         )

@@ -1,8 +1,10 @@
-"""Spark's checkpoint: a cache, believed only as far as the table agrees with it.
+"""Spark's checkpoint: a cache, and not even trusted as one.
 
-A generation is one life of the checkpoint. Whenever one is missing, unreadable, or says anything
-else than the table, it is thrown away and a new one begins at the table's offsets: no state of
-these files can make a run lose or double a record.
+Spark wants a checkpoint, and any of its files can be missing, cut short, older than the table or
+another stream's. So each run begins a new generation at the table's offsets, and none is ever
+read to decide where to go on: no state of these files can make a run lose or double a record, nor
+keep it from starting. What the last generation says is compared with the table only to tell a
+person that somebody, or a crash, has been there.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from ingestion.offsets import Offsets, Range
 
 
 class UnreadableCheckpointError(ValueError):
-    """A checkpoint's files are not what Spark writes; the caller discards them."""
+    """A checkpoint's files are not what Spark writes."""
 
 
 class Checkpoint:
@@ -34,23 +36,19 @@ class Checkpoint:
         return starts.ranges_to(ends)
 
     def reached(self) -> Offsets:
-        """Return the offsets at which the query would go on.
+        """Return the offsets at which its query ended.
 
         Raises:
             UnreadableCheckpointError: a file is missing, cut short or garbage, or a batch was
-                planned and not finished, so that Spark would plan it again.
+                planned and not finished.
         """
         planned, finished = self._batches("offsets"), self._batches("commits")
-        if not (self.path / "metadata").is_file():
-            raise UnreadableCheckpointError("it has no metadata")
         if not finished:
             raise UnreadableCheckpointError("no batch of it was finished")
         if planned[-1:] != finished[-1:]:
             raise UnreadableCheckpointError(
                 f"batch {planned[-1:]} was planned, {finished[-1]} finished"
             )
-        for batch_id in finished:
-            self._text(self.path / "commits" / str(batch_id))
         return self._ends(planned[-1])
 
     def _batches(self, folder: str) -> list[int]:
@@ -85,31 +83,28 @@ class Checkpoint:
 
 
 def open_generation(folder: Path, table_at: Offsets) -> tuple[Checkpoint, str | None]:
-    """Return the generation to run with: the last one if it agrees with the table, else a new one.
+    """Begin a generation, and drop the earlier ones.
 
     Args:
         folder: Where the stream's generations lie.
         table_at: The table's next offset of every partition that will be read.
 
     Returns:
-        The checkpoint, and why the last one was discarded, or ``None``.
+        The new checkpoint, and what the last one said otherwise than the table, or ``None``.
     """
     generations = sorted(
-        int(each.name)
-        for each in (folder.iterdir() if folder.is_dir() else ())
-        if each.name.isdigit()
+        int(at.name) for at in (folder.iterdir() if folder.is_dir() else ()) if at.name.isdigit()
     )
-    if not generations:
-        return Checkpoint(folder / "1"), None
-    last = Checkpoint(folder / str(generations[-1]))
+    last = generations[-1] if generations else 0
+    found = _disagreement(Checkpoint(folder / str(last)), table_at) if generations else None
+    for generation in generations:
+        shutil.rmtree(folder / str(generation), ignore_errors=True)
+    return Checkpoint(folder / str(last + 1)), found
+
+
+def _disagreement(last: Checkpoint, table_at: Offsets) -> str | None:
     try:
         reached = last.reached()
     except UnreadableCheckpointError as error:
-        found = str(error)
-    else:
-        if reached == table_at:
-            return last, None
-        found = f"it stands at {reached}, the table at {table_at}"
-    for generation in generations:
-        shutil.rmtree(folder / str(generation), ignore_errors=True)
-    return Checkpoint(folder / str(generations[-1] + 1)), found
+        return str(error)
+    return None if reached == table_at else f"it stood at {reached}, the table at {table_at}"

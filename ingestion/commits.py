@@ -233,7 +233,7 @@ class TableLog:
 
     def since_our_newest(self, stream: str) -> tuple[Commit | None, tuple[Commit, ...]]:
         """Return our newest commit that is still in the log, and what others did after it."""
-        others = []
+        others: list[Commit] = []
         for commit in self.newest_first():
             if commit.note is not None and app_id(stream) in commit.txns:
                 return commit, tuple(others)

@@ -6,11 +6,11 @@ an offset holds no record. Every question here is bounded in time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from confluent_kafka import (
     Consumer,
@@ -27,8 +27,6 @@ from ingestion.errors import DependencyError, TopicMissingError
 from ingestion.kafka_security import librdkafka_options, redact
 from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
-
-Answer = TypeVar("Answer")
 
 # Closer than this, reading on is quicker than seeking.
 _SEEK_BEYOND = 1_000
@@ -61,7 +59,7 @@ class Kafka:
         self._settings = settings
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
-        self._options = {
+        self._options: dict[str, Any] = {
             "bootstrap.servers": self.address,
             "log_level": 0,
             "error_cb": lambda error: None,
@@ -77,7 +75,7 @@ class Kafka:
             DependencyError: no answer in time.
         """
         wanted = sorted(names)
-        cluster = self._ask(lambda: self._admin.describe_cluster(request_timeout=self._timeout))
+        cluster = self._answer(self._admin.describe_cluster(request_timeout=self._timeout))
         answers = self._admin.describe_topics(
             TopicCollection(wanted), request_timeout=self._timeout
         )
@@ -159,7 +157,7 @@ class Kafka:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise self._unreachable(KafkaException(error))
-        return int(message.offset()), error is None
+        return cast("int", message.offset()), error is None
 
     def _offsets(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
         asked = {ClientTopicPartition(at.topic, at.partition): spec for at in partitions}
@@ -170,14 +168,14 @@ class Kafka:
         )
         return Offsets(
             {
-                TopicPartition(at.topic, at.partition): self._ask(lambda a=answer: a).offset
+                TopicPartition(at.topic, at.partition): self._answer(answer).offset
                 for at, answer in answers.items()
             }
         )
 
-    def _ask(self, question: Callable[[], Future[Any]]) -> Any:
+    def _answer(self, asked: Future[Any]) -> Any:
         try:
-            return question().result(self._timeout)
+            return asked.result(self._timeout)
         except (KafkaException, TimeoutError) as error:
             raise self._unreachable(error) from error
 

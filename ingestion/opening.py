@@ -16,6 +16,7 @@ from ingestion.fence import commit_note_alone
 from ingestion.kafka import Kafka, Topics
 from ingestion.lake import StreamPaths
 from ingestion.position import Position, identity_of
+from ingestion.row_type import row_type
 from ingestion.spec import StreamSpec
 
 OUR_COLUMNS = (
@@ -86,7 +87,7 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
 
 
 def _schema(spec: StreamSpec) -> StructType:
-    return StructType([*StructType.fromDDL(spec.ddl), *StructType.fromDDL(OUR_COLUMNS)])
+    return StructType([*row_type(spec.ddl), *row_type(OUR_COLUMNS)])
 
 
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:

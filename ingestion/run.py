@@ -148,7 +148,7 @@ def _open(
         )
     if discarded is not None:
         notices.append(
-            f"the Spark checkpoint was discarded ({discarded}); generation {checkpoint.path.name} "
-            "began at the table's offsets"
+            f"the last Spark checkpoint was not as the table says ({discarded}); generation "
+            f"{checkpoint.path.name} began at the table's offsets"
         )
     return checkpoint, tuple(notices)

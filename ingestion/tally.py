@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from ingestion.gate import GOOD
@@ -107,7 +107,7 @@ def count_records(copy: DataFrame) -> Tally:
     )
 
 
-def _sum_up(rows: list[Mapping[str, int]]) -> PartitionTally:
+def _sum_up(rows: list[Row]) -> PartitionTally:
     return PartitionTally(
         records=sum(row["records"] for row in rows),
         overlap=sum(row["records"] for row in rows if row["_fate"] == "overlap"),

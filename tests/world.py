@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,9 @@ class World:
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions."""
         self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
+        deadline = time.monotonic() + 30
+        while len(self.producer.list_topics(self.topic).topics[self.topic].partitions) < total:
+            assert time.monotonic() < deadline, "the new partitions never appeared"
 
     def forget_before(self, partition: int, offset: int) -> None:
         """Delete records as retention would, up to ``offset``."""

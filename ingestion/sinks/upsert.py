@@ -164,7 +164,9 @@ class Upsert:
 
     def _merge(self) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
-        columns = {quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns}
+        columns: dict[str, str | Column] = {
+            quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
+        }
         newer = self._is_newer_than(place("t", self._order))
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
         if self._good.deletes:
