@@ -26,20 +26,24 @@ from resources.spark import SparkResource
 Say = Callable[[str], None]
 Engine = Callable[[StreamSpec, Settings, SparkResource, str, Say], RunReport]
 
-# For what passes by itself: another run holds the stream, Kafka restarts.
-RETRIES = dg.RetryPolicy(max_retries=2, delay=10, backoff=dg.Backoff.EXPONENTIAL)
+# For what passes by itself: another run holds the stream, Kafka restarts. Not a RetryPolicy: that
+# would also retry a run that somebody terminates.
+RETRY_AFTER_SECONDS = (10, 20)
 
 
 def run_stream(
     spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, say: Say
 ) -> RunReport:
-    """Run the engine; Kafka's address must be known before Spark is worth starting."""
+    """Run the engine, which asks for Spark only when there is something to read."""
     from ingestion.run import Run
 
-    settings.bootstrap_servers()
-    session = spark.spark_session
-    told = telling_batches(say)
-    return Run(spec=spec, settings=settings, spark=session, run_id=run_id, on_batch=told).execute()
+    return Run(
+        spec=spec,
+        settings=settings,
+        spark=lambda: spark.spark_session,
+        run_id=run_id,
+        on_batch=telling_batches(say),
+    ).execute()
 
 
 def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDefinition:
@@ -50,7 +54,6 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
         specs=[asset_spec(declared)],
         check_specs=check_specs(declared),
         pool=declared.name,
-        retry_policy=RETRIES,
     )
     def ingest(
         context: dg.AssetExecutionContext,
@@ -89,6 +92,11 @@ def _translated(
         remember_refusal(context.instance, context.run.run_id, error, state=state)
         raise _failure(error, allow_retries=False) from error
     except TransientError as error:
+        attempt = context.op_execution_context.retry_number
+        if attempt < len(RETRY_AFTER_SECONDS):
+            raise dg.RetryRequested(
+                max_retries=len(RETRY_AFTER_SECONDS), seconds_to_wait=RETRY_AFTER_SECONDS[attempt]
+            ) from error
         raise _failure(error, allow_retries=True) from error
 
 

@@ -35,7 +35,7 @@ def oncelake(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
     spark = start_session(settings)
 
     def load() -> int:
-        report = Run(spec=spec, settings=settings, spark=spark, run_id="bench").execute()
+        report = Run(spec=spec, settings=settings, spark=lambda: spark, run_id="bench").execute()
         if not report.is_balanced or report.lag:
             raise SystemExit(f"not a result: {report}")
         return report.row_count

@@ -73,6 +73,7 @@ class Note:
         run_id: The run that made it.
         epoch: Life of the stream's identity.
         identity: That identity.
+        columns: The declared columns, as the user wrote them.
         ranges: What was read, one range a partition.
         next: Next offset of every partition after this commit.
         counts: The counts known before the commit.
@@ -85,6 +86,7 @@ class Note:
     run_id: str
     epoch: int
     identity: Identity
+    columns: str
     next: Offsets
     ranges: tuple[CountedRange, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -101,6 +103,7 @@ class Note:
                 "run_id": self.run_id,
                 "epoch": self.epoch,
                 "identity": {**asdict(self.identity), "topic_ids": dict(self.identity.topic_ids)},
+                "columns": self.columns,
                 "ranges": [
                     [
                         c.range.topic,
@@ -140,6 +143,7 @@ class Note:
                 keys=tuple(identity["keys"]),
                 order=tuple(identity["order"]),
             ),
+            columns=raw["columns"],
             ranges=tuple(
                 CountedRange(
                     range=Range(topic=topic, partition=partition, start=start, end=end),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from ingestion.commits import Note, app_id
 
@@ -36,9 +37,9 @@ def fenced(spark: SparkSession, stream: str, note: Note) -> Iterator[None]:
 def commit_note_alone(spark: SparkSession, stream: str, path: Path, note: Note) -> None:
     """Commit a note that changes no row: offsets move, and nothing else does."""
     with fenced(spark, stream, note):
-        empty = spark.createDataFrame([], spark.read.format("delta").load(str(path)).schema)
+        nothing = spark.read.format("delta").load(str(path)).where(F.lit(False))
         (
-            empty.write.format("delta")
+            nothing.write.format("delta")
             .mode("append")
             .option("txnAppId", app_id(stream))
             .option("txnVersion", note.seq)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ingestion.errors import RecordsMissedError
@@ -82,14 +82,12 @@ def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: Tally) -> l
     if not holed:
         return []
     place = ["_topic", "_partition", "_offset"]
-    fences = [(r.topic, r.partition, at) for r in holed for at in (r.start - 1, r.end)]
-    offsets = (
-        copy.select(*place)
-        .join(F.broadcast(_frame(copy, [r.topic_partition for r in holed])), place[:2], "left_semi")
-        .unionAll(
-            copy.sparkSession.createDataFrame(fences, "_topic STRING, _partition INT, _offset LONG")
-        )
+    fences = _literal_rows(
+        copy.sparkSession,
+        [(r.topic, r.partition, at) for r in holed for at in (r.start - 1, r.end)],
     )
+    here = F.broadcast(fences.select(*place[:2]).distinct())
+    offsets = copy.select(*place).join(here, place[:2], "left_semi").unionAll(fences)
     before = F.lag("_offset").over(Window.partitionBy(*place[:2]).orderBy("_offset"))
     missing = offsets.withColumn("_before", before).where("_offset - _before > 1").collect()
     return [
@@ -103,9 +101,17 @@ def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: Tally) -> l
     ]
 
 
-def _frame(copy: DataFrame, partitions: list[TopicPartition]) -> DataFrame:
-    rows = [tuple(at) for at in partitions]
-    return copy.sparkSession.createDataFrame(rows, "_topic STRING, _partition INT")
+def _literal_rows(spark: SparkSession, rows: list[tuple[str, int, int]]) -> DataFrame:
+    """Make a frame of a few places; from a Python list Spark would start Python workers."""
+    places = (
+        F.struct(
+            F.lit(topic).alias("_topic"),
+            F.lit(partition).alias("_partition"),
+            F.lit(offset).cast("long").alias("_offset"),
+        )
+        for topic, partition, offset in rows
+    )
+    return spark.range(1).select(F.inline(F.array(*places)))
 
 
 def _missed(missed: list[tuple[TopicPartition, int]]) -> RecordsMissedError:

@@ -10,12 +10,12 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ingestion.commits import Note, TableLog
+from ingestion.commits import Note
 from ingestion.errors import SchemaChangedError
 from ingestion.fence import commit_note_alone
-from ingestion.kafka import Kafka, Topics
+from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
-from ingestion.position import Position, identity_of
+from ingestion.position import identity_of
 from ingestion.row_type import row_type
 from ingestion.spec import StreamSpec
 
@@ -25,18 +25,13 @@ OUR_COLUMNS = (
 
 
 def open_table(
-    spark: SparkSession,
-    spec: StreamSpec,
-    paths: StreamPaths,
-    *,
-    kafka: Kafka,
-    topics: Topics,
-    run_id: str,
-) -> Position:
+    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, *, kafka: Kafka, run_id: str
+) -> None:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
 
     A crash in between leaves an empty table, which the next run opens in the same way.
     """
+    topics = kafka.topics(spec.name, spec.subscribed)
     _create(spark, spec, paths)
     refuse_other_columns(spark, spec, paths)
     begin = kafka.earliest if spec.starting == "earliest" else kafka.stable_end
@@ -46,17 +41,10 @@ def open_table(
         run_id=run_id,
         epoch=1,
         identity=identity_of(spec, topics),
+        columns=spec.ddl,
         next=begin(topics.partitions),
     )
     commit_note_alone(spark, spec.name, paths.data, note)
-    return Position(
-        table_id=TableLog(paths.data).table_id(),
-        seq=0,
-        epoch=note.epoch,
-        identity=note.identity,
-        next=note.next,
-        learned_from="commit",
-    )
 
 
 def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:

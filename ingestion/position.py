@@ -22,6 +22,7 @@ class Position:
         seq: Number of its last batch; 0 before the first.
         epoch: Life of the stream's identity.
         identity: What its offsets and order mean.
+        columns: The declared columns it was last written with; empty when nothing remembers.
         next: Next offset of every partition it knows.
         learned_from: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
@@ -31,6 +32,7 @@ class Position:
     seq: int
     epoch: int
     identity: Identity
+    columns: str
     next: Offsets
     learned_from: Literal["commit", "ledger", "rows"]
 
@@ -49,6 +51,7 @@ class Position:
             run_id=run_id,
             epoch=self.epoch,
             identity=self.identity,
+            columns=self.columns,
             ranges=ranges,
             next=self.next.advanced_by(counted.range for counted in ranges),
             counts=counts or {},

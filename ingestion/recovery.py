@@ -78,6 +78,7 @@ def _from_commit(table_id: str, note: Note) -> Position:
         seq=note.seq,
         epoch=note.epoch,
         identity=note.identity,
+        columns=note.columns,
         next=note.next,
         learned_from="commit",
     )
@@ -90,6 +91,7 @@ def _from_memory(table_id: str, seq: int, rows: tuple[LedgerRow, ...], log: Tabl
         seq=seq,
         epoch=rows[-1].epoch if rows else 1,
         identity=UNKNOWN,
+        columns="",
         next=next_offsets(rows) if rows else log.highest_offsets(),
         learned_from="ledger" if rows else "rows",
     )

@@ -1,7 +1,7 @@
 """One run of one stream: the page that explains the system.
 
-    lock → where does the table stand? → heal, or refuse → read what Kafka holds now, batch by
-    batch, each into one commit → report
+    lock → where does the table stand? → heal, or refuse → nothing new? report
+         → start Spark, lock again → read what Kafka holds now, each batch into one commit → report
 
 The commit of the data table is the truth about offsets; the Spark checkpoint is a cache and the
 ledger a projection. A crash between any two lines here is healed by the next run.
@@ -19,19 +19,18 @@ from pyspark.sql import DataFrame, SparkSession
 from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
-from ingestion.healing import heal
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.lock import Holder, held_by_jvm
-from ingestion.offsets import Offsets
+from ingestion.ledger import LedgerRow
+from ingestion.lock import Holder, held_by_jvm, held_by_python
+from ingestion.opening import open_table, refuse_other_columns
+from ingestion.position import Position
 from ingestion.query import drain
-from ingestion.recovery import refuse_red
 from ingestion.report import RunReport
 from ingestion.settings import Settings
 from ingestion.source import read_stream
 from ingestion.spec import StreamSpec
-from ingestion.start import starting_offsets, take_position
+from ingestion.start import Start, find_start
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -43,7 +42,7 @@ class Run:
     Attributes:
         spec: The declared stream.
         settings: Where Kafka, lake and state are.
-        spark: A session of ``ingestion.session``.
+        spark: Returns a session of ``ingestion.session``; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
@@ -51,7 +50,7 @@ class Run:
 
     spec: StreamSpec
     settings: Settings
-    spark: SparkSession
+    spark: Callable[[], SparkSession]
     run_id: str
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -68,37 +67,53 @@ class Run:
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer.
         """
-        spec, spark, paths = self.spec, self.spark, StreamPaths.of(self.spec.name, self.settings)
-        kafka = Kafka(self.settings)
-        with held_by_jvm(spark, spec.name, paths, Holder.me(self.run_id)):
-            position, topics = take_position(spark, spec, paths, kafka=kafka, run_id=self.run_id)
-            recovered = heal(spec, paths, position)
-            refuse_red(spec.name, Ledger(paths.ledger).rows_of(position.table_id))
-            starting = starting_offsets(spec, position, kafka, topics)
-            checkpoint, notices = _open(paths, starting, position.learned_from)
-            position = replace(position, next=position.next.with_new(starting))
-            writer = BatchWriter(spec, paths, kafka, position=position, run_id=self.run_id)
-            batches = self._read(writer, starting, checkpoint, kafka.stable_end(topics.partitions))
-            return self._report(writer, batches, recovered=recovered, notices=notices)
+        paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
+        me = Holder.me(self.run_id)
+        with held_by_python(self.spec.name, paths, me):
+            look = find_start(self.spec, paths, kafka)
+            if look and not look.lag and look.position.columns == self.spec.ddl:
+                return self._report(look.position, kafka, recovered=look.recovered)
+        spark = self.spark()
+        with held_by_jvm(spark, self.spec.name, paths, me):
+            start = self._start(spark, paths, kafka)
+            recovered = (*(look.recovered if look else ()), *start.recovered)
+            checkpoint, notices = _open(paths, start)
+            writer = BatchWriter(
+                self.spec, paths, kafka, position=start.position, run_id=self.run_id
+            )
+            batches = self._read(spark, writer, start, checkpoint)
+            return self._report(
+                writer.position, kafka, batches=batches, recovered=recovered, notices=notices
+            )
+
+    def _start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
+        """Find the start under the JVM's lock; on the first run, make the table first."""
+        start = find_start(self.spec, paths, kafka)
+        if start is None:
+            open_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)
+            start = find_start(self.spec, paths, kafka)
+            assert start is not None, "the table that was just opened is not there"
+        refuse_other_columns(spark, self.spec, paths)
+        return replace(start, position=replace(start.position, columns=self.spec.ddl))
 
     def _read(
-        self, writer: BatchWriter, starting: Offsets, checkpoint: Checkpoint, ends: Offsets
+        self, spark: SparkSession, writer: BatchWriter, start: Start, checkpoint: Checkpoint
     ) -> tuple[LedgerRow, ...]:
-        """Read up to ``ends``, and return the batches that were committed."""
+        """Read up to the ends, and return the batches that were committed."""
         batches: list[LedgerRow] = []
 
         def write(frame: DataFrame, batch_id: int) -> None:
             row = writer.write(frame, checkpoint.planned(batch_id))
             if row is not None:
                 batches.append(row)
-                self.on_batch(row, writer.position.next.lag_to(ends))
+                self.on_batch(row, writer.position.next.lag_to(start.ends))
                 if row.is_red:
                     raise _RedBatchError
 
-        if starting.lag_to(ends):
+        if start.lag:
             with suppress(_RedBatchError):
                 drain(
-                    read_stream(self.spark, self.spec, self.settings, starting=starting),
+                    read_stream(spark, self.spec, self.settings, starting=start.starting),
                     write,
                     name=f"{self.spec.name} {self.run_id}",
                     checkpoint=checkpoint.path,
@@ -108,14 +123,14 @@ class Run:
 
     def _report(
         self,
-        writer: BatchWriter,
-        batches: tuple[LedgerRow, ...],
+        at: Position,
+        kafka: Kafka,
         *,
-        recovered: tuple[LedgerRow, ...],
-        notices: tuple[str, ...],
+        batches: tuple[LedgerRow, ...] = (),
+        recovered: tuple[LedgerRow, ...] = (),
+        notices: tuple[str, ...] = (),
     ) -> RunReport:
-        paths, at = StreamPaths.of(self.spec.name, self.settings), writer.position
-        log = TableLog(paths.data)
+        log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,
@@ -125,10 +140,10 @@ class Run:
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
-            lag=at.next.lag_to(Kafka(self.settings).stable_end(at.next)),
+            lag=at.next.lag_to(kafka.stable_end(at.next)),
             delta_version=log.versions()[0],
             row_count=log.row_count(),
-            table=str(paths.data),
+            table=str(log.path),
         )
 
 
@@ -136,19 +151,18 @@ class _RedBatchError(Exception):
     """Ends the query after a red batch; the batch itself is in the ledger."""
 
 
-def _open(
-    paths: StreamPaths, starting: Offsets, learned_from: str
-) -> tuple[Checkpoint, tuple[str, ...]]:
-    """Choose the checkpoint's generation, and say what a person may want to know about it."""
-    checkpoint, discarded = open_generation(paths.checkpoints, starting)
+def _open(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
+    """Begin the checkpoint's generation, and say what a person may want to know."""
+    checkpoint, found = open_generation(paths.checkpoints, start.starting)
     notices = []
-    if learned_from != "commit":
+    if start.position.learned_from != "commit":
         notices.append(
-            f"our commits have aged out of the table's log; the {learned_from} told the offsets"
+            "our commits have aged out of the table's log; the "
+            f"{start.position.learned_from} told the offsets"
         )
-    if discarded is not None:
+    if found is not None:
         notices.append(
-            f"the last Spark checkpoint was not as the table says ({discarded}); generation "
+            f"the last Spark checkpoint was not as the table says ({found}); generation "
             f"{checkpoint.path.name} began at the table's offsets"
         )
     return checkpoint, tuple(notices)

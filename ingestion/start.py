@@ -2,41 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from pyspark.sql import SparkSession
+from dataclasses import dataclass, replace
 
 from ingestion.commits import UNKNOWN, Identity
 from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTruncatedError
+from ingestion.healing import heal
 from ingestion.kafka import Kafka, Topics
 from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
 from ingestion.offsets import Offsets, Range
-from ingestion.opening import open_table, refuse_other_columns
 from ingestion.position import Position, identity_of, refuse_another_topic
-from ingestion.recovery import read_position
+from ingestion.recovery import read_position, refuse_red
 from ingestion.spec import StreamSpec
 
 
-def take_position(
-    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, *, kafka: Kafka, run_id: str
-) -> tuple[Position, Topics]:
-    """Learn where the table stands, or open it, and make sure its offsets mean what they meant.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Where a run begins.
+
+    Attributes:
+        position: Where the table stands, every current partition included.
+        starting: Where to begin in the partitions that the topics have now.
+        ends: How far they can be read now: their last stable offsets.
+        recovered: Ledger rows that an earlier run lost in a crash, written now.
+    """
+
+    position: Position
+    starting: Offsets
+    ends: Offsets
+    recovered: tuple[LedgerRow, ...]
+
+    @property
+    def lag(self) -> int:
+        """Offsets that there are to read."""
+        return self.starting.lag_to(self.ends)
+
+
+def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | None:
+    """Learn where the table stands, heal what a crash left, and refuse what must not be guessed.
+
+    Needs the stream's lock, and no Spark.
+
+    Returns:
+        Where to begin, or ``None`` when there is no table of ours yet.
 
     Raises:
-        RefusedError: table, topic, cluster or declaration is not what it was.
+        RefusedError: table, topic, cluster or declaration is not what it was, an earlier batch
+            is red, or records that were never read are gone.
     """
     position = read_position(spec.name, paths)
     if position is None:
-        topics = kafka.topics(spec.name, spec.subscribed)
-        opened = open_table(spark, spec, paths, kafka=kafka, topics=topics, run_id=run_id)
-        return opened, topics
+        return None
     _refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    refuse_other_columns(spark, spec, paths)
-    identity = identity_of(spec, topics)
+    recovered = heal(spec, paths, position)
+    refuse_red(spec.name, Ledger(paths.ledger).rows_of(position.table_id))
+    starting = starting_offsets(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
-    known = {**position.identity.topic_ids, **identity.topic_ids}
-    return replace(position, identity=replace(identity, topic_ids=known)), topics
+    known = {**position.identity.topic_ids, **topics.ids}
+    return Start(
+        position=replace(
+            position,
+            identity=replace(identity_of(spec, topics), topic_ids=known),
+            next=position.next.with_new(starting),
+        ),
+        starting=starting,
+        ends=kafka.stable_end(topics.partitions),
+        recovered=recovered,
+    )
 
 
 def starting_offsets(spec: StreamSpec, position: Position, kafka: Kafka, topics: Topics) -> Offsets:

@@ -130,7 +130,7 @@ class World:
     def run(self, **parts: Any) -> RunReport:
         """Run the stream once."""
         self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
         return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
 
     def rows(self) -> list[dict[str, Any]]:

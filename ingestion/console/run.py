@@ -90,7 +90,6 @@ class _Runs:
         spec = sound(declared)
         if self.interrupt.stop.is_set():
             return self._interrupted(declared)
-        spark = self._session(tell)
         from ingestion.run import Run
 
         tell(f"{declared.name}: looking for new records…")
@@ -98,7 +97,7 @@ class _Runs:
             report = Run(
                 spec=spec,
                 settings=self.settings,
-                spark=spark,
+                spark=lambda: self._session(tell),
                 run_id=self.run_id,
                 on_batch=telling_batches(declared.name, tell),
                 stop=self.interrupt.stop,
@@ -111,9 +110,8 @@ class _Runs:
         return Outcome(stream=declared.name, interrupted_by=self.interrupt.exit_code)
 
     def _session(self, tell: Tell) -> SparkSession:
-        """Start Spark, once, and not before Kafka's address is known."""
+        """Start Spark, once."""
         if self._spark is None:
-            self.settings.bootstrap_servers()
             tell("starting Spark…")
             with _stdout_spared():
                 from ingestion.session import start_session

@@ -55,7 +55,7 @@ def main(stream: str, point: str) -> None:
     POINTS[point]()
     settings = load_settings()
     spec = find_stream(settings.streams, stream)
-    Run(spec=spec, settings=settings, spark=start_session(settings), run_id=point).execute()
+    Run(spec=spec, settings=settings, spark=lambda: start_session(settings), run_id=point).execute()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from assets.ingest import Engine, ingest_asset
 from assets.refusal import REFUSED, standing_refusal, state_of
 from ingestion.declarations import Declared
-from ingestion.errors import DependencyError, IngestionError, TerminalError, TopicRecreatedError
+from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.ledger import Ledger
 from ingestion.report import RunReport
 from ingestion.settings import load_settings
@@ -30,15 +30,15 @@ CANARY = "hunter2-canary"
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and retries come at once."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
-    monkeypatch.setattr("assets.ingest.RETRIES", dg.RetryPolicy(max_retries=1))
+    monkeypatch.setattr("assets.ingest.RETRY_AFTER_SECONDS", (0,))
 
 
-def engine(found: RunReport | IngestionError) -> Engine:
+def engine(found: RunReport | BaseException) -> Engine:
     """Return what stands in for the engine: it ends as told."""
 
     def run(*parts: Any) -> RunReport:
         settings, say = parts[1], parts[-1]
-        if isinstance(found, IngestionError):
+        if isinstance(found, BaseException):
             raise found
         Ledger(settings.lake / "orders__ledger").put(*found.batches)
         say(f"{len(found.batches)} batches")
@@ -48,7 +48,7 @@ def engine(found: RunReport | IngestionError) -> Engine:
 
 
 def materialize(
-    stream: Declared, found: RunReport | IngestionError, instance: dg.DagsterInstance, **kafka: Any
+    stream: Declared, found: RunReport | BaseException, instance: dg.DagsterInstance, **kafka: Any
 ) -> dg.ExecuteInProcessResult:
     """Materialize a stream with an engine that ends as told."""
     lake = LakeResource()
@@ -148,6 +148,18 @@ def test_what_passes_by_itself_is_retried(tmp_path: Path, instance: dg.DagsterIn
     assert not result.success
     assert len([e for e in result.all_events if e.event_type_value == "STEP_UP_FOR_RETRY"]) == 1
     assert REFUSED not in instance.get_run_by_id(result.run_id).tags  # type: ignore[union-attr]
+
+
+def test_a_terminated_run_is_not_taken_up_again(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """An interrupt ends the step: nothing asks for a retry that would go on ingesting."""
+    interrupt = dg.DagsterExecutionInterruptedError()
+
+    result = materialize(declared(tmp_path), interrupt, instance)
+
+    assert not result.success
+    assert "STEP_UP_FOR_RETRY" not in [event.event_type_value for event in result.all_events]
 
 
 def test_a_broken_declaration_fails_with_its_error(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from assets.definitions import _of_stream
 from assets.refusal import remember_refusal, state_of
@@ -51,7 +52,8 @@ def start(stream: Declared, instance: dg.DagsterInstance, status: dg.DagsterRunS
         resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)}
     )
     job = dg.Definitions.merge(shared, _of_stream(stream)).resolve_job_def("ingest_orders_job")
-    run = instance.create_run_for_job(job)
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
+    run = instance.create_run_for_job(job, remote_job_origin=origin.get_job_origin(job.name))
     event = dg.DagsterEvent(_EVENTS[status].value, job_name=job.name)
     instance.report_dagster_event(event, run.run_id)
     return run.run_id
