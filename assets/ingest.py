@@ -16,6 +16,7 @@ from assets.reported import metadata_of, telling_batches
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError, TerminalError, TransientError
 from ingestion.report import RunReport
+from ingestion.run import Run
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 from resources.kafka import KafkaResource
@@ -35,8 +36,6 @@ def run_stream(
     spec: StreamSpec, settings: Settings, spark: SparkResource, run_id: str, say: Say
 ) -> RunReport:
     """Run the engine, which asks for Spark only when there is something to read."""
-    from ingestion.run import Run
-
     return Run(
         spec=spec,
         settings=settings,

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import dagster as dg
 
+from ingestion.commits import TableLog
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError, TerminalError
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
 from ingestion.settings import Settings
 
 REFUSED = "oncelake/refused"
@@ -49,9 +52,6 @@ def state_of(declared: Declared, settings: Settings) -> str:
 
 
 def _versions(stream: str, settings: Settings) -> list[str]:
-    from ingestion.commits import TableLog
-    from ingestion.lake import StreamPaths
-
     paths = StreamPaths.of(stream, settings)
     return [str(TableLog(each).versions()[:1]) for each in (paths.data, paths.ledger)]
 
@@ -66,8 +66,6 @@ def _text(path: Path) -> str:
 def _kafka(declared: Declared, settings: Settings) -> str:
     if declared.spec is None:
         return "not asked"
-    from ingestion.kafka import Kafka
-
     try:
         topics = Kafka(settings).topics(declared.name, declared.spec.subscribed)
     except IngestionError as error:

@@ -11,6 +11,11 @@ from assets.jobs import job_name
 from assets.refusal import standing_refusal, state_of
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
+from ingestion.lock import holder_of
+from ingestion.offsets import Offsets
+from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 from resources.kafka import KafkaResource
@@ -65,11 +70,6 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
         RefusedError: the table is not one that a run would go on with, or a topic is missing.
         DependencyError: Kafka does not answer.
     """
-    from ingestion.kafka import Kafka
-    from ingestion.lake import StreamPaths
-    from ingestion.offsets import Offsets
-    from ingestion.recovery import read_position
-
     position = read_position(spec.name, StreamPaths.of(spec.name, settings))
     client = Kafka(settings)
     partitions = client.topics(spec.name, spec.subscribed).partitions
@@ -96,9 +96,6 @@ def _decided(spec: StreamSpec, settings: Settings) -> Tick:
 
 def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Settings) -> str | None:
     """Return in words what keeps a run from being started now."""
-    from ingestion.lake import StreamPaths
-    from ingestion.lock import holder_of
-
     under_way = _under_way(instance, declared.name)
     if under_way:
         return f"run {under_way.run_id[:8]} of this stream is {under_way.status.value.lower()}"

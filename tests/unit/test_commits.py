@@ -1,0 +1,95 @@
+"""What a commit says of itself is read back as it was meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from ingestion.commits import CountedRange, Identity, Note, TableLog, app_id
+from ingestion.offsets import Offsets, Range, TopicPartition
+
+NOTE = Note(
+    kind="ingest",
+    seq=7,
+    run_id="r",
+    epoch=2,
+    identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=("at",)),
+    columns="id INT",
+    next=Offsets({TopicPartition("t", 0): 12, TopicPartition("t", 1): 0}),
+    ranges=(CountedRange(range=Range(topic="t", partition=0, start=2, end=12), records=9, gaps=1),),
+    counts={"read": 9},
+    reason="say 'why' \"é\n",
+    accepts=(3,),
+)
+
+
+def test_a_note_is_read_back_as_it_was_written() -> None:
+    """Nothing of a note is lost in the commit's metadata."""
+    assert Note.from_json(NOTE.to_json()) == NOTE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "plain words", "[]", "{}", '{"oncelake": 99}'],
+    ids=["nothing", "empty", "words", "list", "object", "another version"],
+)
+def test_what_somebody_else_wrote_is_no_note(text: str | None) -> None:
+    """Metadata of other writers is left alone."""
+    assert Note.from_json(text) is None
+
+
+def commit(path: Path, stream: str, seq: int) -> None:
+    """Commit a row with a stream's seq and note."""
+    write_deltalake(
+        path,
+        pa.table({"id": [seq]}),
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": NOTE.to_json()},
+            app_transactions=[Transaction(app_id(stream), seq)],
+        ),
+    )
+
+
+def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
+    """Commits of other writers, and of other streams, are passed over."""
+    table = tmp_path / "t"
+    commit(table, "a", 1)
+    write_deltalake(table, pa.table({"id": [0]}), mode="append")
+    commit(table, "b", 5)
+    commit(table, "a", 2)
+    write_deltalake(table, pa.table({"id": [0]}), mode="append")
+    log = TableLog(table)
+
+    found = log.find("a", 2)
+    newest, others = log.since_our_newest("a")
+
+    assert found is not None
+    assert (found.version, found.note, found.txns) == (3, NOTE, {"oncelake:a": 2})
+    assert log.find("a", 1, after=0) is None
+    assert log.find("a", 5) is None
+    assert newest == found
+    assert [each.version for each in others] == [4]
+    assert (log.last_seq("a"), log.last_seq("b"), log.last_seq("c")) == (2, 5, None)
+
+
+def test_files_beside_the_log_are_no_versions(tmp_path: Path) -> None:
+    """Checksums, drafts and compacted files are not taken for commits."""
+    table = tmp_path / "t"
+    commit(table, "a", 1)
+    for name in ("00000000000000000001.crc", "_last_checkpoint", "1.json", "x.json"):
+        (table / "_delta_log" / name).write_text(json.dumps({}))
+
+    assert TableLog(table).versions() == [0]
+
+
+def test_a_folder_without_a_log_is_no_table(tmp_path: Path) -> None:
+    """Stray files do not make a table."""
+    (tmp_path / "part.parquet").write_text("x")
+
+    assert not TableLog(tmp_path).exists
+    assert not TableLog(tmp_path / "nothing").exists

@@ -1,0 +1,76 @@
+"""The ledger remembers batches as they were, however often they are written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+from ingestion.commits import CountedRange
+from ingestion.ledger import Ledger, LedgerRow, next_offsets
+from ingestion.offsets import Offsets, Range, TopicPartition
+
+
+def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:
+    """One balanced batch of one partition."""
+    counted = CountedRange(
+        range=Range(topic="t", partition=0, start=start, end=end), records=end - start, gaps=0
+    )
+    return LedgerRow(
+        table_id=table,
+        seq=seq,
+        kind="ingest",
+        epoch=1,
+        committed_at=dt.datetime(2026, 1, 1, 0, 0, seq, tzinfo=dt.UTC),
+        run_id="r",
+        delta_version=seq + 1,
+        ranges=(counted,),
+        counts={"read": end - start, "inserted": end - start},
+        balanced=True,
+    )
+
+
+def test_a_row_is_read_back_as_it_was_put(tmp_path: Path) -> None:
+    """Every column survives the table."""
+    ledger = Ledger(tmp_path / "ledger")
+
+    ledger.put(batch(1, 0, 5))
+
+    assert ledger.rows() == (batch(1, 0, 5),)
+
+
+def test_putting_a_row_again_replaces_it(tmp_path: Path) -> None:
+    """A batch has one row, and the last word on it counts."""
+    ledger = Ledger(tmp_path / "ledger")
+    red = replace(batch(2, 5, 6), balanced=False)
+    ledger.put(batch(1, 0, 5), red)
+
+    ledger.put(replace(red, accepted="why"))
+
+    assert [(row.seq, row.is_red, row.accepted) for row in ledger.rows()] == [
+        (1, False, None),
+        (2, False, "why"),
+    ]
+    assert red.is_red
+
+
+def test_rows_of_another_table_are_kept_apart(tmp_path: Path) -> None:
+    """The seq of a table that was replaced says nothing about the one that is there."""
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.put(batch(1, 0, 5), batch(1, 0, 3, table="two"))
+
+    assert [row.counts["read"] for row in ledger.rows_of("two")] == [3]
+
+
+def test_the_next_offsets_are_the_last_ends() -> None:
+    """What the ledger's rows have reached is where the next batch begins."""
+    assert next_offsets([batch(1, 0, 5), batch(2, 5, 9)]) == Offsets({TopicPartition("t", 0): 9})
+
+
+def test_a_ledger_that_was_never_written_is_empty(tmp_path: Path) -> None:
+    """Before the first batch there is nothing to remember."""
+    ledger = Ledger(tmp_path / "none")
+
+    ledger.put()
+
+    assert ledger.rows() == ()
