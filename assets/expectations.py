@@ -8,9 +8,12 @@ happens only when there is something to evaluate.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestion.spec_parts import Expectation
@@ -93,9 +96,8 @@ def _evaluated(
     declared: Sequence[Expectation], rows: DataFrame, declared_in: str
 ) -> tuple[Outcome, ...]:
     """Validate one suite of all that can be built: each by itself would take twice the time."""
-    batch = _batch(rows)
-    from great_expectations import ExpectationSuite
-
+    gx = great_expectations()
+    batch = _batch(gx, rows)
     outcomes, built = {}, []
     for place, each in enumerate(declared):
         try:
@@ -103,7 +105,7 @@ def _evaluated(
         except ValueError as error:
             said = f"{declared_in}: expectations[{place}]: {error}"
             outcomes[place] = _not_evaluated(each, said)
-    suite = ExpectationSuite(name=declared_in, expectations=built)
+    suite = gx.ExpectationSuite(name=declared_in, expectations=built)
     for result in batch.validate(suite, result_format=_RESULT_FORMAT).results if built else ():
         place = result.expectation_config.meta["place"]
         outcomes[place] = outcome_of(
@@ -133,8 +135,23 @@ def outcome_of(
     )
 
 
-def _batch(rows: DataFrame) -> Any:
-    import great_expectations as gx
+def great_expectations() -> ModuleType:
+    """Import Great Expectations, which imports Spark Connect.
+
+    That takes a main module without a file, as every run has that Dagster's daemon launches, for
+    a doctest, and ends the process with exit code 0.
+    """
+    main = vars(sys.modules["__main__"])
+    has_file = "__file__" in main
+    main.setdefault("__file__", "")
+    try:
+        return import_module("great_expectations")
+    finally:
+        if not has_file:
+            del main["__file__"]
+
+
+def _batch(gx: Any, rows: DataFrame) -> Any:
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
     context = gx.get_context(mode="ephemeral")

@@ -75,10 +75,10 @@ def held_by_jvm(
             yield
         finally:
             # A JVM that was killed has let go of the lock already, and cannot answer.
-            with suppress(Py4JError):
+            with suppress(Py4JError, OSError):
                 channel.close()
     finally:
-        with suppress(Py4JError):
+        with suppress(Py4JError, OSError):
             shelf.remove(name)
 
 

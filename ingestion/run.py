@@ -29,6 +29,7 @@ from ingestion.query import drain
 from ingestion.report import RunReport
 from ingestion.settings import Settings
 from ingestion.source import read_stream
+from ingestion.spark_errors import told_apart
 from ingestion.spec import StreamSpec
 from ingestion.start import Start, find_start
 
@@ -74,7 +75,7 @@ class Run:
             if look and not look.lag and look.position.columns == self.spec.ddl:
                 return self._report(look.position, kafka, recovered=look.recovered)
         spark = self.spark()
-        with held_by_jvm(spark, self.spec.name, paths, me):
+        with told_apart(self.spec.name), held_by_jvm(spark, self.spec.name, paths, me):
             start = self._start(spark, paths, kafka)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)

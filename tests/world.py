@@ -19,8 +19,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.commits import TableLog
+from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.offsets import TopicPartition
 from ingestion.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings
@@ -112,6 +114,13 @@ class World:
             value = json.dumps(record).encode() if isinstance(record, dict) else record
             self.producer.produce(self.topic, value=value, key=raw_key, partition=partition)
         assert self.producer.flush(30) == 0
+
+    def wait_for_end(self, offset: int, partition: int = 0) -> None:
+        """Wait until partition ends at ``offset``: markers are written after the client is told."""
+        at = TopicPartition(self.topic, partition)
+        deadline = time.monotonic() + 30
+        while Kafka(self.settings).stable_end([at])[at] < offset:
+            assert time.monotonic() < deadline, f"{at} never reached {offset}"
 
     def write_declaration(self) -> None:
         """Write the stream's file, for runs in another process."""

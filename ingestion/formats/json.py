@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+_SPACE = " \t\r\n"
 _CORRUPT = "_corrupt_record"
 
 
@@ -46,7 +47,7 @@ def decode(records: DataFrame, schema: StructType, options: Mapping[str, Any]) -
 def _is_one_document(text: Column) -> Column:
     """Tell one document from several: ``from_json`` takes the first and drops the rest unsaid."""
     elements = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return F.coalesce(elements == 1, F.lit(False)) & F.rtrim(text).endswith("}")
+    return F.coalesce(elements == 1, F.lit(False)) & F.rtrim(text, F.lit(_SPACE)).endswith("}")
 
 
 def _what_was_expected(schema: StructType) -> Column:

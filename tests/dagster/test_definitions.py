@@ -78,6 +78,21 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
     assert float(done.stdout) < 3
 
 
+@pytest.mark.slow
+def test_great_expectations_can_be_imported_in_a_launched_run() -> None:
+    """A process whose main module has no file, such as a launched run, survives the import."""
+    program = "from assets.expectations import great_expectations as gx; print(gx().__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "GX_ANALYTICS_ENABLED": "false", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+
+    assert done.stdout.decode().strip() == "great_expectations"
+
+
 @pytest.mark.parametrize("resource", [KafkaResource, LakeResource, SparkResource])
 def test_every_field_of_a_resource_is_described(resource: type[SettingsPart]) -> None:
     """The UI shows what each field means."""

@@ -42,6 +42,7 @@ def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
         producer.flush(30)
         (producer.commit_transaction if number % 2 else producer.abort_transaction)(30)
     world.send(row(9, "plain"), partition=1)
+    world.wait_for_end(12)
 
     report = world.run()
 
@@ -62,6 +63,7 @@ def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
     producer.begin_transaction()
     producer.produce(world.topic, b'{"id": 1}', partition=0)
     producer.abort_transaction(30)
+    world.wait_for_end(2)
 
     first = world.run()
     second = world.run()
@@ -80,6 +82,7 @@ def test_gaps_that_nobody_asked_about_are_marked(world: World) -> None:
     producer.begin_transaction()
     producer.produce(world.topic, b'{"id": 1}', partition=0)
     producer.commit_transaction(30)
+    world.wait_for_end(2)
 
     report = world.run()
 
