@@ -7,15 +7,14 @@ record may be lost, and nothing downstream may build on that. The others tell.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Final
 
 import dagster as dg
 
+from assets.contiguity import breaks
 from assets.evidence import Evidence
 from ingestion.declarations import Declared
 from ingestion.ledger import LedgerRow
-from ingestion.offsets import TopicPartition
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN
@@ -58,10 +57,10 @@ def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
 
 def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
     """The ledger's ranges follow one another without hole or overlap, up to the next offset."""
+    report = evidence.report
     broken = [
         {"partition": str(at), "problem": problem}
-        for at, ranges in sorted(_ranges(evidence).items())
-        for problem in _breaks(ranges, evidence.report.next.get(at, 0))
+        for at, problem in breaks(evidence.ledger, epoch=report.epoch, reached=report.next)
     ]
     return _result(
         evidence,
@@ -174,32 +173,3 @@ def _all_met(evidence: Evidence) -> str:
     if not declared:
         return "not declared"
     return f"{declared} met" if evidence.outcomes is not None else "the run wrote no rows to check"
-
-
-_Span = tuple[int, int, int]
-
-
-def _ranges(evidence: Evidence) -> dict[TopicPartition, list[_Span]]:
-    """Return (start, end, seq) of every range of this epoch that moved offsets, a partition."""
-    found: dict[TopicPartition, list[_Span]] = {}
-    for row in evidence.ledger:
-        if row.epoch == evidence.report.epoch and row.kind in {"ingest", "accept"}:
-            for range_ in (counted.range for counted in row.ranges if len(counted.range)):
-                found.setdefault(range_.topic_partition, []).append(
-                    (range_.start, range_.end, row.seq)
-                )
-    return found
-
-
-def _breaks(spans: list[_Span], next_offset: int) -> list[str]:
-    """Say where spans, in the order of their batches, do not follow one another."""
-    problems = []
-    for (_, end, before), (start, _, seq) in pairwise(spans):
-        if start != end:
-            what = "a hole" if start > end else "an overlap"
-            low, high = sorted((start, end))
-            problems.append(f"{what} [{low}, {high}) between batch {before} and batch {seq}")
-    _, reached, last = spans[-1]
-    if reached != next_offset:
-        problems.append(f"batch {last} ends at {reached}, the table's next offset is {next_offset}")
-    return problems

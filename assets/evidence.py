@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from assets.expectations import Outcome, evaluate
+from assets.expectations import evaluate
+from assets.outcomes import Outcome
 from ingestion.commits import TableLog
 from ingestion.declarations import Declared
 from ingestion.lake import StreamPaths

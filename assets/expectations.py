@@ -10,65 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from assets.outcomes import EXAMPLES, Outcome, not_evaluated, outcome_of
 from ingestion.spec_parts import Expectation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_EXAMPLES: Final = 3
-_LONGEST: Final = 60
-_RESULT_FORMAT: Final = {"result_format": "SUMMARY", "partial_unexpected_count": _EXAMPLES}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What became of one expectation.
-
-    Attributes:
-        type: Its name in Great Expectations.
-        severity: As declared.
-        on: Its arguments, as declared.
-        success: Whether the rows meet it; never true when ``error`` is set.
-        unexpected: How many rows do not meet it.
-        percent: The same, in percent of the rows that have a value.
-        examples: A few values that do not meet it, shortened.
-        error: Why it could not be evaluated.
-    """
-
-    type: str
-    severity: str
-    on: str
-    success: bool
-    unexpected: int = 0
-    percent: float = 0.0
-    examples: str = ""
-    error: str = ""
-
-    def __str__(self) -> str:
-        """Say what is wrong, in one line."""
-        if self.error:
-            return f"{self.type}: {self.error}"
-        some = f": {self.unexpected:,} unexpected ({self.percent:.2f} %)" if self.unexpected else ""
-        return f"{self.type}({self.on}) is not met{some}"
-
-    def as_row(self) -> dict[str, str | int | float | bool]:
-        """Return the row that the UI shows."""
-        return {
-            "expectation": self.type,
-            "on": self.on,
-            "severity": self.severity,
-            "success": self.success,
-            "unexpected": self.unexpected,
-            "percent": self.percent,
-            "examples": self.examples,
-            "error": self.error,
-        }
+_RESULT_FORMAT: Final = {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}
 
 
 def evaluate(
@@ -87,7 +40,7 @@ def evaluate(
         return _evaluated(declared, held, declared_in)
     except Exception as error:  # noqa: BLE001 (the rows are committed: it is told, and not thrown)
         failed = f"{declared_in}: nothing could be evaluated: {_first_line(error)}"
-        return tuple(_not_evaluated(each, failed) for each in declared)
+        return tuple(not_evaluated(each, failed) for each in declared)
     finally:
         held.unpersist()
 
@@ -104,7 +57,7 @@ def _evaluated(
             built.append(_built(each, place))
         except ValueError as error:
             said = f"{declared_in}: expectations[{place}]: {error}"
-            outcomes[place] = _not_evaluated(each, said)
+            outcomes[place] = not_evaluated(each, said)
     suite = gx.ExpectationSuite(name=declared_in, expectations=built)
     for result in batch.validate(suite, result_format=_RESULT_FORMAT).results if built else ():
         place = result.expectation_config.meta["place"]
@@ -115,24 +68,6 @@ def _evaluated(
             raised=_raised(result.exception_info),
         )
     return tuple(outcomes[place] for place in sorted(outcomes))
-
-
-def outcome_of(
-    declared: Expectation, *, success: bool, result: Mapping[str, Any], raised: str
-) -> Outcome:
-    """Read one result of Great Expectations; where it raised, nothing is known of the rows."""
-    if raised:
-        return _not_evaluated(declared, raised)
-    examples = [_shortened(each) for each in result.get("partial_unexpected_list") or ()]
-    return Outcome(
-        type=declared.type,
-        severity=declared.severity,
-        on=_arguments(declared),
-        success=success,
-        unexpected=int(result.get("unexpected_count") or 0),
-        percent=float(result.get("unexpected_percent") or 0.0),
-        examples=", ".join(dict.fromkeys(examples[:_EXAMPLES])),
-    )
 
 
 def great_expectations() -> ModuleType:
@@ -182,31 +117,12 @@ def _built(declared: Expectation, place: int) -> Any:
         raise ValueError(f"{declared.type}: {' '.join(lines)}") from error
 
 
-def _not_evaluated(declared: Expectation, error: str) -> Outcome:
-    return Outcome(
-        type=declared.type,
-        severity=declared.severity,
-        on=_arguments(declared),
-        success=False,
-        error=error,
-    )
-
-
 def _raised(exception_info: Mapping[str, Any] | None) -> str:
     """Return what was raised while evaluating; it comes bare, or by the metric that raised it."""
     found = exception_info or {}
     each = [found] if "raised_exception" in found else found.values()
     said = (str(one["exception_message"]) for one in each if one.get("raised_exception"))
     return "; ".join(dict.fromkeys(text.splitlines()[0] for text in said if text))
-
-
-def _arguments(declared: Expectation) -> str:
-    return ", ".join(f"{name}={_shortened(value)}" for name, value in declared.arguments.items())
-
-
-def _shortened(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _first_line(error: Exception) -> str:

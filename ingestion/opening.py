@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 
 from ingestion.commits import Note
 from ingestion.errors import SchemaChangedError
-from ingestion.fence import commit_note_alone
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
+from ingestion.note_commit import commit_note
 from ingestion.position import identity_of
 from ingestion.row_type import row_type
 from ingestion.spec import StreamSpec
@@ -44,7 +44,7 @@ def open_table(
         columns=spec.ddl,
         next=begin(topics.partitions),
     )
-    commit_note_alone(spark, spec.name, paths.data, note)
+    commit_note(spec.name, paths, note)
 
 
 def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:

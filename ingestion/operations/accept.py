@@ -10,8 +10,8 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
+from ingestion.note_commit import commit_note
 from ingestion.offsets import Offsets, Range
-from ingestion.operations.commit import commit_note
 from ingestion.position import refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings

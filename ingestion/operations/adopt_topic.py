@@ -9,7 +9,7 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
-from ingestion.operations.commit import commit_note
+from ingestion.note_commit import commit_note
 from ingestion.position import identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings

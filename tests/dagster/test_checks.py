@@ -17,7 +17,7 @@ from assets.checks import (
     quarantine_rate,
 )
 from assets.evidence import Evidence
-from assets.expectations import Outcome, outcome_of
+from assets.outcomes import Outcome, outcome_of
 from ingestion.ledger import LedgerRow
 from ingestion.offsets import Offsets, TopicPartition
 from ingestion.spec_parts import Expectation

@@ -70,12 +70,14 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
     )
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     given.pop("PYTHONDONTWRITEBYTECODE", None)
-    for _ in ("compiled", "measured"):
+    seconds = []
+    for _ in range(3):
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=ROOT, env=given, capture_output=True, check=True
         )
+        seconds.append(float(done.stdout))
 
-    assert float(done.stdout) < 3
+    assert min(seconds) < 3
 
 
 @pytest.mark.slow

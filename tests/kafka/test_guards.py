@@ -20,9 +20,9 @@ from ingestion.errors import (
     TopicRecreatedError,
     UnbalancedBatchError,
 )
+from ingestion.note_commit import commit_note
 from ingestion.offsets import Offsets
 from ingestion.operations.accept import accept
-from ingestion.operations.commit import commit_note
 from ingestion.recovery import read_position
 from ingestion.sinks.upsert import Upsert
 from tests.world import World, row
@@ -62,6 +62,7 @@ def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(world.topic, b'{"id": 1}', partition=0)
+    producer.flush(30)
     producer.abort_transaction(30)
     world.wait_for_end(2)
 

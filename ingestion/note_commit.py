@@ -1,7 +1,7 @@
 """A commit of ours that changes no row and needs no Spark, made under the stream's lock.
 
-It is for the operator's word only. A run commits from the JVM that holds the lock, so that the
-lock cannot outlive, or be outlived by, the hand that writes.
+It opens a table, and writes down a person's word. A batch commits from the JVM that holds the lock,
+so that the lock cannot outlive, or be outlived by, the hand that writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def commit_note(stream: str, paths: StreamPaths, note: Note) -> Commit:
     if commit is None or commit.note != note:
         raise CommitConflictError(
             stream,
-            f"the word of a person (seq {note.seq}) is not in the table's log.",
+            f"a commit without rows (seq {note.seq}) is not in the table's log as it was meant.",
             remedy="run the same command again",
         )
     return commit
