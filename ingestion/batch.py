@@ -15,13 +15,14 @@ from pyspark.sql import functions as F
 
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
-from ingestion.commits import Commit, CountedRange, Note, TableLog
+from ingestion.commits import Commit, TableLog
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.gaps import Gaps, find_gaps
 from ingestion.gate import GOOD, judge
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.notes import CountedRange, Note
 from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
 from ingestion.quarantine import quarantine

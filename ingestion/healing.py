@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
-from ingestion.commits import Commit, TableLog, app_id
+from ingestion.commits import Commit, TableLog
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.notes import app_id
 from ingestion.position import Position
 from ingestion.side_table import remove_beyond
 from ingestion.sinks.protocol import sink_class

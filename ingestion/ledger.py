@@ -17,8 +17,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from ingestion.books import imbalances
-from ingestion.commits import Commit, CountedRange, Kind, Note
-from ingestion.offsets import Offsets, Range
+from ingestion.commits import Commit
+from ingestion.notes import CountedRange, Kind, Note
+from ingestion.offsets import Offsets
 
 SCHEMA = pa.schema(
     [
@@ -162,28 +163,10 @@ def next_offsets(rows: Iterable[LedgerRow]) -> Offsets:
 def _record(row: LedgerRow) -> dict[str, Any]:
     return {
         **{name: getattr(row, name) for name in SCHEMA.names if name not in {"ranges", "counts"}},
-        "ranges": [
-            {
-                "topic": counted.range.topic,
-                "partition": counted.range.partition,
-                "start": counted.range.start,
-                "end": counted.range.end,
-                "records": counted.records,
-                "gaps": counted.gaps,
-            }
-            for counted in row.ranges
-        ],
+        "ranges": [counted.as_row() for counted in row.ranges],
         "counts": list(row.counts.items()),
     }
 
 
 def _row(raw: dict[str, Any]) -> LedgerRow:
-    ranges = tuple(
-        CountedRange(
-            range=Range(**{name: at[name] for name in ("topic", "partition", "start", "end")}),
-            records=at["records"],
-            gaps=at["gaps"],
-        )
-        for at in raw["ranges"]
-    )
-    return LedgerRow(**{**raw, "ranges": ranges})
+    return LedgerRow(**{**raw, "ranges": tuple(map(CountedRange.of_row, raw["ranges"]))})

@@ -10,11 +10,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ingestion.commits import Note
 from ingestion.errors import SchemaChangedError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.note_commit import commit_note
+from ingestion.notes import Note
 from ingestion.position import identity_of
 from ingestion.row_type import row_type
 from ingestion.spec import StreamSpec

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ingestion.commits import UNKNOWN, CountedRange, Identity, Kind, Note
 from ingestion.errors import ClusterChangedError, TopicRecreatedError
 from ingestion.kafka import Kafka, Topics
+from ingestion.notes import UNKNOWN, CountedRange, Identity, Kind, Note
 from ingestion.offsets import Offsets
 from ingestion.spec import StreamSpec
 

@@ -38,21 +38,11 @@ def drain(
     Raises:
         Exception: whatever ``each_batch`` raised, itself and not as Spark wraps it.
     """
-    raised: list[Exception] = []
-
-    def remembering(frame: DataFrame, batch_id: int) -> None:
-        try:
-            each_batch(frame, batch_id)
-        except Exception as error:  # noqa: BLE001 (it is raised again, whole, by the caller's thread)
-            raised.append(error)
-            # Short, because Spark matches the whole traceback against a pattern that overflows
-            # the JVM's stack on a long one.
-            raise _BatchFailedError(type(error).__name__) from None
-
+    batches = _Remembering(each_batch)
     spark = records.sparkSession
     try:
         query = (
-            records.writeStream.foreachBatch(remembering)
+            records.writeStream.foreachBatch(batches.run)
             .queryName(name)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
@@ -65,13 +55,31 @@ def drain(
         for each in spark.streams.active:
             if each.name == name:
                 each.stop()
-    if stop.is_set():
-        return  # The open batch was cut off, and whatever it raised is only that.
-    if raised:
-        raise raised[0]
-    failure: StreamingQueryException | None = query.exception()
-    if failure is not None:
+    failure = batches.raised or query.exception()
+    # A batch that was cut off raises, too, and that is only what was asked for.
+    if failure is not None and not stop.is_set():
         raise failure
+
+
+class _Remembering:
+    """Keeps what a batch raised, for the thread that can raise it to the caller."""
+
+    def __init__(self, each_batch: Callable[[DataFrame, int], None]) -> None:
+        self._each_batch = each_batch
+        self.raised: Exception | None = None
+
+    def run(self, frame: DataFrame, batch_id: int) -> None:
+        """Run one batch.
+
+        Raises:
+            _BatchFailedError: it failed. The error is short because Spark matches the whole
+                traceback against a pattern that overflows the JVM's stack on a long one.
+        """
+        try:
+            self._each_batch(frame, batch_id)
+        except Exception as error:  # noqa: BLE001 (it is raised again, whole, by the caller's thread)
+            self.raised = error
+            raise _BatchFailedError(type(error).__name__) from None
 
 
 class _BatchFailedError(Exception):

@@ -6,7 +6,7 @@ a table that is not the one we left is refused.
 
 from __future__ import annotations
 
-from ingestion.commits import UNKNOWN, Commit, Note, TableLog
+from ingestion.commits import Commit, TableLog
 from ingestion.errors import (
     ForeignTableError,
     TableReplacedError,
@@ -15,6 +15,7 @@ from ingestion.errors import (
 )
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow, next_offsets
+from ingestion.notes import UNKNOWN, Note
 from ingestion.position import Position
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ingestion.commits import UNKNOWN, Identity
 from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.healing import heal
 from ingestion.kafka import Kafka, Topics
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.notes import UNKNOWN, Identity
 from ingestion.offsets import Offsets, Range
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ingestion.books import COUNTS
-from ingestion.commits import CountedRange
 from ingestion.ledger import LedgerRow
+from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, TopicPartition
 from ingestion.report import RunReport
 
@@ -55,17 +55,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
 
 def ranges_document(ranges: Iterable[CountedRange]) -> list[dict[str, Any]]:
     """Return ranges as a list of objects."""
-    return [
-        {
-            "topic": counted.range.topic,
-            "partition": counted.range.partition,
-            "start": counted.range.start,
-            "end": counted.range.end,
-            "records": counted.records,
-            "gaps": counted.gaps,
-        }
-        for counted in ranges
-    ]
+    return [counted.as_row() for counted in ranges]
 
 
 def next_document(reached: Offsets) -> list[dict[str, Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ingestion.commits import CountedRange, TableLog
+from ingestion.commits import TableLog
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.note_commit import commit_note
+from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, Range
 from ingestion.position import refuse_another_topic
 from ingestion.recovery import read_position

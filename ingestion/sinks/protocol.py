@@ -9,8 +9,9 @@ from typing import Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.commits import Commit, Note
+from ingestion.commits import Commit
 from ingestion.lake import StreamPaths
+from ingestion.notes import Note
 from ingestion.sinks import MODES
 from ingestion.spec import StreamSpec
 

@@ -15,28 +15,17 @@ from operator import and_
 from typing import Any
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit, Note, TableLog
-from ingestion.errors import KeyInTwoPartitionsError
+from ingestion.commits import Commit, TableLog
 from ingestion.fence import commit_note_alone, fenced
-from ingestion.latest import (
-    COORDINATES,
-    incomparable,
-    is_newer,
-    latest_per_key,
-    place,
-    quoted,
-)
+from ingestion.keys import examine_keys, told_incomparable, two_partitions
+from ingestion.latest import is_newer, latest_per_key, place, quoted
+from ingestion.notes import Note
 from ingestion.sinks.protocol import Good, Target, Written
 from ingestion.tombstones import latest_deletes, remember_deletes
 
-# A literal range of these lets MERGE skip files. Timestamps are left out: their way through
-# Python's time zones and back is not exact, and a wrong range inserts duplicates.
-_PRUNABLE = {"tinyint", "smallint", "int", "bigint", "date", "string"}
 _LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
 _BROADCAST_BYTES = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
@@ -66,13 +55,10 @@ class Upsert:
             KeyInTwoPartitionsError: two records of one key cannot be ordered.
         """
         if self._good.count:
-            keys = self._examine_keys()
-            self._winner_count = keys["winners"]
-            self._key_ranges = {
-                name: (keys[f"min {name}"], keys[f"max {name}"])
-                for name in self._keys
-                if f"min {name}" in keys
-            }
+            facts = examine_keys(self._good.records, self._keys)
+            if facts.split is not None and not self._order:
+                raise two_partitions(self._target.spec.name, facts.split)
+            self._winner_count, self._key_ranges = facts.distinct, facts.ranges
             self._winners = self._choose_winners()
         if self._good.deletes:
             remember_deletes(self._target, self._winners.where("_delete"))
@@ -94,11 +80,8 @@ class Upsert:
         is_copy = self._winner_count == self._good.count and self._dead is None
         spark.conf.set(_MATERIALIZE, "none" if is_copy else "auto")
         try:
-            with fenced(spark, name, note):
+            with told_incomparable(name), fenced(spark, name, note):
                 self._merge()
-        except (PySparkException, Py4JJavaError) as error:
-            self._refuse_if_incomparable(error)
-            raise
         finally:
             spark.conf.unset(_MATERIALIZE)
 
@@ -124,29 +107,6 @@ class Upsert:
         if left_alone:
             counts |= {"stale": left_alone, "derived": left_alone}
         return Written(counts=counts, rows_expected=rows_expected)
-
-    def _examine_keys(self) -> dict[str, Any]:
-        """Count distinct keys, find their ranges, and refuse a key that nothing can order."""
-        at = F.struct(*COORDINATES)
-        per_key = self._good.records.groupBy(*map(quoted, self._keys)).agg(
-            F.min(at).alias("_first"), F.max(at).alias("_last")
-        )
-        types = dict(per_key.dtypes)
-        prunable = [name for name in self._keys if types[name] in _PRUNABLE]
-        is_split = F.struct("_first._topic", "_first._partition") != F.struct(
-            "_last._topic", "_last._partition"
-        )
-        key = F.struct(*map(quoted, self._keys)).alias("key")
-        evidence = F.struct(key, F.col("_first").alias("one"), F.col("_last").alias("other"))
-        row = per_key.agg(
-            F.count(F.lit(1)).alias("winners"),
-            F.first(F.when(is_split, evidence), ignorenulls=True).alias("split"),
-            *(F.min(quoted(name)).alias(f"min {name}") for name in prunable),
-            *(F.max(quoted(name)).alias(f"max {name}") for name in prunable),
-        ).collect()[0]
-        if row["split"] is not None and not self._order:
-            raise _two_partitions(self._target.spec.name, row["split"].asDict(recursive=True))
-        return row.asDict()
 
     def _choose_winners(self) -> DataFrame:
         records = self._good.records
@@ -230,11 +190,6 @@ class Upsert:
         reader = self._target.spark.read.format("delta").option("versionAsOf", version)
         return reader.load(str(self._target.paths.data))
 
-    def _refuse_if_incomparable(self, error: Exception) -> None:
-        evidence = incomparable(str(error))
-        if evidence is not None:
-            raise _two_partitions(self._target.spec.name, evidence) from None
-
 
 def _merged(commit: Commit) -> dict[str, int]:
     """Take what MERGE itself counted; a commit of the note alone counted nothing."""
@@ -244,21 +199,6 @@ def _merged(commit: Commit) -> dict[str, int]:
         "updated": of.get("numTargetRowsUpdated", 0),
         "deleted": of.get("numTargetRowsDeleted", 0),
     }
-
-
-def _two_partitions(stream: str, evidence: Mapping[str, Any]) -> KeyInTwoPartitionsError:
-    one, other = (
-        f"{at['_topic']}-{at['_partition']} offset {at['_offset']}"
-        for at in (evidence["one"], evidence["other"])
-    )
-    key = ", ".join(f"{name}={value}" for name, value in evidence["key"].items())
-    return KeyInTwoPartitionsError(
-        stream,
-        f"key ({key}) came from {one} and from {other}, and offsets of two partitions cannot say "
-        "which record is newer; nothing of this batch was written.",
-        remedy=f"declare `sequence_by: [column]` in {stream}.yaml, a column that grows with each "
-        "change of a row, or make the producer partition by key",
-    )
 
 
 SINK = Upsert

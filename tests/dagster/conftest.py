@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.commits import CountedRange
 from ingestion.declarations import Declared
 from ingestion.errors import InvalidSpecError
 from ingestion.ledger import LedgerRow
+from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.report import RunReport
 from ingestion.spec import StreamSpec

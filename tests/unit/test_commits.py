@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from ingestion.commits import CountedRange, Identity, Note, TableLog, app_id
+from ingestion.commits import TableLog
+from ingestion.notes import CountedRange, Identity, Note, app_id
 from ingestion.offsets import Offsets, Range, TopicPartition
 
 NOTE = Note(

@@ -6,8 +6,8 @@ import datetime as dt
 from dataclasses import replace
 from pathlib import Path
 
-from ingestion.commits import CountedRange
 from ingestion.ledger import Ledger, LedgerRow, next_offsets
+from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, Range, TopicPartition
 
 

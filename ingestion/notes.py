@@ -1,0 +1,150 @@
+"""What a commit of ours says of itself: why it exists, and how far it read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ingestion.offsets import Offsets, Range
+
+Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema"]
+
+NOTE_VERSION = 1
+
+
+def app_id(stream: str) -> str:
+    """Return the application id under which a stream's commits are fenced."""
+    return f"oncelake:{stream}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What a stream's offsets and order mean; when it changes, a new epoch must begin.
+
+    Attributes:
+        cluster_id: Kafka's own id of the cluster.
+        topic_ids: KIP-516 id of each topic.
+        keys: Columns that identify a row.
+        order: Columns of ``sequence_by``.
+    """
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    keys: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+UNKNOWN = Identity(cluster_id="", topic_ids={}, keys=(), order=())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountedRange:
+    """A range, and what the batch found in it.
+
+    Attributes:
+        range: The offsets covered.
+        records: Records read in it.
+        gaps: Offsets in it that hold no record.
+    """
+
+    range: Range
+    records: int
+    gaps: int
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> CountedRange:
+        """Read what ``as_row`` wrote."""
+        place = {name: row[name] for name in ("topic", "partition", "start", "end")}
+        return cls(range=Range(**place), records=row["records"], gaps=row["gaps"])
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the fields by the names that ledger, metadata and ``--json`` use."""
+        return {
+            "topic": self.range.topic,
+            "partition": self.range.partition,
+            "start": self.range.start,
+            "end": self.range.end,
+            "records": self.records,
+            "gaps": self.gaps,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What a commit of ours says of itself, in ``userMetadata``.
+
+    Attributes:
+        kind: Why the commit exists.
+        seq: Number of the batch in the table.
+        run_id: The run that made it.
+        epoch: Life of the stream's identity.
+        identity: That identity.
+        columns: The declared columns, as the user wrote them.
+        ranges: What was read, one range a partition.
+        next: Next offset of every partition after this commit.
+        counts: The counts known before the commit.
+        reason: A person's word, where one was needed.
+        accepts: Seqs whose red verdict this commit accepts.
+    """
+
+    kind: Kind
+    seq: int
+    run_id: str
+    epoch: int
+    identity: Identity
+    columns: str
+    next: Offsets
+    ranges: tuple[CountedRange, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    reason: str | None = None
+    accepts: tuple[int, ...] = ()
+
+    def to_json(self) -> str:
+        """Write the note as ``userMetadata`` holds it."""
+        return json.dumps(
+            {
+                "oncelake": NOTE_VERSION,
+                "kind": self.kind,
+                "seq": self.seq,
+                "run_id": self.run_id,
+                "epoch": self.epoch,
+                "identity": {**asdict(self.identity), "topic_ids": dict(self.identity.topic_ids)},
+                "columns": self.columns,
+                "ranges": [counted.as_row() for counted in self.ranges],
+                "next": json.loads(self.next.to_json()),
+                "counts": dict(self.counts),
+                "reason": self.reason,
+                "accepts": list(self.accepts),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Note | None:
+        """Read a note; ``None`` for a commit that is not ours."""
+        try:
+            raw = json.loads(text or "")
+        except ValueError:
+            return None
+        if not isinstance(raw, dict) or raw.get("oncelake") != NOTE_VERSION:
+            return None
+        identity = raw["identity"]
+        return cls(
+            kind=raw["kind"],
+            seq=raw["seq"],
+            run_id=raw["run_id"],
+            epoch=raw["epoch"],
+            identity=Identity(
+                cluster_id=identity["cluster_id"],
+                topic_ids=identity["topic_ids"],
+                keys=tuple(identity["keys"]),
+                order=tuple(identity["order"]),
+            ),
+            columns=raw["columns"],
+            ranges=tuple(map(CountedRange.of_row, raw["ranges"])),
+            next=Offsets.from_json(json.dumps(raw["next"])),
+            counts=raw["counts"],
+            reason=raw["reason"],
+            accepts=tuple(raw["accepts"]),
+        )
