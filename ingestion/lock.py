@@ -13,17 +13,21 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from ingestion.errors import StreamLockedError
 from ingestion.lake import StreamPaths
+
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +69,7 @@ def held_by_jvm(
         raise _locked(stream, paths)
     try:
         channel = jvm.java.io.RandomAccessFile(str(paths.lock), "rw").getChannel()
-        lock = channel.tryLock()
+        lock = _tried(channel.tryLock)
         if lock is None:
             channel.close()
             raise _locked(stream, paths)
@@ -91,10 +95,8 @@ def held_by_python(stream: str, paths: StreamPaths, holder: Holder) -> Iterator[
     """
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
     with paths.lock.open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise _locked(stream, paths) from None
+        if not _tried(lambda: _lock_now(file)):
+            raise _locked(stream, paths)
         _write_holder(paths.holder, holder)
         yield
 
@@ -107,11 +109,26 @@ def holder_of(paths: StreamPaths) -> Holder | None:
     if not paths.lock.exists():
         return None
     with paths.lock.open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return _read_holder(paths.holder)
-    return None
+        return None if _lock_now(file) else _read_holder(paths.holder)
+
+
+def _lock_now(file: IO[str]) -> bool:
+    """Take the kernel lock if it is free; it goes when the file is closed."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _tried(attempt: Callable[[], Any]) -> Any:
+    """Try a few times: who asks for the holder takes the lock himself, for less than a moment."""
+    for _ in range(_ATTEMPTS - 1):
+        got = attempt()
+        if got:
+            return got
+        time.sleep(_PAUSE_SECONDS)
+    return attempt()
 
 
 def _locked(stream: str, paths: StreamPaths) -> StreamLockedError:

@@ -75,7 +75,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
 
 
 def _kill_at_random(world: World, dice: random.Random) -> str:
-    """Start a run, and kill its process group some seconds after it took the lock."""
+    """Start a run, and kill its process group some seconds after it took the stream."""
     world.paths.holder.unlink(missing_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "ingestion", "run", world.topic],
@@ -90,7 +90,7 @@ def _kill_at_random(world: World, dice: random.Random) -> str:
         assert time.monotonic() < deadline, "the run never took its lock"
         time.sleep(0.05)
     try:
-        process.wait(dice.uniform(0, 12))
+        process.wait(dice.uniform(3, 20))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
