@@ -27,6 +27,7 @@ from ingestion.opening import open_table, refuse_other_columns
 from ingestion.position import Position
 from ingestion.query import drain
 from ingestion.report import RunReport
+from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
 from ingestion.source import read_stream
 from ingestion.spark_errors import told_apart
@@ -89,6 +90,7 @@ class Run:
 
     def _start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
         """Find the start under the JVM's lock; on the first run, make the table first."""
+        refuse_bad_condition(spark, self.spec)
         start = find_start(self.spec, paths, kafka)
         if start is None:
             open_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.errors import KeyInTwoPartitionsError
+from ingestion.errors import InvalidSpecError, KeyInTwoPartitionsError
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -125,6 +125,32 @@ def test_tombstones_without_an_order_are_quarantined_or_ignored_as_declared(worl
     assert world.rows() == [row(1, "a", at=1)]
     assert [bad["reason"] for bad in world.quarantined()] == ["tombstone_without_order"]
     assert [batch.counts["ignored"] for batch in world.ledger] == [0, 1]
+
+
+def test_kafkas_timestamp_is_an_order_for_tombstones_too(world: World) -> None:
+    """Sequenced by ``_timestamp``, a null value has its place and deletes."""
+    world.declare(sequence_by=["_timestamp"])
+    world.send(row(1, "a"), row(2, "b"))
+    world.send(None, partition=1, id=1)
+
+    world.run()
+
+    assert world.rows() == [row(2, "b")]
+    assert world.ledger[0].balanced
+
+
+@pytest.mark.parametrize("condition", ["nosuch = 1", "name =", "id + 1"])
+def test_a_condition_that_spark_does_not_understand_is_refused(
+    world: World, condition: str
+) -> None:
+    """A wrong ``apply_as_deletes`` is an error of the declaration, before anything is read."""
+    world.declare(apply_as_deletes=condition)
+    world.send(row(1, "a"))
+
+    with pytest.raises(InvalidSpecError, match="apply_as_deletes"):
+        world.run()
+
+    assert not world.log.exists
 
 
 def test_bad_records_are_kept_raw_with_their_reason(world: World) -> None:
