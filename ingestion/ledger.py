@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from ingestion.books import imbalances
+from ingestion.books import COUNTS, imbalances
 from ingestion.commits import Commit
 from ingestion.notes import CountedRange, Kind, Note
 from ingestion.offsets import Offsets
@@ -82,7 +82,12 @@ class LedgerRow:
         counts: Mapping[str, int],
         problems: Sequence[str] = (),
     ) -> LedgerRow:
-        """Project a commit of ours; it balances when nothing was found wrong with it."""
+        """Project a commit of ours; it balances when nothing was found wrong with it.
+
+        Every count of the books is there by its name, those of 0 too. Winners are no disposition,
+        so they stay in the commit.
+        """
+        told = {name: count for name, count in counts.items() if name != "winners"}
         return cls(
             table_id=table_id,
             seq=note.seq,
@@ -92,7 +97,7 @@ class LedgerRow:
             run_id=note.run_id,
             delta_version=commit.version,
             ranges=note.ranges,
-            counts=counts,
+            counts={**dict.fromkeys(COUNTS, 0), **told},
             balanced=not problems,
             accepted=note.reason,
             problems=tuple(problems),

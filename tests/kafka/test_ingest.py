@@ -73,7 +73,6 @@ def test_a_late_older_record_is_stale(world: World) -> None:
     assert {n: c for n, c in world.ledger[1].counts.items() if c} == {
         "offsets": 2,
         "read": 2,
-        "winners": 2,
         "updated": 1,
         "stale": 1,
     }
