@@ -9,14 +9,14 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test unit lint format bench lock clean
+.PHONY: help setup demo ui test unit kills lint format bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
 
-demo: setup ## Load a year of flights into a lake through the embedded Kafka, and prove it
+demo: setup ## Load a quarter of flights through the embedded Kafka into a lake, and prove it
 	@$(bin)/python -m ingestion.local.demo
 
 ui: export DAGSTER_HOME := $(CURDIR)
@@ -29,6 +29,9 @@ test: lint ## Check everything: lint, then every test
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"
+
+kills: setup ## Kill a run at ten random moments, and prove that nothing is lost or doubled
+	@RANDOM_KILLS=10 $(bin)/pytest tests/crash -k random
 
 lint: setup ## Check format, style, types and the import law
 	@$(bin)/ruff format --check
