@@ -14,30 +14,40 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from assets.checks import check_results
+from assets.evidence import gather
 from bench.cpu import cpu_seconds
-from ingestion.declarations import load_stream
+from ingestion.declarations import Declared, load_stream
 from ingestion.run import Run
 from ingestion.session import spark_config, start_session
 from ingestion.settings import Settings, load_settings
 from ingestion.spec import StreamSpec
+from resources.spark import SparkResource
 
 STREAM = Path(__file__).parent / "flights.yaml"
 
 
 def oncelake(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
-    """Our run: books, ledger and audit included."""
+    """Our run: books, ledger and audit included, and the checks that Dagster shows."""
     spark = start_session(settings)
+    declared = Declared(name=spec.name, path=STREAM, spec=spec, error=None)
+    resource = cast("SparkResource", SimpleNamespace(spark_session=spark))
 
     def load() -> int:
         report = Run(spec=spec, settings=settings, spark=lambda: spark, run_id="bench").execute()
         if not report.is_balanced or report.lag:
             raise SystemExit(f"not a result: {report}")
+        if not all(
+            check.passed for check in check_results(gather(declared, settings, resource, report))
+        ):
+            raise SystemExit(f"a check failed: {report}")
         return report.row_count
 
     return load
