@@ -1,7 +1,8 @@
 """How a Spark statement becomes a commit of ours: fenced by ``txn``, explained by its note.
 
-MERGE, UPDATE and DELETE take both from the session's configuration only, which later statements
-of the same session would inherit, and be skipped in silence; so it is set around one statement.
+An append takes both as options of its own. MERGE, UPDATE and DELETE take them from the session's
+configuration only, which later statements of the same session would inherit, and be skipped in
+silence; so it is set around one statement.
 """
 
 from __future__ import annotations
@@ -36,13 +37,12 @@ def fenced(spark: SparkSession, stream: str, note: Note) -> Iterator[None]:
 
 def commit_note_alone(spark: SparkSession, stream: str, path: Path, note: Note) -> None:
     """Commit a note that changes no row: offsets move, and nothing else does."""
-    with fenced(spark, stream, note):
-        nothing = spark.read.format("delta").load(str(path)).where(F.lit(False))
-        (
-            nothing.write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id(stream))
-            .option("txnVersion", note.seq)
-            .option("userMetadata", note.to_json())
-            .save(str(path))
-        )
+    nothing = spark.read.format("delta").load(str(path)).where(F.lit(False))
+    (
+        nothing.write.format("delta")
+        .mode("append")
+        .option("txnAppId", app_id(stream))
+        .option("txnVersion", note.seq)
+        .option("userMetadata", note.to_json())
+        .save(str(path))
+    )

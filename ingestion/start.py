@@ -57,7 +57,7 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     topics = refuse_another_topic(spec, kafka, position.identity)
     recovered = heal(spec, paths, position)
     refuse_red(spec.name, Ledger(paths.ledger).rows_of(position.table_id))
-    starting = starting_offsets(spec, position, kafka, topics)
+    starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
     return Start(
@@ -67,22 +67,30 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
             next=position.next.with_new(starting),
         ),
         starting=starting,
-        ends=kafka.stable_end(topics.partitions),
+        ends=ends,
         recovered=recovered,
     )
 
 
-def starting_offsets(spec: StreamSpec, position: Position, kafka: Kafka, topics: Topics) -> Offsets:
+def begin_offsets(position: Position, topics: Topics) -> Offsets:
     """Return the offset to begin at, of every partition that the topics have now.
 
     A partition that the table does not know was added since, and begins at 0.
+    """
+    return Offsets({at: position.next.get(at, 0) for at in topics.partitions})
+
+
+def offsets_to_read(
+    spec: StreamSpec, position: Position, kafka: Kafka, topics: Topics
+) -> tuple[Offsets, Offsets]:
+    """Return where to begin, and the last stable offset, of every partition there is now.
 
     Raises:
         OffsetsExpiredError: Kafka no longer has the records to begin with; names the lost range
             of each partition.
         TopicTruncatedError: a partition ends before the offset to begin at.
     """
-    begin = Offsets({at: position.next.get(at, 0) for at in topics.partitions})
+    begin = begin_offsets(position, topics)
     lost = lost_ranges(begin, kafka.earliest(topics.partitions))
     if lost:
         raise OffsetsExpiredError(
@@ -101,7 +109,7 @@ def starting_offsets(spec: StreamSpec, position: Position, kafka: Kafka, topics:
                 "has lost records that the table holds.",
                 remedy=f"oncelake adopt-topic {spec.name}, to read on from the topic as it is now",
             )
-    return begin
+    return begin, ends
 
 
 def lost_ranges(begin: Offsets, earliest: Offsets) -> tuple[Range, ...]:

@@ -24,7 +24,7 @@ from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
-from ingestion.start import starting_offsets
+from ingestion.start import offsets_to_read
 
 _MOST_SECONDS = 10.0
 
@@ -145,4 +145,4 @@ def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None
         return
     topics = refuse_another_topic(spec, kafka, at.identity)
     found.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
-    starting_offsets(spec, at, kafka, topics)
+    offsets_to_read(spec, at, kafka, topics)

@@ -12,12 +12,12 @@ from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.note_commit import commit_note
 from ingestion.notes import CountedRange
-from ingestion.offsets import Offsets, Range
+from ingestion.offsets import Range
 from ingestion.position import refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
-from ingestion.start import lost_ranges
+from ingestion.start import begin_offsets, lost_ranges
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:
@@ -43,8 +43,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         ledger = Ledger(paths.ledger)
         red = [row for row in ledger.rows_of(position.table_id) if row.is_red]
         topics = refuse_another_topic(spec, kafka, position.identity)
-        begin = Offsets({at: position.next.get(at, 0) for at in topics.partitions})
-        lost = lost_ranges(begin, kafka.earliest(topics.partitions))
+        lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
         if not (red or lost or _restored(spec.name, paths)):
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red or restored; nothing to accept"

@@ -30,12 +30,18 @@ from tests.world import World, row
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
-    """Markers and aborted records are gaps, asked again of a second client; no row is theirs."""
+def transactional(world: World) -> Producer:
+    """A producer whose records count only when it commits."""
     producer = Producer(
         {"bootstrap.servers": world.settings.bootstrap_servers(), "transactional.id": world.topic}
     )
     producer.init_transactions(30)
+    return producer
+
+
+def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
+    """Markers and aborted records are gaps, asked again of a second client; no row is theirs."""
+    producer = transactional(world)
     for number in range(6):
         producer.begin_transaction()
         producer.produce(world.topic, b'{"id": %d}' % number, partition=0)
@@ -56,10 +62,7 @@ def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
 
 def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
     """A tail without a single record is read to its end, and not read again."""
-    producer = Producer(
-        {"bootstrap.servers": world.settings.bootstrap_servers(), "transactional.id": world.topic}
-    )
-    producer.init_transactions(30)
+    producer = transactional(world)
     producer.begin_transaction()
     producer.produce(world.topic, b'{"id": 1}', partition=0)
     producer.flush(30)
@@ -76,10 +79,7 @@ def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
 def test_gaps_that_nobody_asked_about_are_marked(world: World) -> None:
     """With ``gaps: never`` the books balance, and say that the gaps are unproven."""
     world.declare(gaps="never")
-    producer = Producer(
-        {"bootstrap.servers": world.settings.bootstrap_servers(), "transactional.id": world.topic}
-    )
-    producer.init_transactions(30)
+    producer = transactional(world)
     producer.begin_transaction()
     producer.produce(world.topic, b'{"id": 1}', partition=0)
     producer.commit_transaction(30)
