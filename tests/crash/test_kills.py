@@ -30,7 +30,7 @@ RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "2"))
 SEED = int(os.environ.get("SEED", "20130101"))
 
 CELLS = (
-    Cell(place=At.TABLE_CREATED, way="kill_group", follow_up="plain", seed=1),
+    Cell(place=At.TABLE_CREATED, way="kill_jvm", follow_up="plain", seed=1),
     Cell(place=At.QUARANTINED, way="kill_group", follow_up="smaller_batches", seed=2),
     Cell(place=At.PREPARED, way="kill_python", follow_up="new_records", seed=3),
     Cell(place=At.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
