@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import product
+from itertools import cycle, product
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from ingestion.session import start_session
 from ingestion.settings import Settings
 from tests.crash.fates import WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
-from tests.crash.victim import ROOT
+from tests.crash.victim import NTH_RENAME, ROOT
 from tests.quick_jvm import quick_jvm
 from tests.world import World
 
@@ -50,6 +50,14 @@ def cells(seed: int) -> list[Cell]:
     random.Random(seed).shuffle(every)
     # Real kills first: whoever stops early should have those.
     return sorted(every, key=lambda cell: cell.way not in KILLS)
+
+
+def renames(seed: int, *, up_to: int = 40) -> list[Cell]:
+    """Return a trial for each rename that a run may make: of a checkpoint's file, or a commit's."""
+    return [
+        Cell(place=f"rename {nth}", way=NTH_RENAME, follow_up=follow_up, seed=seed * 10_000 + nth)
+        for nth, follow_up in zip(range(1, up_to + 1), cycle(FOLLOW_UPS), strict=False)
+    ]
 
 
 def engine_version() -> str:
