@@ -59,15 +59,20 @@ class Traffic:
         self._dice = random.Random(self.seed)
         self._weights = list(accumulate(1 / (rank + 1) for rank in range(KEYS)))
         self._clock = 0
+        self._id = f"traffic-{uuid.uuid4().hex[:8]}"
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Take a new producer, which aborts what the last one left open; for after a failure."""
         self._producer = Producer(
             {
                 "bootstrap.servers": self.settings.bootstrap_servers(),
-                "transactional.id": f"traffic-{uuid.uuid4().hex[:8]}",
+                "transactional.id": self._id,
                 "linger.ms": 5,
                 "log_level": 0,
             }
         )
-        self._producer.init_transactions(30)
+        self._producer.init_transactions(60)
 
     def send(self, records: int, *, at_once: int = 25) -> None:
         """Send so many records in transactions of ``at_once``, some of which are aborted."""
