@@ -75,7 +75,7 @@ class Stage:
         self.traffic = Traffic(
             settings=self.settings, topic=STREAM, partitions=PARTITIONS, seed=self.seed
         )
-        # Before the daemon: two processes that make Dagster's tables at once get in each other's way.
+        # Before the daemon: two processes that make the tables of Dagster at once fail.
         subprocess.run(
             [sys.executable, *_WORDS], cwd=ROOT, env=self._environment(), check=True, timeout=120
         )
