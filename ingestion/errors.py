@@ -22,6 +22,7 @@
     │       └── CommitConflictError      our seq is in the table with other ranges
     └── TransientError               the same command may succeed later
         ├── StreamLockedError        another run holds the stream (exit 4)
+        ├── TableBusyError           somebody else's commits kept getting in first (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
 
 A message names the stream, what was expected, what was found, and what to do next.
@@ -140,6 +141,12 @@ class StreamLockedError(TransientError):
     """Another run holds the stream."""
 
     exit_code = 4
+
+
+class TableBusyError(TransientError):
+    """Somebody else kept changing the table while a batch was being written."""
+
+    exit_code = 5
 
 
 class DependencyError(TransientError):
