@@ -11,7 +11,7 @@ from random import Random
 
 from ingestion.ledger import next_offsets
 from ingestion.offsets import Offsets
-from tests.model.cluster import Partition, Record
+from tests.model.cluster import TOPIC, Partition, Record
 from tests.model.lake import Table
 from tests.model.process import Process
 from tests.model.world import World
@@ -260,9 +260,14 @@ def _at(world: World, what: str, process: Process, act: Callable[[Process], None
 
 
 def _ledger_tells_the_offsets(world: World, table: Table) -> bool:
-    """Tell whether the ledger could stand in for the newest commit; it has no row of seq 0."""
+    """Tell whether the ledger could stand in for the newest commit.
+
+    It has no row of seq 0, and no topic ids: what only the commits know must not be at stake.
+    """
     note = next((each.note for each in reversed(table.commits) if each.note), None)
     if note is None or len(world.ledger) < note.seq or len(table.commits) < 3:
+        return False
+    if note.identity.topic_ids.get(TOPIC) != world.cluster.topic_id:
         return False
     rows = (world.ledger["table", seq] for seq in range(1, note.seq + 1))
     return {at: to for at, to in next_offsets(rows).items() if to} == {

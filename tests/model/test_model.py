@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -27,6 +28,7 @@ from tests.model.world import World
 
 DRAWN_AS_WEIGHED = [rule for rule, weight in RULES for _ in range(weight)]
 DICE = st.randoms(use_true_random=False)
+SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "2000"))
 # The hardest mutation is found within a fifth of these.
 ENOUGH = 5_000
 
@@ -80,9 +82,9 @@ def test_seeded_schedules_hold() -> None:
     """The schedules that ``python -m tests.model`` draws hold, and every kind of fault occurs."""
     faults: Counter[str] = Counter()
 
-    found = [explore(seed, faults)[1] for seed in range(2_000)]
+    found = next(filter(None, (explore(seed, faults)[1] for seed in range(SCHEDULES))), None)
 
-    assert [each for each in found if each] == []
+    assert found is None
     assert set(faults) >= {
         "accept",
         "adopt",

@@ -23,6 +23,8 @@ from tests.model.oracle import Oracle, expect
 from tests.model.process import CallFailedError, Crash, Process
 from tests.model.world import World
 
+# A topic made again, then a red batch, then a loss: more cannot have come together.
+ENOUGH_WORDS = 4
 _TRANSIENT = (StreamLockedError, DependencyError, CallFailedError, Crash)
 
 
@@ -86,12 +88,13 @@ def settle(world: World, oracle: Oracle) -> None:
     world.armed.clear()
     for part in world.cluster.partitions:
         part.open_from = None
-    runs = 0
+    runs = words = 0
     while True:
         outcome = _alone(world, oracle, world.start_run())
         if isinstance(outcome, RefusedError):
             _decide(world, oracle, outcome)
-            runs = 0
+            runs, words = 0, words + 1
+            expect(words <= ENOUGH_WORDS, "a person was asked {} times: {}", words, outcome)
             continue
         runs += 1
         expect(isinstance(outcome, RunReport), "a run without faults ended by {!r}", outcome)
