@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.model.oracle import Oracle, ViolationError
-from tests.model.rules import RULES, Rule
+from tests.model.process_rules import Rule
+from tests.model.rules import RULES
 from tests.model.verdict import judge, settle
 from tests.model.world import World
 

@@ -68,6 +68,7 @@ class Oracle:
         if note is None:
             expect(rows == table.states[max(0, commit.version - 1)], "somebody changed rows")
             return
+        expect(TOPIC in note.identity.topic_ids, "seq {} does not say its topic", note.seq)
         expect(note.seq == self.seq + 1, "seq {} follows seq {}", note.seq, self.seq)
         self.seq = note.seq
         self.notes[note.seq] = note

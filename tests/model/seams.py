@@ -26,14 +26,12 @@ from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.lock import Holder
 from ingestion.notes import Note
 from ingestion.offsets import Offsets
-from tests.model import query, sink
+from tests.model import frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, Paths, Table
 from tests.model.process import is_dead, step
 
 if TYPE_CHECKING:
     from tests.model.world import World
-
-E = ingestion
 
 
 @contextmanager
@@ -53,7 +51,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     person = {**outside, "Ledger": ModelLedger, "commit_note": commit_note, "held_by_python": held}
     return (
         (
-            E.run,
+            ingestion.run,
             {
                 **outside,
                 "TableLog": ModelLog,
@@ -68,13 +66,13 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            E.opening,
+            ingestion.opening,
             {"_create": create_table, "refuse_other_columns": nothing, "commit_note": commit_note},
         ),
-        (E.recovery, {"TableLog": ModelLog, "Ledger": ModelLedger}),
-        (E.start, {"Ledger": ModelLedger}),
+        (ingestion.recovery, {"TableLog": ModelLog, "Ledger": ModelLedger}),
+        (ingestion.start, {"Ledger": ModelLedger}),
         (
-            E.healing,
+            ingestion.healing,
             {
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
@@ -84,23 +82,26 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            E.batch,
+            ingestion.batch,
             {
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
-                "judge": query.judge,
+                "judge": frames.judge,
                 "row_type": nothing,
-                "materialised": query.materialised,
-                "count_records": query.count_records,
-                "_good": query.good,
+                "materialised": frames.materialised,
+                "count_records": frames.count_records,
+                "_good": frames.good,
                 "quarantine": sink.quarantine,
                 "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
-        (E.gaps, {"_holes_between": query.holes_between}),
-        (E.operations.accept, {**person, "TableLog": ModelLog, "Holder": SimpleNamespace(me=_me)}),
-        (E.operations.adopt_topic, {**person, "Holder": SimpleNamespace(me=_me)}),
+        (ingestion.gaps, {"_holes_between": frames.holes_between}),
+        (
+            ingestion.operations.accept,
+            {**person, "TableLog": ModelLog, "Holder": SimpleNamespace(me=_me)},
+        ),
+        (ingestion.operations.adopt_topic, {**person, "Holder": SimpleNamespace(me=_me)}),
     )
 
 
@@ -123,9 +124,8 @@ def held(_stream: str, paths: Any, holder: Holder) -> Iterator[None]:
             world.lock = None
 
 
-def open_generation(_folder: object, table_at: Offsets) -> tuple[query.Checkpoint, str | None]:
+def open_generation(world: World, table_at: Offsets) -> tuple[query.Checkpoint, str | None]:
     """Begin a generation of the checkpoint at the table's offsets."""
-    world: World = _folder.world  # type: ignore[attr-defined]
     return query.Checkpoint(world, table_at), None
 
 

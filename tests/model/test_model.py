@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 from tests.model.explore import apply_laws, explore
 from tests.model.mutations import MUTATIONS, Mutation
 from tests.model.oracle import Oracle
-from tests.model.rules import RULES, Rule
+from tests.model.process_rules import Rule
+from tests.model.rules import RULES
 from tests.model.seams import simulated
 from tests.model.verdict import settle
 from tests.model.world import World

@@ -6,7 +6,6 @@ A refusal is right only where a person's word is needed; and when faults stop, t
 from __future__ import annotations
 
 from ingestion.errors import (
-    CommitConflictError,
     DependencyError,
     InvalidSpecError,
     OffsetsExpiredError,
@@ -38,7 +37,9 @@ def judge(world: World, oracle: Oracle, process: Process) -> None:
     if isinstance(outcome, RunReport):
         expect(not outcome.is_balanced or outcome.seq <= oracle.seq, "a report of a seq to come")
     elif isinstance(outcome, BaseException) and not isinstance(outcome, _TRANSIENT):
-        is_due = _is_due(world, oracle, outcome)
+        # A zombie, and who works beside one, decides by what has changed since: it may stop.
+        stops = isinstance(outcome, RefusedError) and bool(world.zombies)
+        is_due = stops or _is_due(world, oracle, outcome)
         expect(is_due, "{} ended by {!r}", process.name, outcome)
 
 
@@ -50,20 +51,18 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
         case TopicRecreatedError() | TopicTruncatedError():
             return world.cluster.topic_id not in topic_ids
         case OffsetsExpiredError():
-            return "zombie" in world.taken or bool(_lost(world, oracle))
+            return bool(_lost(world, oracle))
         case UnbalancedBatchError():
             return bool(world.spoiled.keys() - oracle.accepted)
         case RecordsMissedError():
             return "record skipped" in world.taken
-        case CommitConflictError():
-            return "zombie" in world.taken
         case InvalidSpecError():
-            return process_is_a_person(error)
+            return _answers_a_person(error)
         case _:
             return False
 
 
-def process_is_a_person(error: InvalidSpecError) -> bool:
+def _answers_a_person(error: InvalidSpecError) -> bool:
     """Tell the answer to a person who decides what needs no decision."""
     return "nothing to a" in str(error) or "no table yet" in str(error)
 
@@ -85,6 +84,7 @@ def settle(world: World, oracle: Oracle) -> None:
     for process in world.processes:
         process.kill()
     world.sweep()
+    world.zombies.clear()
     world.armed.clear()
     for part in world.cluster.partitions:
         part.open_from = None

@@ -34,6 +34,7 @@ class World:
         has_lease: Whether the lock can be lost by a process that goes on, as a lease can and the
             kernel's lock cannot.
         checkpoint: Where Spark's own log says that the last query stood.
+        zombies: Processes that have lost the lock without knowing.
         armed: Faults of Spark that the next process to come by takes.
         taken: Every fault that has happened, by kind, for the statistics.
         spoiled: Seqs whose batch a fault has spoiled, with the key whose winner was dropped, or
@@ -45,7 +46,6 @@ class World:
         self.cluster = Cluster(partitions)
         self.paths = Paths()
         self.paths.world = self.paths.checkpoints = self
-        self.world = self
         self.lock: str | None = None
         self.has_lease = has_lease
         self.clock_ms = 0
@@ -56,6 +56,7 @@ class World:
         self.armed: set[str] = set()
         self.taken: dict[str, int] = {}
         self.spoiled: dict[int, int | None] = {}
+        self.zombies: set[str] = set()
         self.started = 0
 
     def now_ms(self) -> int:
