@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -63,13 +62,9 @@ def copied_project() -> Iterator[Path]:
         yield copy
 
 
-def check_baseline(copy: Path, tests: Iterable[str]) -> Result | None:
-    """Run tests on the copy as it is; return the first that does not pass."""
-    for test in tests:
-        result = _pytest(copy, test)
-        if result.verdict != "survived":
-            return result
-    return None
+def check_baseline(copy: Path, tests: Iterable[str]) -> Result:
+    """Run tests on the copy as it is, in one go: they must all pass, and so it ``survived``."""
+    return _pytest(copy, *tests)
 
 
 def try_mutant(mutant: Mutant, copy: Path) -> Result:
@@ -96,28 +91,24 @@ def _verdict(mutant: Mutant, copy: Path, files: Iterable[str]) -> Result:
     if imported.returncode:
         last = imported.stderr.strip().splitlines()[-1]
         return Result(verdict="broken", by="import", evidence=last, seconds=0)
-    for test in mutant.tests:
-        result = _pytest(copy, test)
-        if result.verdict != "survived":
-            return result
-    return Result(verdict="survived", by="", evidence="", seconds=0)
+    return _pytest(copy, *mutant.tests)
 
 
-def _pytest(copy: Path, test: str) -> Result:
+def _pytest(copy: Path, *tests: str) -> Result:
     report = copy / "report.xml"
     report.unlink(missing_ok=True)
     options = ("-x", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
     try:
-        done = _python(copy, "-m", "pytest", *options, *shlex.split(test))
+        done = _python(copy, "-m", "pytest", *options, *tests)
     except subprocess.TimeoutExpired:
         said = f"not done after {TIMEOUT_SECONDS} s"
-        return Result(verdict="broken", by=test, evidence=said, seconds=0)
+        return Result(verdict="broken", by="pytest", evidence=said, seconds=0)
     if done.returncode == 0:
-        return Result(verdict="survived", by=test, evidence="", seconds=0)
-    return _failure(test, report, done.stdout)
+        return Result(verdict="survived", by="", evidence="", seconds=0)
+    return _failure(report, done.stdout)
 
 
-def _failure(test: str, report: Path, said: str) -> Result:
+def _failure(report: Path, said: str) -> Result:
     """Read which test failed, and whether it judged the code or could not run it."""
     for case in ET.parse(report).iter("testcase") if report.exists() else ():
         for kind in ("failure", "error"):
@@ -128,7 +119,7 @@ def _failure(test: str, report: Path, said: str) -> Result:
                 is_broken = kind == "error" or _BROKEN.match(_type_of(first)) is not None
                 verdict = "broken" if is_broken else "killed"
                 return Result(verdict=verdict, by=case.get("name", ""), evidence=first, seconds=0)
-    return Result(verdict="broken", by=test, evidence=said.strip()[-200:], seconds=0)
+    return Result(verdict="broken", by="pytest", evidence=said.strip()[-200:], seconds=0)
 
 
 def _type_of(message: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-MODEL = "tests/model/test_model.py -k seeded"
+MODEL = "tests/model/test_model.py::test_seeded_schedules_hold"
 _HERE = Path(__file__).parent
 
 
@@ -43,7 +43,7 @@ class Mutant:
         kind: Class of planted bug, 1 to 10.
         edits: What is wrong.
         why: What it would do.
-        tests: What must notice, as arguments of pytest.
+        tests: What must notice, files, or single tests.
     """
 
     name: str
