@@ -8,6 +8,7 @@ from dataclasses import replace
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.notes import app_id
@@ -32,6 +33,7 @@ def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[Ledg
     # A word that was given counts, also when the crash came before it was written beside the batch.
     taken = [replace(row, accepted=accepted.get(row.seq)) for row in known if row.is_red]
     ledger.put(*missing, *(row for row in taken if row.accepted is not None))
+    reached(At.LEDGER_HEALED)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
     return tuple(sorted(missing, key=lambda row: row.seq))
