@@ -26,26 +26,29 @@ def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[Ledg
         run could know is marked: ``derived`` counts the records whose disposition was inferred.
     """
     ledger = Ledger(paths.ledger)
-    known = {row.seq for row in ledger.rows_of(position.table_id)}
-    unknown = _unknown(spec, paths, known)
+    known = ledger.rows_of(position.table_id)
+    unknown = _unknown(spec, paths, set(range(1, position.seq + 1)) - {row.seq for row in known})
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
-    ledger.put(*missing)
+    # A word that was given counts, also when the crash came before it was written beside the batch.
+    taken = [replace(row, accepted=accepted.get(row.seq)) for row in known if row.is_red]
+    ledger.put(*missing, *(row for row in taken if row.accepted is not None))
     reached(At.LEDGER_HEALED)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
     return tuple(sorted(missing, key=lambda row: row.seq))
 
 
-def _unknown(spec: StreamSpec, paths: StreamPaths, known: set[int]) -> list[Commit]:
-    """Walk our commits back to the newest that the ledger knows; seq 0 opened the table."""
-    found = []
-    for commit in TableLog(paths.data).newest_first():
+def _unknown(spec: StreamSpec, paths: StreamPaths, missing: set[int]) -> list[Commit]:
+    """Walk our commits back to the oldest that the ledger misses; seq 0 opened the table."""
+    found: list[Commit] = []
+    for commit in TableLog(paths.data).newest_first() if missing else ():
         if commit.note is None or app_id(spec.name) not in commit.txns:
             continue
-        if commit.note.seq in known or commit.note.seq == 0:
+        if commit.note.seq in missing:
+            found.append(commit)
+        if commit.note.seq <= min(missing):
             break
-        found.append(commit)
     return found
 
 

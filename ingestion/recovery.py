@@ -51,7 +51,9 @@ def read_position(
     if not even_if_restored:
         _refuse_restored(stream, ours, others)
     if ours is None or ours.note is None:
-        mine = tuple(row for row in remembered if row.table_id == table_id)
+        # By seq: the order of commits by the writer's clock is not that of the batches.
+        by_seq = sorted(remembered, key=lambda row: row.seq)
+        mine = tuple(row for row in by_seq if row.table_id == table_id)
         return _from_memory(table_id, seq, mine, log)
     return _from_commit(table_id, ours.note)
 

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 from ingestion.commits import TableLog
 from ingestion.errors import InvalidSpecError
+from ingestion.healing import heal
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.note_commit import commit_note
-from ingestion.notes import CountedRange
+from ingestion.notes import UNKNOWN, CountedRange
 from ingestion.offsets import Range
-from ingestion.position import refuse_another_topic
+from ingestion.position import identity_of, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -41,9 +42,13 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         position = read_position(spec.name, paths, even_if_restored=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
+        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
+        heal(spec, paths, position)
         ledger = Ledger(paths.ledger)
         red = [row for row in ledger.rows_of(position.table_id) if row.is_red]
         topics = refuse_another_topic(spec, kafka, position.identity)
+        if position.identity == UNKNOWN:
+            position = replace(position, identity=identity_of(spec, topics))
         lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
         if not (red or lost or _restored(spec.name, paths)):
             raise InvalidSpecError(

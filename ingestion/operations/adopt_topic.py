@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingestion.errors import InvalidSpecError
+from ingestion.healing import heal
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
@@ -34,6 +35,8 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         position = read_position(spec.name, paths)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
+        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
+        heal(spec, paths, position)
         topics = kafka.topics(spec.name, spec.subscribed)
         identity = replace(
             position.identity,
