@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import count
 
+from ingestion.alteration import altered_before
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
+from ingestion.errors import DamagedTableError
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.notes import app_id
@@ -17,33 +20,51 @@ from ingestion.sinks.protocol import sink_class
 from ingestion.spec import StreamSpec
 
 
-def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[LedgerRow, ...]:
+def heal(
+    spec: StreamSpec, paths: StreamPaths, position: Position, known: Collection[LedgerRow]
+) -> tuple[LedgerRow, ...]:
     """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
+
+    Args:
+        spec: The declared stream.
+        paths: Its tables.
+        position: Where the table stands.
+        known: The ledger's rows of this table.
 
     Returns:
         The rows that were missing, by seq. Their counts come from the commits; what only the lost
         run could know is marked: ``derived`` counts the records whose disposition was inferred.
     """
-    ledger = Ledger(paths.ledger)
-    known = {row.seq for row in ledger.rows_of(position.table_id)}
-    unknown = _unknown(spec, paths, known)
+    unknown = _unknown(spec, paths, {row.seq for row in known})
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
-    ledger.put(*missing)
+    Ledger(paths.ledger).put(*missing)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
     return tuple(sorted(missing, key=lambda row: row.seq))
 
 
 def _unknown(spec: StreamSpec, paths: StreamPaths, known: set[int]) -> list[Commit]:
-    """Walk our commits back to the newest that the ledger knows; seq 0 opened the table."""
+    """Walk our commits back to the newest that the ledger knows, or as far as the log reaches.
+
+    Seq 0 opened the table, and is no batch. A ledger that has a hole is walked back behind it.
+    """
+    first = min(known, default=0)
+    oldest = next(seq for seq in count(first or 1) if seq not in known)
     found = []
-    for commit in TableLog(paths.data).newest_first():
+    log = TableLog(paths.data)
+    for version in log.versions():
+        try:
+            commit = log.read(version)
+        except DamagedTableError:
+            # Readers begin at a checkpoint behind it, or the start would have been refused.
+            break
         if commit.note is None or app_id(spec.name) not in commit.txns:
             continue
-        if commit.note.seq in known or commit.note.seq == 0:
+        if commit.note.seq < oldest or commit.note.seq == 0:
             break
-        found.append(commit)
+        if commit.note.seq not in known:
+            found.append(commit)
     return found
 
 
@@ -61,6 +82,9 @@ def _row(
     written = sink_class(spec.mode).recount(commit)
     counts = {**note.counts, **written.counts}
     held = rows_of_seq(paths.data, note.seq, version=commit.version)
-    problems = imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected)
+    problems = (
+        *imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected),
+        *altered_before(spec.name, TableLog(paths.data), commit),
+    )
     row = LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)
     return replace(row, accepted=accepted.get(note.seq))

@@ -9,17 +9,20 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
+from ingestion.memory import recall
 from ingestion.note_commit import commit_note
 from ingestion.position import identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+from ingestion.storage import told_by_volume
 
 
 def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
     """Begin a new epoch: read the topics as they are now, from their start, into the same table.
 
-    Rows of the earlier epoch stay, and lose against any record of the new one.
+    Rows of the earlier epoch stay, and lose against any record of the new one. So it also helps
+    where nothing remembers what was read: whatever the topic still holds is read again.
 
     Returns:
         The ledger row of this decision.
@@ -29,8 +32,11 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         RefusedError: the table is not the one that the ledger remembers.
     """
     paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
-    with held_by_python(spec.name, paths, Holder.me(run_id)):
-        position = read_position(spec.name, paths)
+    with (
+        told_by_volume(spec.name, settings.lake),
+        held_by_python(spec.name, paths, Holder.me(run_id)),
+    ):
+        position = read_position(spec.name, paths, recall(paths), even_if_forgotten=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
         topics = kafka.topics(spec.name, spec.subscribed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,7 +51,7 @@ def commit(path: Path, stream: str, seq: int) -> None:
         pa.table({"id": [seq]}),
         mode="append",
         commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": NOTE.to_json()},
+            custom_metadata={"userMetadata": replace(NOTE, seq=seq).to_json()},
             app_transactions=[Transaction(app_id(stream), seq)],
         ),
     )
@@ -70,7 +71,7 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
     newest, others = log.since_our_newest("a")
 
     assert found is not None
-    assert (found.version, found.note, found.txns) == (3, NOTE, {"oncelake:a": 2})
+    assert (found.version, found.note, found.txns) == (3, replace(NOTE, seq=2), {"oncelake:a": 2})
     assert log.find("a", 1, after=0) is None
     assert log.find("a", 5) is None
     assert newest == found
