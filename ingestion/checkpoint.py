@@ -24,7 +24,7 @@ class Checkpoint:
     """One generation of a stream's Spark checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Take the generation's folder, which Spark makes."""
+        """Take the generation's folder, which Spark fills."""
         self.path = path
 
     def planned(self, batch_id: int) -> tuple[Range, ...]:
@@ -121,7 +121,10 @@ def open_generation(
     found = _disagreement(Checkpoint(folder / str(last)), table_at) if generations else none
     for generation in generations:
         shutil.rmtree(folder / str(generation), ignore_errors=True)
-    return Checkpoint(folder / str(last + 1)), found
+    fresh = Checkpoint(folder / str(last + 1))
+    # Hadoop, whose task it could be, keeps to itself why it could not.
+    fresh.path.mkdir(parents=True)
+    return fresh, found
 
 
 def _disagreement(last: Checkpoint, table_at: Offsets) -> str | None:

@@ -75,7 +75,7 @@ class Run:
         with (
             told_apart(self.spec.name),
             told_as_damaged_file(paths),
-            told_by_volume(self.spec.name, self.settings.lake, self.settings.state),
+            told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
             return self._execute(paths, Kafka(self.settings))
 

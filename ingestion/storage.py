@@ -75,14 +75,23 @@ def _code(error: BaseException) -> int | None:
 
 
 def _place(error: BaseException, folders: Iterable[Path]) -> Path:
-    """Return the folder that the failure is about: what it names, or the fullest of ``folders``."""
+    """Return the folder that the failure is about: the one it names, or the one in that state.
+
+    The JVM's texts name many paths, and not always the one that failed.
+    """
     named = getattr(error, "filename", None)
     if isinstance(named, str | bytes):
         return _existing(Path(os.fsdecode(named)))
     ours = [_existing(each) for each in folders]
-    mentioned = (_existing(Path(match)) for match in _PATH.findall(str(error)))
-    under = (at for at in mentioned if any(at.is_relative_to(each) for each in ours))
-    return next(under, None) or min(ours, key=lambda at: (_is_writable(at), _free(at)))
+    mentioned = [_existing(Path(match)) for match in _PATH.findall(str(error))]
+    under = [at for at in mentioned if any(at.is_relative_to(each) for each in ours)]
+    exhausted = [at for at in ours if _is_exhausted(at)]
+    return min(exhausted or under[:1] or ours, key=lambda at: (_is_writable(at), _free(at)))
+
+
+def _is_exhausted(folder: Path) -> bool:
+    usage = shutil.disk_usage(folder)
+    return not _is_writable(folder) or usage.free * 100 < usage.total
 
 
 def _existing(path: Path) -> Path:

@@ -43,7 +43,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         raise InvalidSpecError(f"{spec.name}: say why, in --reason; it is kept in the ledger")
     paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
     with (
-        told_by_volume(spec.name, settings.lake),
+        told_by_volume(spec.name, *paths.written),
         held_by_python(spec.name, paths, Holder.me(run_id)),
     ):
         memory = recall(paths)

@@ -33,7 +33,7 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
     """
     paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
     with (
-        told_by_volume(spec.name, settings.lake),
+        told_by_volume(spec.name, *paths.written),
         held_by_python(spec.name, paths, Holder.me(run_id)),
     ):
         position = read_position(spec.name, paths, recall(paths), even_if_forgotten=True)

@@ -22,7 +22,7 @@ def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
     """
     paths = StreamPaths.of(stream, settings)
     with (
-        told_by_volume(stream, settings.lake),
+        told_by_volume(stream, *paths.written),
         held_by_python(stream, paths, Holder.me(run_id)),
     ):
         # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops

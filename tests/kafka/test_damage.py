@@ -87,7 +87,11 @@ def copied(ingested: World, tmp_path: Path) -> World:
     """The stream, with a lake of the test's own."""
     shutil.copytree(ingested.settings.lake, tmp_path / "lake")
     places = {"lake": tmp_path / "lake", "state": tmp_path / "state"}
-    return replace(ingested, settings=ingested.settings.model_copy(update=places))
+    return replace(
+        ingested,
+        settings=ingested.settings.model_copy(update=places),
+        declared=dict(ingested.declared),
+    )
 
 
 def run(world: World) -> RunReport:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,8 @@ from tests.volumes import Volume, mounted
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("place", ["lake", "data", "quarantine", "ledger", "state"])
@@ -23,16 +29,16 @@ def test_a_full_or_read_only_volume_is_named_and_healed(world: World, place: str
         world.run()
         world.send(row(2, "b"), row(1, "c"), b"more bad")
 
-        volume.fill()
-        full = _refused(world)
-        volume.make_space()
         volume.read_only()
         closed = _refused(world)
         volume.writable()
+        # The next run would make room by dropping it.
+        shutil.rmtree(world.paths.checkpoints)
+        volume.fill()
+        full = _refused(world)
+        volume.make_space()
         report = world.run()
 
-        # A commit whose ledger row found no room is made good, and the read-only ledger was then
-        # asked for that row.
         assert re.search(rf"No space left on device: {_named(volume)}", full)
         assert re.search(rf"Read-only file system: {_named(volume)}", closed)
         for message in (full, closed):
@@ -42,6 +48,28 @@ def test_a_full_or_read_only_volume_is_named_and_healed(world: World, place: str
         assert [each["value"] for each in world.quarantined()] == [b"bad", b"more bad"]
         assert [(each.seq, each.balanced) for each in world.ledger] == [(1, True), (2, True)]
         assert world.run().batches == ()
+
+
+def test_a_full_scratch_volume_is_named(world: World) -> None:
+    """Where Spark itself finds no room to start, the run says so and exits 5."""
+    world.send(row(1, "a"))
+    world.write_declaration()
+    with mounted(world.settings.state, options="size=1m") as volume:
+        volume.fill()
+        ran = subprocess.run(
+            [sys.executable, "-m", "ingestion", "run", world.topic],
+            cwd=ROOT,
+            env=world.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    assert ran.returncode == 5, ran.stderr
+    said = " ".join(ran.stderr.split())
+    assert "No space left on device" in said
+    assert f"oncelake run {world.topic}" in said
 
 
 def _refused(world: World) -> str:

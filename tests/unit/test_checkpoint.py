@@ -55,7 +55,7 @@ def test_each_run_begins_a_new_generation(tmp_path: Path) -> None:
     fresh, found = open_generation(tmp_path, TABLE)
 
     assert (fresh.path.name, found) == ("4", None)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [fresh.path]
 
 
 def test_the_first_run_begins_the_first_generation(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_whatever_happened_to_a_file_is_told(tmp_path: Path, file: str, damage: 
 
     fresh, found = open_generation(tmp_path, TABLE)
 
-    assert (fresh.path.name, list(tmp_path.iterdir())) == ("2", [])
+    assert (fresh.path.name, list(tmp_path.iterdir())) == ("2", [fresh.path])
     assert found in {f"{file} is empty", f"{file} is not as it was written"}
 
 

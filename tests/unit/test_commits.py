@@ -11,6 +11,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from ingestion.commits import TableLog
+from ingestion.errors import DamagedTableError
 from ingestion.notes import CountedRange, Identity, Note, app_id
 from ingestion.offsets import Offsets, Range, TopicPartition
 
@@ -77,6 +78,30 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
     assert newest == found
     assert [each.version for each in others] == [4]
     assert (log.last_seq("a"), log.last_seq("b"), log.last_seq("c")) == (2, 5, None)
+
+
+def test_a_flipped_digit_in_a_note_is_no_other_offset(tmp_path: Path) -> None:
+    """A commit without Hadoop's checksums is guarded by that of its note."""
+    table = tmp_path / "t"
+    commit(table, "t", 1)
+    file = table / "_delta_log" / f"{0:020d}.json"
+    text = file.read_text()
+    assert '\\"0\\": 12' in text
+    file.write_text(text.replace('\\"0\\": 12', '\\"0\\": 13'))
+
+    with pytest.raises(DamagedTableError, match="does not match its own checksum"):
+        TableLog(table).since_our_newest("t")
+
+
+def test_a_fence_and_a_note_that_disagree_are_no_commit_of_ours(tmp_path: Path) -> None:
+    """The seq that fences a commit is the seq that its note speaks of."""
+    table = tmp_path / "t"
+    commit(table, "t", 1)
+    file = table / "_delta_log" / f"{0:020d}.json"
+    file.write_text(file.read_text().replace('"version":1', '"version":2'))
+
+    with pytest.raises(DamagedTableError, match="fenced as seq 2, and its note says 1"):
+        TableLog(table).since_our_newest("t")
 
 
 def test_files_beside_the_log_are_no_versions(tmp_path: Path) -> None:

@@ -72,3 +72,15 @@ def test_the_volume_that_failed_is_named(tmp_path: Path, how: str) -> None:
 
     assert f": {failing} (holds {failing}" in str(told.value)
     assert f": {failing} (holds {failing}" in str(also.value)
+
+
+def test_a_path_that_is_only_mentioned_is_not_blamed(tmp_path: Path) -> None:
+    """Spark's text names whatever the plan read; the volume that is really full is the one."""
+    lake, table = tmp_path, tmp_path / "orders"
+    with mounted(table, options="size=1m") as volume:
+        volume.fill()
+
+        with pytest.raises(StorageError) as told, told_by_volume("orders", lake, table):
+            raise PySparkException(f"reading {lake}/other/x.parquet: No space left on device")
+
+    assert f": {table} (holds {table}; 0 of 1,048,576 bytes are free)" in str(told.value)
