@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingestion.errors import UnfitStorageError
+from ingestion.lake import StreamPaths
 from ingestion.storage import is_the_volumes_fault
 
 
-def refuse_unfit(stream: str, lock: Path) -> None:
+def refuse_unfit(stream: str, paths: StreamPaths) -> None:
     """Try, beside a stream's lock, what its commits and its lock will need.
 
     It takes a millisecond, so every run does it: a lake can be moved, and a mount be changed.
@@ -25,16 +26,20 @@ def refuse_unfit(stream: str, lock: Path) -> None:
     Raises:
         UnfitStorageError: the file system does not give it; says what.
     """
+    lock = paths.lock
     probe, linked = (lock.with_name(f"{lock.name}.{kind}") for kind in ("probe", "linked"))
+    # A lease stands in for the lock where the settings say so.
+    trials = (_creates_once, _links_once, *([] if paths.lease else [_locks_once]))
     _remove(probe, linked)
     try:
-        for trial in (_creates_once, _links_once, _locks_once):
+        for trial in trials:
             problem = _tried(trial, probe, linked)
             if problem:
                 raise UnfitStorageError(
                     stream,
                     f"the file system of {lock.parent} {problem}.",
-                    remedy="put ONCELAKE_LAKE on a local disk (ext4, xfs, btrfs or the like)",
+                    remedy="put ONCELAKE_LAKE on a local disk (ext4, xfs, btrfs or the like)"
+                    + ("; or set ONCELAKE_LOCK=lease" if trial is _locks_once else ""),
                 )
     finally:
         _remove(probe, linked)

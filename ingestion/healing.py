@@ -11,6 +11,7 @@ from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
 from ingestion.errors import DamagedTableError
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.notes import app_id
@@ -39,6 +40,7 @@ def heal(
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     Ledger(paths.ledger).put(*missing)
+    reached(At.LEDGER_HEALED)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
     return tuple(sorted(missing, key=lambda row: row.seq))

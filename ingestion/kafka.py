@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka_security import librdkafka_options, redact
+from ingestion.kafka_client import client_options, unreachable
 from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
 
@@ -59,12 +59,7 @@ class Kafka:
         self._settings = settings
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
-        self._options: dict[str, Any] = {
-            "bootstrap.servers": self.address,
-            "log_level": 0,
-            "error_cb": lambda error: None,
-            **librdkafka_options(settings),
-        }
+        self._options = client_options(settings)
         self._admin = AdminClient(self._options)
 
     def topics(self, stream: str, names: Iterable[str]) -> Topics:
@@ -85,7 +80,7 @@ class Kafka:
                 described[name] = answer.result(self._timeout)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._unreachable(error) from error
+                    raise unreachable(self._settings, error) from error
                 raise TopicMissingError(
                     stream,
                     f"topic {name!r} does not exist at {self.address}.",
@@ -156,7 +151,7 @@ class Kafka:
             raise DependencyError(f"Kafka at {self.address} sent nothing for {self._timeout:g} s")
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise self._unreachable(KafkaException(error))
+            raise unreachable(self._settings, KafkaException(error))
         return cast("int", message.offset()), error is None
 
     def _offsets(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
@@ -177,12 +172,4 @@ class Kafka:
         try:
             return asked.result(self._timeout)
         except (KafkaException, TimeoutError) as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> DependencyError:
-        said = redact(str(error), self._settings)
-        return DependencyError(
-            f"Kafka at {self.address} does not answer within {self._timeout:g} s"
-            + (f": {said}. " if said else ". ")
-            + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
-        )
+            raise unreachable(self._settings, error) from error

@@ -21,6 +21,7 @@ from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
 from ingestion.fitness import refuse_unfit
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow
 from ingestion.lock import Holder, held_by_jvm, held_by_python
@@ -81,8 +82,10 @@ class Run:
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)
+        reached(At.BEFORE_LOCK)
         with held_by_python(self.spec.name, paths, me):
-            refuse_unfit(self.spec.name, paths.lock)
+            reached(At.LOOKING)
+            refuse_unfit(self.spec.name, paths)
             look = find_start(self.spec, paths, kafka)
             if look and not look.lag and look.position.columns == self.spec.ddl:
                 return self._report(
@@ -90,9 +93,12 @@ class Run:
                 )
         spark = self.spark()
         with held_by_jvm(spark, self.spec.name, paths, me):
+            reached(At.LOCK_HELD)
             start = self._start(spark, paths, kafka)
+            reached(At.TABLE_READ)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
+            reached(At.GENERATION_OPENED)
             notices = (*(look.notices if look else ()), *start.notices, *notices)
             writer = BatchWriter(
                 self.spec, paths, kafka, position=start.position, run_id=self.run_id
@@ -124,6 +130,7 @@ class Run:
             if row is not None:
                 batches.append(row)
                 self.on_batch(row, writer.position.next.lag_to(start.ends))
+                reached(At.BATCH_DONE)
                 if row.is_red:
                     raise _RedBatchError
 
@@ -148,6 +155,7 @@ class Run:
         notices: tuple[str, ...] = (),
     ) -> RunReport:
         log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
+        reached(At.REPORTED)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,

@@ -58,7 +58,7 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     position = read_position(spec.name, paths, memory)
     if position is None:
         return None
-    _refuse_changed_identity(spec, position.identity)
+    refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
     mine = memory.rows_of(position.table_id)
     refuse_damaged_side_tables(paths)
@@ -131,7 +131,12 @@ def lost_ranges(begin: Offsets, earliest: Offsets) -> tuple[Range, ...]:
     )
 
 
-def _refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
+def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
+    """Make sure that keys and order are those that the table was written with.
+
+    Raises:
+        IdentityChangedError: they are not.
+    """
     if known == UNKNOWN or (known.keys, known.order) == (spec.keys, spec.sequence_by):
         return
     raise IdentityChangedError(

@@ -9,6 +9,7 @@ from ingestion.alteration import altered_since
 from ingestion.archive import put_away
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
@@ -67,6 +68,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         )
         put_away(paths, gone.values())
         commit = commit_note(spec.name, paths, note)
+        reached(At.DECIDED)
         row = LedgerRow.of(
             note, commit, position.table_id, counts=counts, problems=_problems(lost, gone)
         )
