@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import TimeoutExpired
@@ -10,7 +11,14 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from ingestion.damage import damaged
 from ingestion.errors import DependencyError
+from ingestion.lake import StreamPaths
+
+_DAMAGE = re.compile(
+    r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
+    r"|DELTA_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS|DELTA_TRUNCATED_TRANSACTION_LOG"
+)
 
 _LAST_BREATH_SECONDS = 2.0
 
@@ -50,6 +58,31 @@ def _jvm_is_gone() -> bool:
     except TimeoutExpired:
         return False
     return True
+
+
+@contextmanager
+def told_as_damaged_file(paths: StreamPaths) -> Iterator[None]:
+    """Translate what Spark says of a table's file that it cannot read as it was written.
+
+    Raises:
+        DamagedTableError: names the table, and the file in Spark's own words.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        said = next((line.strip() for line in text.splitlines() if _DAMAGE.search(line)), None)
+        table = next(
+            (
+                each
+                for each in (paths.data, paths.quarantine, paths.tombstones)
+                if f"{each}/" in text
+            ),
+            None,
+        )
+        if said is None or table is None:
+            raise
+        raise damaged(table, f"Spark says: {said[:300]}") from error
 
 
 def _kafkas_word(text: str) -> str | None:

@@ -8,11 +8,13 @@ from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTru
 from ingestion.healing import heal
 from ingestion.kafka import Kafka, Topics
 from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.ledger import LedgerRow
+from ingestion.memory import recall, told
 from ingestion.notes import UNKNOWN, Identity
 from ingestion.offsets import Offsets, Range
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
+from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
 
 
@@ -25,12 +27,14 @@ class Start:
         starting: Where to begin in the partitions that the topics have now.
         ends: How far they can be read now: their last stable offsets.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
+        notices: What was mended, for people.
     """
 
     position: Position
     starting: Offsets
     ends: Offsets
     recovered: tuple[LedgerRow, ...]
+    notices: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -50,13 +54,17 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
         RefusedError: table, topic, cluster or declaration is not what it was, an earlier batch
             is red, or records that were never read are gone.
     """
-    position = read_position(spec.name, paths)
+    memory = recall(paths)
+    position = read_position(spec.name, paths, memory)
     if position is None:
         return None
     refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    recovered = heal(spec, paths, position)
-    refuse_red(spec.name, Ledger(paths.ledger).rows_of(position.table_id))
+    mine = memory.rows_of(position.table_id)
+    refuse_damaged_side_tables(paths)
+    healed = heal(spec, paths, position, mine)
+    refuse_red(spec.name, healed.rows)
+    refuse_forgotten(spec.name, paths, healed.rows)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
@@ -68,7 +76,8 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
         ),
         starting=starting,
         ends=ends,
-        recovered=recovered,
+        recovered=healed.recovered,
+        notices=told(memory, healed.recovered),
     )
 
 

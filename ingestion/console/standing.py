@@ -13,16 +13,18 @@ from ingestion.commits import TableLog
 from ingestion.console.documents import next_document
 from ingestion.console.exits import first_of
 from ingestion.console.failure import Failure
+from ingestion.damage import told_as_damage
 from ingestion.declarations import Declared
-from ingestion.errors import DependencyError, IngestionError
+from ingestion.errors import DamagedTableError, DependencyError, IngestionError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger
 from ingestion.lock import Holder, holder_of
+from ingestion.memory import remembered
 from ingestion.offsets import Offsets
 from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings
+from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
 from ingestion.start import offsets_to_read
 
@@ -125,14 +127,28 @@ class Surveyor:
 
 
 def _read_table(found: Standing, paths: StreamPaths) -> None:
-    log, rows = TableLog(paths.data), Ledger(paths.ledger).rows()
+    log, memory = TableLog(paths.data), remembered(paths)
     found.exists = log.exists
-    found.red = tuple(row.seq for row in rows if row.is_red)
-    if found.exists:
-        found.delta_version, found.row_count = log.versions()[0], log.row_count()
-    found.position = read_position(found.stream, paths)
+    found.red = tuple(row.seq for row in memory.rows if row.is_red)
+    try:
+        found.position = read_position(found.stream, paths, memory)
+    finally:
+        if found.exists:
+            found.delta_version, found.row_count = _size(log)
     if found.position is not None:
-        refuse_red(found.stream, tuple(r for r in rows if r.table_id == found.position.table_id))
+        rows = memory.rows_of(found.position.table_id)
+        refuse_damaged_side_tables(paths)
+        refuse_red(found.stream, rows)
+        refuse_forgotten(found.stream, paths, rows)
+
+
+def _size(log: TableLog) -> tuple[int | None, int | None]:
+    """Return version and rows of a table, as far as they can be told of a damaged one."""
+    try:
+        with told_as_damage(log.path):
+            return max(log.versions(), default=None), log.row_count()
+    except DamagedTableError:
+        return None, None
 
 
 def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None:
