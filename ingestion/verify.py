@@ -10,7 +10,7 @@ longer be seen, or is not understood, is said, and never taken for right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 
@@ -27,7 +27,7 @@ from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory
-from ingestion.proof.record import SYSTEM_COLUMNS, Change
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Record
 from ingestion.proof.recount import miscounts
 from ingestion.proof.rows import RowsProof
 from ingestion.proof.sight import identity_in, look_around
@@ -101,7 +101,7 @@ class _Proof:
             quarantined=self._quarantined,
             differences=tuple(self._evidence.kept),
             difference_count=dict(self._evidence.counts),
-            limits=(*horizon.limits(batches), *self._limits),
+            limits=(*horizon.limits(), *self._limits),
             obstacles=obstacles,
         )
 
@@ -133,18 +133,21 @@ class _Proof:
     def _prove_the_dispositions(
         self, batches: Sequence[Batch], fold: Fold, horizon: Horizon, in_ledger: set[int]
     ) -> None:
-        done, total = 0, sum(p.span for batch in batches for p in horizon.seen_of(batch))
+        total = sum(part.span for batch in batches for part in horizon.seen_of(batch))
         with TopicReader.opened(self._settings, partitions=len(horizon.begin)) as topic:
             for batch in (batch for batch in batches if batch.kind == "ingest"):
-                stretches = horizon.seen_of(batch)
-                recount = fold.batch(batch, topic.read(stretches))
+                records = topic.read(horizon.seen_of(batch))
+                recount = fold.batch(batch, self._counted(records, total))
                 self._evidence.add(recount.clashes)
                 if batch.seq in in_ledger and horizon.can_recount(batch):
                     self._evidence.add(miscounts(batch, recount))
                     self._recounted += 1
-                self._records += recount.read
-                done += sum(part.span for part in stretches)
-                self._tell("reading the topic", done, total)
+
+    def _counted(self, chunks: Iterable[list[Record]], total: int) -> Iterator[list[Record]]:
+        for records in chunks:
+            yield records
+            self._records += len(records)
+            self._tell("reading the topic", self._records, total)
 
     def _prove_the_quarantine(self, fold: Fold, horizon: Horizon, *, last: int) -> None:
         self._quarantined = len(fold.bad)

@@ -67,9 +67,8 @@ class Verdict:
             return f"{about}: DISPROVED: {self.total:,} differences: {parts}"
         if self.obstacles:
             return f"{about}: not proven: {'; '.join(self.obstacles)}"
-        return (
-            f"{about}: proven: {self.records:,} records in {self.batches:,} batches, "
-            f"{self.rows:,} rows, {self.quarantined:,} in quarantine"
+        return f"{about}: proven: " + " · ".join(
+            f"{name} {getattr(self, name):,}" for name in _COUNTS
         )
 
     def document(self) -> dict[str, Any]:

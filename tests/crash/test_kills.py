@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.local.compare import differences, table_rows
-from ingestion.local.fold import fold
-from ingestion.local.topic import records
+from ingestion.verify import verify
 from tests.crash.driver import POINTS
 from tests.world import World, row
 
@@ -66,9 +64,8 @@ def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
 
     report = world.run()
 
-    expected = fold(records(world.settings, [world.topic]), world.spec)
-    found = table_rows(world.paths.data, world.spec)
-    assert differences(expected, world.spec, found) == (), f"seed {SEED}, killed at {reached}"
+    verdict = verify(world.spec, world.settings)
+    assert verdict.holds, f"seed {SEED}, killed at {reached}: {verdict.differences}"
     assert all(batch.balanced for batch in world.ledger)
     assert [batch.seq for batch in world.ledger] == list(range(1, report.seq + 1))
     assert report.lag == 0
