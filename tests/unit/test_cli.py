@@ -16,7 +16,7 @@ __all__ = ["home"]
 
 COMMANDS = (
     *("run", "status", "ledger", "verify", "validate", "schema", "accept"),
-    *("adopt-topic", "reset"),
+    *("adopt-topic", "reset", "unlock"),
     *("kafka up", "kafka down", "kafka status"),
 )
 
