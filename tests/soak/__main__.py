@@ -19,12 +19,12 @@ from typing import Any
 
 import dagster as dg
 import psutil
-from ingestion.verify import verify
 from rich.console import Console
 
 from assets.sensors import lag_of
 from ingestion.errors import IngestionError
 from ingestion.lock import holder_of
+from ingestion.verify import verify
 from tests.crash.matrix import engine_version
 from tests.crash.victim import ROOT
 from tests.soak.nemesis import Nemesis
