@@ -158,6 +158,30 @@ def test_a_tombstone_without_order_is_bad_or_ignored(
     assert (len(told.rows), len(told.bad), told.recounts[0].ignored) == (1, bad, ignored)
 
 
+def test_a_tombstone_may_be_meant_for_quarantine() -> None:
+    """Where the stream says so, a null value deletes nothing, though it could be placed."""
+    spec = declared(sequence_by=[], tombstones="quarantine")
+
+    told = Folded([record(0, {"id": 1}), record(1, None, key=b"1")], spec=spec)
+
+    assert (len(told.rows), told.bad) == (1, {(0, 1): "a tombstone has no order"})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"name": "x", "at": 1}, "a key column is null"),
+        ({"id": 1, "at": None}, "a column of sequence_by is null"),
+        ({"id": "1", "at": 1}, "not a value of the declared type: '1'"),
+        (b"[1]", "a JSON object was expected, not list"),
+    ],
+    ids=["key", "order", "type", "no object"],
+)
+def test_what_cannot_be_applied_has_its_reason(value: object, reason: str) -> None:
+    """A record without key or order, or that is not of the declared types, is bad."""
+    assert Folded([record(0, value)]).bad == {(0, 0): reason}
+
+
 def test_what_cannot_be_seen_leaves_winners_in_doubt() -> None:
     """Without the records before the horizon, nobody knows whether a key was there."""
     blind = horizon(earliest={P0: 10})

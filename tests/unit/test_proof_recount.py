@@ -91,4 +91,7 @@ def test_winners_in_doubt_leave_room_but_no_more() -> None:
     assert list(miscounts(told(), doubtful)) == []
     assert list(miscounts(told(inserted=4, updated=2), doubtful)) == []
     assert list(miscounts(told(inserted=2, updated=4), doubtful)) != []
+    assert [each.what for each in miscounts(told(inserted=4), doubtful)] == [
+        "winners accounted for, counted again"
+    ]
     assert list(miscounts(told(inserted=6), doubtful)) != []
