@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.offsets import TopicPartition
+from ingestion.offsets import Range, TopicPartition
 from ingestion.proof.batch import Batch, Stretch
 from ingestion.proof.record import Change, Place
 
@@ -46,6 +46,15 @@ class Horizon:
         """Tell whether records of this epoch have been read that Kafka no longer holds."""
         gone = any(self.first(at) > begin for at, begin in self.begin.items())
         return gone or bool(self.thinned)
+
+    @property
+    def reached(self) -> tuple[Range, ...]:
+        """What is proven, one range a partition."""
+        ends = {part.at: part.end for each in self.batches.values() for part in self.seen_of(each)}
+        return tuple(
+            Range(topic=at.topic, partition=at.partition, start=self.first(at), end=end)
+            for at, end in sorted(ends.items())
+        )
 
     def sees(self, batch: Batch) -> bool:
         """Tell whether all of a batch can be read again."""

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli import app
-from ingestion.errors import DependencyError, TopicRecreatedError
+from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.ledger import Ledger
 from ingestion.lock import Holder, held_by_jvm
 from ingestion.operations.accept import accept
@@ -117,7 +117,7 @@ def damaged(told: World, tmp_path: Path) -> World:
     """A copy of that stream's tables, to be damaged."""
     shutil.copytree(told.settings.lake, tmp_path / "lake")
     settings = told.settings.model_copy(update={"lake": tmp_path / "lake"})
-    return replace(told, settings=settings)
+    return replace(told, settings=settings, declared=dict(told.declared))
 
 
 def test_a_sound_stream_is_proven(told: World) -> None:
@@ -362,14 +362,36 @@ def test_a_data_file_that_is_gone_is_told(damaged: World) -> None:
     assert any("delta-rs cannot read it" in problem for problem in said(damaged))
 
 
+def test_a_log_that_cannot_be_read_is_told(damaged: World) -> None:
+    """Broken bookkeeping is an error with its cure, not a traceback."""
+    newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
+    newest.write_text("{garbage")
+
+    with pytest.raises(TerminalError, match=f"oncelake reset {damaged.topic}"):
+        proven(damaged)
+
+
+def test_a_log_that_has_aged_out_is_said_and_the_rest_is_proven(damaged: World) -> None:
+    """The ledger outlives the commits; without them nothing tells topic ids."""
+    table = DeltaTable(damaged.paths.data)
+    write_deltalake(table, table.to_pyarrow_table().slice(0, 0), mode="append")
+    DeltaTable(damaged.paths.data).create_checkpoint()
+    for file in sorted((damaged.paths.data / "_delta_log").glob("*.json"))[:-1]:
+        file.unlink()
+
+    verdict = proven(damaged)
+    DeltaTable(damaged.paths.data).delete("id = 2")
+
+    assert (verdict.holds, verdict.seq, verdict.batches) == (True, 3, 3), verdict.differences
+    assert "our commits have aged out of the log" in verdict.limits[0]
+    assert len(said(damaged)) == 1
+
+
 def test_a_condition_that_cannot_be_told_for_sure_is_not_proven(damaged: World) -> None:
     """What only Spark can evaluate is no proof, and no difference either."""
     damaged.declare(apply_as_deletes="name rlike '^gone$'")
 
-    try:
-        verdict = proven(damaged)
-    finally:
-        damaged.declare(apply_as_deletes="name = 'gone'")
+    verdict = proven(damaged)
 
     assert (verdict.holds, verdict.total) == (False, 0)
     assert "deletes are not provable" in verdict.obstacles[0]
