@@ -13,8 +13,11 @@ import dagster as dg
 
 from assets.contiguity import breaks
 from assets.evidence import Evidence
+from assets.proof import metadata_of, sentences
 from ingestion.declarations import Declared
 from ingestion.ledger import LedgerRow
+from ingestion.proof.verdict import Verdict
+from ingestion.spec import StreamSpec
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN
@@ -27,13 +30,13 @@ def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:
         dg.AssetCheckSpec(
             name, asset=declared.name, description=judge.__doc__, blocking=name == "books_balance"
         )
-        for name, judge in _CHECKS.items()
+        for name, judge in _checks_of(declared.spec).items()
     ]
 
 
 def check_results(evidence: Evidence) -> list[dg.AssetCheckResult]:
     """Judge the evidence by every check."""
-    return [judge(evidence) for judge in _CHECKS.values()]
+    return [judge(evidence) for judge in _checks_of(evidence.spec).values()]
 
 
 def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
@@ -132,10 +135,30 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     )
 
 
+def verified(evidence: Evidence) -> dg.AssetCheckResult:
+    """The topic, read a second time by other means, says what table, quarantine and ledger hold."""
+    found = evidence.proof
+    if not isinstance(found, Verdict):
+        says = f"not verified: {found}"
+        return _result(evidence, "verified", passed=False, says=says, metadata={})
+    return _result(
+        evidence,
+        "verified",
+        passed=found.holds,
+        says="\n".join(sentences(found)),
+        metadata=metadata_of(found),
+    )
+
+
 _CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
     judge.__name__: judge
     for judge in (books_balance, offsets_contiguous, quarantine_rate, freshness, expectations)
 }
+
+
+def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.AssetCheckResult]]:
+    """Return the checks of a stream: the proof only where its file asks for it."""
+    return {**_CHECKS, verified.__name__: verified} if spec and spec.verify else _CHECKS
 
 
 def _result(

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from assets.expectations import evaluate
 from assets.outcomes import Outcome
+from assets.proof import prove
 from ingestion.commits import TableLog
 from ingestion.declarations import Declared
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.proof.verdict import Verdict
 from ingestion.report import RunReport
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -30,6 +32,7 @@ class Evidence:
         reasons: Why records of this run were quarantined: how many for each reason.
         outcomes: What became of each declared expectation on the rows that this run wrote;
             ``None`` when it wrote none.
+        proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
     """
 
@@ -39,6 +42,7 @@ class Evidence:
     reasons: Mapping[str, int]
     outcomes: tuple[Outcome, ...] | None
     now: dt.datetime
+    proof: Verdict | str | None = None
 
 
 def gather(
@@ -54,6 +58,7 @@ def gather(
         reasons=_reasons(paths, report),
         outcomes=_outcomes(declared.spec, declared.path.name, spark, report),
         now=dt.datetime.now(dt.UTC),
+        proof=prove(declared.spec, settings) if declared.spec.verify else None,
     )
 
 

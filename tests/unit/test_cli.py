@@ -15,8 +15,8 @@ from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 __all__ = ["home"]
 
 COMMANDS = (
-    *("run", "status", "ledger", "validate", "schema", "accept", "adopt-topic", "reset"),
-    "unlock",
+    *("run", "status", "ledger", "verify", "validate", "schema", "accept"),
+    *("adopt-topic", "reset", "unlock"),
     *("kafka up", "kafka down", "kafka status"),
 )
 
