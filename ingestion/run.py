@@ -30,9 +30,10 @@ from ingestion.report import RunReport
 from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
 from ingestion.source import read_stream
-from ingestion.spark_errors import told_apart
+from ingestion.spark_errors import asked_again, told_apart
 from ingestion.spec import StreamSpec
-from ingestion.start import Start, find_start
+from ingestion.start import Start, find_start, look_again
+from ingestion.transactions import find_stalls
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -76,14 +77,18 @@ class Run:
             if look and not look.lag and look.position.columns == self.spec.ddl:
                 return self._report(look.position, kafka, recovered=look.recovered)
         spark = self.spark()
-        with told_apart(self.spec.name), held_by_jvm(spark, self.spec.name, paths, me):
+        with (
+            told_apart(self.spec.name, kafka=kafka.address),
+            held_by_jvm(spark, self.spec.name, paths, me),
+        ):
             start = self._start(spark, paths, kafka)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
             writer = BatchWriter(
                 self.spec, paths, kafka, position=start.position, run_id=self.run_id
             )
-            batches = self._read(spark, writer, start, checkpoint)
+            with asked_again(lambda: look_again(self.spec, writer.position, kafka)):
+                batches = self._read(spark, writer, start, checkpoint)
             return self._report(
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices
             )
@@ -134,19 +139,23 @@ class Run:
         notices: tuple[str, ...] = (),
     ) -> RunReport:
         log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
+        # As they are now: some may have been added since the run began.
+        partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
+        stalls = find_stalls(partitions, kafka, self.settings)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,
             batches=batches,
             recovered=recovered,
-            notices=notices,
+            notices=(*notices, *map(str, stalls)),
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
-            lag=at.next.lag_to(kafka.stable_end(at.next)),
+            lag=at.next.lag_to(kafka.stable_end(partitions)),
             delta_version=log.versions()[0],
             row_count=log.row_count(),
             table=str(log.path),
+            stalls=stalls,
         )
 
 

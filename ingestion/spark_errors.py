@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
 
+_KAFKAS: Final = re.compile(r"org\.apache\.kafka\.|KAFKA_DATA_LOSS|kafka010|startingOffsets")
+_LONGEST: Final = 400
+
 
 @contextmanager
-def told_apart(stream: str) -> Iterator[None]:
+def told_apart(stream: str, *, kafka: str) -> Iterator[None]:
     """Translate failures that a rerun may cure; the others pass as they are.
+
+    Args:
+        stream: The stream that is run.
+        kafka: The address of its brokers.
 
     Raises:
         DependencyError: Kafka failed under Spark, or the JVM died.
@@ -30,11 +39,37 @@ def told_apart(stream: str) -> Iterator[None]:
         said = _kafkas_word(str(error))
         if said is None:
             raise
-        raise DependencyError(f"{stream}: Kafka failed under Spark: {said}. {again}") from error
+        raise DependencyError(
+            f"{stream}: Kafka at {kafka} failed under Spark: {said}. Check the brokers. {again}"
+        ) from error
+
+
+@contextmanager
+def asked_again(look: Callable[[], object]) -> Iterator[None]:
+    """When Kafka failed under Spark, let ``look`` refuse with what it finds there now.
+
+    Spark knows neither topic ids nor what retention deletes after it has planned, and says of
+    both only that it cannot read.
+
+    Raises:
+        RefusedError: whatever ``look`` refuses for; where it finds nothing, the failure itself.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        if _kafkas_word(str(error)) is not None:
+            # A Kafka that cannot be asked either leaves the failure to speak for itself.
+            with suppress(DependencyError):
+                look()
+        raise
 
 
 def _kafkas_word(text: str) -> str | None:
-    """Return the line in which Kafka's client, or Spark's source, says what failed."""
-    marks = ("org.apache.kafka.", "KAFKA_DATA_LOSS", "kafka010")
-    lines = (line.strip() for line in text.splitlines() if not line.lstrip().startswith("at "))
-    return next((line[:300] for line in lines if any(mark in line for mark in marks)), None)
+    """Return what was said last before Kafka's client, or Spark's source, shows up in a trace."""
+    said = ""
+    for line in map(str.strip, text.splitlines()):
+        is_frame = line.startswith("at ")
+        said = said if is_frame else line or said
+        if _KAFKAS.search(line):
+            return said[-_LONGEST:]
+    return None

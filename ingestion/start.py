@@ -72,6 +72,16 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     )
 
 
+def look_again(spec: StreamSpec, position: Position, kafka: Kafka) -> None:
+    """Compare a table with Kafka as it is now, when a run that had begun could not read on.
+
+    Raises:
+        RefusedError: topic or cluster is another, or records that were not read yet are gone.
+    """
+    topics = refuse_another_topic(spec, kafka, position.identity)
+    offsets_to_read(spec, position, kafka, topics)
+
+
 def begin_offsets(position: Position, topics: Topics) -> Offsets:
     """Return the offset to begin at, of every partition that the topics have now.
 
