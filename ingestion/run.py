@@ -87,7 +87,7 @@ class Run:
             writer = BatchWriter(
                 self.spec, paths, kafka, position=start.position, run_id=self.run_id
             )
-            with asked_again(lambda: look_again(self.spec, writer.position, kafka)):
+            with asked_again(lambda: look_again(self.spec, writer.position, self.settings)):
                 batches = self._read(spark, writer, start, checkpoint)
             return self._report(
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices

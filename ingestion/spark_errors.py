@@ -12,7 +12,11 @@ from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
 
-_KAFKAS: Final = re.compile(r"org\.apache\.kafka\.|KAFKA_DATA_LOSS|kafka010|startingOffsets")
+# What follows is the query's plan, which names Kafka whatever has failed.
+_PLAN: Final = "=== Streaming Query ==="
+_KAFKAS: Final = re.compile(
+    r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
+)
 _LONGEST: Final = 400
 
 
@@ -67,7 +71,7 @@ def asked_again(look: Callable[[], object]) -> Iterator[None]:
 def _kafkas_word(text: str) -> str | None:
     """Return what was said last before Kafka's client, or Spark's source, shows up in a trace."""
     said = ""
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, text.partition(_PLAN)[0].splitlines()):
         is_frame = line.startswith("at ")
         said = said if is_frame else line or said
         if _KAFKAS.search(line):

@@ -13,7 +13,10 @@ from ingestion.notes import UNKNOWN, Identity
 from ingestion.offsets import Offsets, Range
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
+from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+
+_SOON_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +75,15 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     )
 
 
-def look_again(spec: StreamSpec, position: Position, kafka: Kafka) -> None:
+def look_again(spec: StreamSpec, position: Position, settings: Settings) -> None:
     """Compare a table with Kafka as it is now, when a run that had begun could not read on.
 
     Raises:
         RefusedError: topic or cluster is another, or records that were not read yet are gone.
+        DependencyError: Kafka, which has just been waited for, does not answer soon.
     """
+    seconds = min(settings.kafka_timeout_seconds, _SOON_SECONDS)
+    kafka = Kafka(settings.model_copy(update={"kafka_timeout_seconds": seconds}))
     topics = refuse_another_topic(spec, kafka, position.identity)
     offsets_to_read(spec, position, kafka, topics)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
 import ingestion.batch
 import ingestion.gaps
 import ingestion.run
