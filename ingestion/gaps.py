@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 from ingestion.errors import RecordsMissedError
 from ingestion.kafka import Kafka
 from ingestion.offsets import Range, TopicPartition
-from ingestion.proof import records_in
 from ingestion.tally import Tally
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
@@ -62,7 +61,7 @@ def find_gaps(
     holes = [*_partitions_without_records(planned, tally), *_holes_between(copy, planned, tally)]
     asked = policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST)
     left = _still_there(holes, kafka) if asked else []
-    missed = list(records_in(left, kafka))
+    missed = list(kafka.records_in(left))
     if missed:
         raise _missed(missed)
     return Gaps(holes=tuple(holes), proven=left == holes)

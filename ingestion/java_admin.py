@@ -134,7 +134,7 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
         finally:
             admin.close()
     except Py4JError as error:
-        said = redact(str(error).splitlines()[-1], settings)
+        said = redact(" ".join(str(error).splitlines()[:2]), settings)
         raise DependencyError(
             f"Kafka at {settings.bootstrap_servers()} did not answer its Java client: {said}"
         ) from error

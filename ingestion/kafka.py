@@ -7,8 +7,7 @@ an offset holds no record. Every question here is bounded in time.
 from __future__ import annotations
 
 import datetime as dt
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,10 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka_security import librdkafka_options, redact
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.kafka_client import Heard, client_options, code_of, unreachable
+from ingestion.offsets import Offsets, Range, TopicPartition
+from ingestion.reread import records_in
 from ingestion.settings import Settings
-
-# Of what the client complains about, only the newest is told.
-_REMEMBERED = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,21 +48,14 @@ class Kafka:
             DependencyError: no Kafka is configured and the embedded one is not up.
         """
         self._settings = settings
-        self.timeout_seconds = settings.kafka_timeout_seconds
+        self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
-        # A question only times out; why it did, the client says of its connections, and here.
-        self._heard: deque[KafkaError] = deque(maxlen=_REMEMBERED)
-        self.options: dict[str, Any] = {
-            "bootstrap.servers": self.address,
-            "log_level": 0,
-            "error_cb": self._heard.append,
-            **librdkafka_options(settings),
-        }
-        self._admin = AdminClient(self.options)
+        self._heard = Heard()
+        self._admin = AdminClient(client_options(settings, self._heard))
 
     def cluster_id(self) -> str:
         """Return Kafka's own id of the cluster."""
-        asked = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
+        asked = self._admin.describe_cluster(request_timeout=self._timeout)
         return str(self._answer(asked).cluster_id)
 
     def topics(self, stream: str, names: Iterable[str]) -> Topics:
@@ -78,7 +68,7 @@ class Kafka:
         wanted = sorted(names)
         cluster_id = self.cluster_id()
         answers = self._admin.describe_topics(
-            TopicCollection(wanted), request_timeout=self.timeout_seconds
+            TopicCollection(wanted), request_timeout=self._timeout
         )
         described = {name: self._described(stream, name, each) for name, each in answers.items()}
         return Topics(
@@ -112,34 +102,22 @@ class Kafka:
         younger = self._offsets(held, moment, IsolationLevel.READ_UNCOMMITTED)
         return Offsets({at: stable[at] for at in held if not 0 <= younger[at] <= stable[at]})
 
-    def failed(self, error: Exception) -> DependencyError:
-        """Return the error that names the brokers, the user, and what the client heard."""
-        # What the client has to say of its connections waits until it is asked for.
-        self._admin.poll(0)
-        login = self._settings.kafka_sasl_username
-        said = "; ".join(dict.fromkeys(filter(None, (_reason(error), *map(_reason, self._why())))))
-        return DependencyError(
-            f"Kafka at {self.address}"
-            + (f", asked as user {login!r}, " if login else " ")
-            + (
-                "refuses"
-                if _code(error) > 0
-                else f"does not answer within {self.timeout_seconds:g} s"
-            )
-            + (f": {redact(said, self._settings)}. " if said else ". ")
-            + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
-        )
+    def records_in(self, holes: Iterable[Range]) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield (partition, offset) of every committed record inside ``holes``.
 
-    def _why(self) -> list[KafkaError]:
-        """Return the newest complaint that is more than the sum of the others."""
-        heard = [each for each in self._heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
-        return heard[-1:]
+        Nothing yielded proves the holes empty: markers, aborted records and compacted records
+        are what a read_committed client passes over.
+
+        Raises:
+            DependencyError: Kafka stopped answering before the proof was complete.
+        """
+        return records_in(holes, self._settings)
 
     def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:
             return self._answer(asked)
         except DependencyError as error:
-            if _code(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
             raise TopicMissingError(
                 stream,
@@ -157,7 +135,7 @@ class Kafka:
         if not asked:
             return Offsets()
         answers = self._admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=self.timeout_seconds
+            asked, isolation_level=isolation, request_timeout=self._timeout
         )
         return Offsets(
             {
@@ -169,16 +147,8 @@ class Kafka:
     def _answer(self, asked: Future[Any]) -> Any:
         try:
             # The client's own time-out comes first: it says what it waited for.
-            return asked.result(self.timeout_seconds + 1)
+            return asked.result(self._timeout + 1)
         except (KafkaException, TimeoutError) as error:
-            raise self.failed(error) from error
-
-
-def _code(error: BaseException | None) -> int:
-    """Return Kafka's code of an error: of a broker above 0, of the client itself below."""
-    return int(error.args[0].code()) if isinstance(error, KafkaException) else -1
-
-
-def _reason(error: Exception | KafkaError) -> str:
-    kafkas = error.args[0] if isinstance(error, KafkaException) else error
-    return str(kafkas.str()) if isinstance(kafkas, KafkaError) else str(error)
+            # What the client has to say of its connections waits until it is asked for.
+            self._admin.poll(0)
+            raise unreachable(self._settings, error, self._heard) from error

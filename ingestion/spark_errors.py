@@ -75,5 +75,5 @@ def _kafkas_word(text: str) -> str | None:
         is_frame = line.startswith("at ")
         said = said if is_frame else line or said
         if _KAFKAS.search(line):
-            return said[-_LONGEST:]
+            return said.strip(": ")[-_LONGEST:]
     return None

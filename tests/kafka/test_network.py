@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import ingestion.batch
-import ingestion.gaps
 import ingestion.run
 from ingestion.errors import DependencyError
 from ingestion.kafka import Kafka
@@ -35,7 +34,7 @@ FAULTS: dict[str, Callable[[FrailBroker], None]] = {
 MOMENTS = {
     "before the plan": (ingestion.run, "read_stream"),
     "before the fetch": (ingestion.batch, "judge"),
-    "before the proof": (ingestion.gaps, "records_in"),
+    "before the proof": (Kafka, "records_in"),
 }
 
 

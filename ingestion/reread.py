@@ -9,25 +9,24 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from ingestion.kafka import Kafka
+from ingestion.kafka_client import Heard, client_options, unreachable
 from ingestion.offsets import Range, TopicPartition
+from ingestion.settings import Settings
 
 # Closer than this, reading on is quicker than seeking.
 _SEEK_BEYOND = 1_000
 
 
-def records_in(holes: Iterable[Range], kafka: Kafka) -> Iterator[tuple[TopicPartition, int]]:
+def records_in(holes: Iterable[Range], settings: Settings) -> Iterator[tuple[TopicPartition, int]]:
     """Yield (partition, offset) of every committed record inside ``holes``.
-
-    Nothing yielded proves the holes empty: markers, aborted records and compacted records
-    are what a read_committed client passes over.
 
     Raises:
         DependencyError: Kafka stopped answering before the proof was complete.
     """
+    heard = Heard()
     consumer = Consumer(
         {
-            **kafka.options,
+            **client_options(settings, heard),
             "group.id": "oncelake-proof",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -36,7 +35,7 @@ def records_in(holes: Iterable[Range], kafka: Kafka) -> Iterator[tuple[TopicPart
             "fetch.wait.max.ms": 10,
         }
     )
-    reading = _Reading(consumer, kafka)
+    reading = _Reading(consumer, settings, heard)
     try:
         ordered = sorted(holes, key=lambda hole: (hole.topic_partition, hole.start))
         for at, in_partition in groupby(ordered, key=lambda hole: hole.topic_partition):
@@ -48,9 +47,10 @@ def records_in(holes: Iterable[Range], kafka: Kafka) -> Iterator[tuple[TopicPart
 class _Reading:
     """One consumer, moved from hole to hole."""
 
-    def __init__(self, consumer: Consumer, kafka: Kafka) -> None:
+    def __init__(self, consumer: Consumer, settings: Settings, heard: Heard) -> None:
         self._consumer = consumer
-        self._kafka = kafka
+        self._settings = settings
+        self._heard = heard
 
     def of_partition(
         self, at: TopicPartition, holes: Iterable[Range]
@@ -68,10 +68,10 @@ class _Reading:
                 position = offset + 1 if is_record else max(offset, hole.end)
 
     def _next(self) -> tuple[int, bool]:
-        message: Message | None = self._consumer.poll(self._kafka.timeout_seconds)
+        message: Message | None = self._consumer.poll(self._settings.kafka_timeout_seconds)
         if message is None:
-            raise self._kafka.failed(TimeoutError("it sent no record"))
+            raise unreachable(self._settings, "it sent no record", self._heard)
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise self._kafka.failed(KafkaException(error))
+            raise unreachable(self._settings, KafkaException(error), self._heard)
         return cast("int", message.offset()), error is None
