@@ -52,6 +52,7 @@ app.add_typer(kafka_app, name="kafka")
 app.command("accept", cls=Guarded)(operations.accept)
 app.command("adopt-topic", cls=Guarded)(operations.adopt_topic)
 app.command("reset", cls=Guarded)(operations.reset)
+app.command("unlock", cls=Guarded)(operations.unlock)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.notes import app_id
@@ -30,6 +31,7 @@ def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[Ledg
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     ledger.put(*missing)
+    reached(At.LEDGER_HEALED)
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
     return tuple(sorted(missing, key=lambda row: row.seq))

@@ -67,9 +67,15 @@ def unreachable(
 
 def code_of(error: object) -> int:
     """Return Kafka's code of an error: above 0 a broker's, below 0 one of the client itself."""
-    return int(error.args[0].code()) if isinstance(error, KafkaException) else -1
+    kafkas = _kafkas(error)
+    return int(kafkas.code()) if kafkas else -1
 
 
 def _reason(error: object) -> str:
-    kafkas = error.args[0] if isinstance(error, KafkaException) else error
-    return str(kafkas.str()) if isinstance(kafkas, KafkaError) else str(error)
+    kafkas = _kafkas(error)
+    return str(kafkas.str()) if kafkas else str(error)
+
+
+def _kafkas(error: object) -> KafkaError | None:
+    found = error.args[0] if isinstance(error, KafkaException) else error
+    return found if isinstance(found, KafkaError) else None

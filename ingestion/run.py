@@ -20,6 +20,7 @@ from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow
 from ingestion.lock import Holder, held_by_jvm, held_by_python
@@ -72,7 +73,9 @@ class Run:
         """
         paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
         me = Holder.me(self.run_id)
+        reached(At.BEFORE_LOCK)
         with held_by_python(self.spec.name, paths, me):
+            reached(At.LOOKING)
             look = find_start(self.spec, paths, kafka)
             if look and not look.lag and look.position.columns == self.spec.ddl:
                 return self._report(look.position, kafka, recovered=look.recovered)
@@ -81,9 +84,12 @@ class Run:
             told_apart(self.spec.name, kafka=kafka.address),
             held_by_jvm(spark, self.spec.name, paths, me),
         ):
+            reached(At.LOCK_HELD)
             start = self._start(spark, paths, kafka)
+            reached(At.TABLE_READ)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
+            reached(At.GENERATION_OPENED)
             writer = BatchWriter(
                 self.spec, paths, kafka, position=start.position, run_id=self.run_id
             )
@@ -115,6 +121,7 @@ class Run:
             if row is not None:
                 batches.append(row)
                 self.on_batch(row, writer.position.next.lag_to(start.ends))
+                reached(At.BATCH_DONE)
                 if row.is_red:
                     raise _RedBatchError
 
@@ -142,6 +149,7 @@ class Run:
         # As they are now: some may have been added since the run began.
         partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
         stalls = find_stalls(partitions, kafka, self.settings)
+        reached(At.REPORTED)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from subprocess import TimeoutExpired
 from typing import Final
 
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
@@ -18,6 +20,7 @@ _KAFKAS: Final = re.compile(
     r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
 )
 _LONGEST: Final = 400
+_LAST_BREATH_SECONDS: Final = 2.0
 
 
 @contextmanager
@@ -34,17 +37,20 @@ def told_apart(stream: str, *, kafka: str) -> Iterator[None]:
     again = f"Nothing is lost. Next: oncelake run {stream}"
     try:
         yield
-    except (Py4JNetworkError, ConnectionError) as error:
-        raise DependencyError(
-            f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, it "
-            "may want more memory: ONCELAKE_SPARK_DRIVER_MEMORY"
-        ) from error
     except (PySparkException, Py4JJavaError) as error:
         said = _kafkas_word(str(error))
         if said is None:
             raise
         raise DependencyError(
             f"{stream}: Kafka at {kafka} failed under Spark: {said}. Check the brokers. {again}"
+        ) from error
+    except (Py4JError, ConnectionError, TypeError) as error:
+        # PySpark takes a JVM that is gone for one that lacks a class, or a class for a package.
+        if not (isinstance(error, Py4JNetworkError | ConnectionError) or _jvm_is_gone()):
+            raise
+        raise DependencyError(
+            f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, it "
+            "may want more memory: ONCELAKE_SPARK_DRIVER_MEMORY"
         ) from error
 
 
@@ -66,6 +72,18 @@ def asked_again(look: Callable[[], object]) -> Iterator[None]:
             with suppress(DependencyError):
                 look()
         raise
+
+
+def _jvm_is_gone() -> bool:
+    """Tell whether the JVM that this process started has ended, or is ending just now."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_LAST_BREATH_SECONDS)
+    except TimeoutExpired:
+        return False
+    return True
 
 
 def _kafkas_word(text: str) -> str | None:

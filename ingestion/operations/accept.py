@@ -7,6 +7,7 @@ from dataclasses import replace
 from ingestion.commits import TableLog
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
@@ -54,6 +55,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
             accepts=tuple(row.seq for row in red),
         )
         commit = commit_note(spec.name, paths, note)
+        reached(At.DECIDED)
         row = LedgerRow.of(
             note,
             commit,

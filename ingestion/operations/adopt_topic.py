@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
@@ -54,6 +55,7 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
             reason=reason,
         )
         commit = commit_note(spec.name, paths, note)
+        reached(At.DECIDED)
         row = LedgerRow.of(note, commit, position.table_id, counts={})
         Ledger(paths.ledger).put(row)
         return row

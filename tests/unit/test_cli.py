@@ -16,6 +16,7 @@ __all__ = ["home"]
 
 COMMANDS = (
     *("run", "status", "ledger", "validate", "schema", "accept", "adopt-topic", "reset"),
+    "unlock",
     *("kafka up", "kafka down", "kafka status"),
 )
 
