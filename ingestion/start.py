@@ -52,9 +52,12 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     Raises:
         RefusedError: table, topic, cluster or declaration is not what it was, an earlier batch
             is red, or records that were never read are gone.
+        DependencyError: Kafka does not answer.
     """
     position = read_position(spec.name, paths)
     if position is None:
+        # A Kafka, or a topic, that is not there is found out before Spark is started for it.
+        kafka.topics(spec.name, spec.subscribed)
         return None
     _refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
