@@ -100,19 +100,27 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
 
 
 def freshness(evidence: Evidence) -> dg.AssetCheckResult:
-    """No record waits unread for longer than is declared, by the time since the last commit."""
+    """No record waits for longer than is declared, and no transaction hides records for long."""
     limit, lag = evidence.spec.freshness_minutes, evidence.report.lag
+    stalls = "; ".join(map(str, evidence.report.stalls))
     last = max((row.committed_at for row in evidence.ledger), default=None)
     waited = (evidence.now - last).total_seconds() / 60 if last and lag else 0.0
     waits = f"{lag:,} offsets are unread, and the last commit was {waited:.1f} minutes ago"
     says = waits if lag else "nothing is unread"
+    if limit is None:
+        says = f"not declared (freshness_minutes); {says}"
     return _result(
         evidence,
         "freshness",
-        passed=limit is None or waited <= limit,
+        passed=not stalls and (limit is None or waited <= limit),
         severity=WARN,
-        says=says if limit is not None else f"not declared (freshness_minutes); {says}",
-        metadata={"lag": lag, "minutes_waited": waited, "limit_minutes": limit or "not declared"},
+        says="; ".join(filter(None, (stalls, says))),
+        metadata={
+            "lag": lag,
+            "minutes_waited": waited,
+            "limit_minutes": limit or "not declared",
+            "stalled": stalls or "none",
+        },
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ingestion.ledger import LedgerRow
 from ingestion.offsets import Offsets
+
+if TYPE_CHECKING:
+    from ingestion.transactions import Stall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +22,7 @@ class RunReport:
         batches: Ledger rows of the batches that this run committed, by seq.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
-            what stood in for commits that have aged out.
+            what stood in for commits that have aged out, what an open transaction holds back.
         seq: Number of the table's last batch.
         epoch: Life of the stream's identity.
         next: Next offset of every partition.
@@ -26,6 +30,7 @@ class RunReport:
         delta_version: Version of the table now.
         row_count: Rows in the table now.
         table: Folder of the table.
+        stalls: Partitions that an open transaction has held back for long.
     """
 
     stream: str
@@ -40,6 +45,7 @@ class RunReport:
     delta_version: int
     row_count: int
     table: str
+    stalls: tuple[Stall, ...] = ()
 
     @property
     def is_balanced(self) -> bool:

@@ -32,10 +32,11 @@ from ingestion.report import RunReport
 from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
 from ingestion.source import read_stream
-from ingestion.spark_errors import told_apart, told_as_damaged_file
+from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
 from ingestion.spec import StreamSpec
-from ingestion.start import Start, find_start
+from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
+from ingestion.transactions import find_stalls
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -73,12 +74,13 @@ class Run:
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
         paths = StreamPaths.of(self.spec.name, self.settings)
+        kafka = Kafka(self.settings)
         with (
-            told_apart(self.spec.name),
+            told_apart(self.spec.name, kafka=kafka.address),
             told_as_damaged_file(paths),
             told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
-            return self._execute(paths, Kafka(self.settings))
+            return self._execute(paths, kafka)
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)
@@ -103,7 +105,8 @@ class Run:
             writer = BatchWriter(
                 self.spec, paths, kafka, position=start.position, run_id=self.run_id
             )
-            batches = self._read(spark, writer, start, checkpoint)
+            with asked_again(lambda: look_again(self.spec, writer.position, self.settings)):
+                batches = self._read(spark, writer, start, checkpoint)
             return self._report(
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices
             )
@@ -155,20 +158,24 @@ class Run:
         notices: tuple[str, ...] = (),
     ) -> RunReport:
         log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
+        # As they are now: some may have been added since the run began.
+        partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
+        stalls = find_stalls(partitions, kafka, self.settings)
         reached(At.REPORTED)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,
             batches=batches,
             recovered=recovered,
-            notices=notices,
+            notices=(*notices, *map(str, stalls)),
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
-            lag=at.next.lag_to(kafka.stable_end(at.next)),
+            lag=at.next.lag_to(kafka.stable_end(partitions)),
             delta_version=log.versions()[0],
             row_count=log.row_count(),
             table=str(log.path),
+            stalls=stalls,
         )
 
 

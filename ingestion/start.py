@@ -14,8 +14,11 @@ from ingestion.notes import UNKNOWN, Identity
 from ingestion.offsets import Offsets, Range
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
+from ingestion.settings import Settings
 from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
+
+_SOON_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +56,13 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     Raises:
         RefusedError: table, topic, cluster or declaration is not what it was, an earlier batch
             is red, or records that were never read are gone.
+        DependencyError: Kafka does not answer.
     """
     memory = recall(paths)
     position = read_position(spec.name, paths, memory)
     if position is None:
+        # A Kafka, or a topic, that is not there is found out before Spark is started for it.
+        kafka.topics(spec.name, spec.subscribed)
         return None
     refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
@@ -79,6 +85,19 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
         recovered=healed.recovered,
         notices=told(memory, healed.recovered),
     )
+
+
+def look_again(spec: StreamSpec, position: Position, settings: Settings) -> None:
+    """Compare a table with Kafka as it is now, when a run that had begun could not read on.
+
+    Raises:
+        RefusedError: topic or cluster is another, or records that were not read yet are gone.
+        DependencyError: Kafka, which has just been waited for, does not answer soon.
+    """
+    seconds = min(settings.kafka_timeout_seconds, _SOON_SECONDS)
+    kafka = Kafka(settings.model_copy(update={"kafka_timeout_seconds": seconds}))
+    topics = refuse_another_topic(spec, kafka, position.identity)
+    offsets_to_read(spec, position, kafka, topics)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:

@@ -27,6 +27,7 @@ from ingestion.settings import Settings
 from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
 from ingestion.start import offsets_to_read
+from ingestion.transactions import Stall, find_stalls
 
 _MOST_SECONDS = 10.0
 
@@ -45,6 +46,7 @@ class Standing:
         red: Seqs of batches that do not balance and that nobody has accepted.
         holder: The run that holds the stream now.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
+        stalls: Partitions that an open transaction has held back for long.
         problems: Why a run would not go through, in the order in which it would find out.
     """
 
@@ -57,6 +59,7 @@ class Standing:
     red: tuple[int, ...] = ()
     holder: Holder | None = None
     lag: int | None = None
+    stalls: tuple[Stall, ...] = ()
     problems: tuple[Failure, ...] = ()
 
     @property
@@ -76,6 +79,7 @@ class Standing:
             "delta_version": self.delta_version,
             "row_count": self.row_count,
             "lag": self.lag,
+            "stalled": [str(stall) for stall in self.stalls],
             "next": next_document(at.next) if at else [],
             "learned_from": at and at.learned_from,
             "red": list(self.red),
@@ -110,7 +114,10 @@ class Surveyor:
         if self._silence is not None:
             raise self._silence
         try:
-            _compare_with_kafka(found, spec, Kafka(self._settings))
+            kafka = Kafka(self._settings)
+            partitions = kafka.topics(spec.name, spec.subscribed).partitions
+            found.stalls = find_stalls(partitions, kafka, self._settings)
+            _compare_with_kafka(found, spec, kafka)
         except DependencyError as error:
             self._silence = error
             raise

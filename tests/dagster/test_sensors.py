@@ -13,7 +13,9 @@ from assets.refusal import remember_refusal, state_of
 from assets.sensors import lag_sensor
 from ingestion.declarations import Declared
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError
+from ingestion.offsets import TopicPartition
 from ingestion.settings import load_settings
+from ingestion.transactions import Stall
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -31,6 +33,7 @@ def tick(
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
     lag: int | DependencyError = 0,
+    stalls: tuple[Stall, ...] = (),
 ) -> dg.SensorResult | dg.SkipReason:
     """Evaluate the sensor while Kafka holds ``lag`` offsets that the table has not read."""
 
@@ -40,6 +43,7 @@ def tick(
         return {"orders": lag}
 
     monkeypatch.setattr("assets.sensors.lag_of", lag_of)
+    monkeypatch.setattr("assets.sensors.stalls_of", lambda *parts: stalls)
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         return lag_sensor(stream)(context)  # type: ignore[return-value]
@@ -125,6 +129,20 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
     assert isinstance(before, dg.SkipReason)
     assert "KeyInTwoPartitionsError" in str(before.skip_message)
     assert isinstance(after, dg.SensorResult)
+
+
+def test_a_stall_starts_one_run_that_tells_of_it(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lag nothing would run, and no check would warn; the run key makes it one run."""
+    at = TopicPartition("orders", 0)
+    stall = Stall(at=at, offset=41, since=None, holder="a producer", remedy="abort it")
+
+    found = tick(declared(tmp_path), instance, monkeypatch, stalls=(stall,))
+
+    assert isinstance(found, dg.SensorResult)
+    (request,) = found.run_requests or ()
+    assert request.run_key == "held back: orders-0 at 41"
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(
