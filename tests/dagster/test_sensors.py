@@ -12,7 +12,7 @@ from assets.definitions import _of_stream
 from assets.refusal import remember_refusal, state_of
 from assets.sensors import lag_sensor
 from ingestion.declarations import Declared
-from ingestion.errors import DependencyError, KeyInTwoPartitionsError
+from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -125,6 +125,38 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
     assert isinstance(before, dg.SkipReason)
     assert "KeyInTwoPartitionsError" in str(before.skip_message)
     assert isinstance(after, dg.SensorResult)
+
+
+def test_a_set_up_that_was_mended_is_tried_again(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that found no jars is not started again until they are there."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
+    missing = SetupError("no jars for Spark. Next: make setup")
+    remember_refusal(instance, run_id, missing, state=state_of(stream, load_settings()))
+
+    before = tick(stream, instance, monkeypatch, lag=12)
+    (tmp_path / ".jars" / "spark").mkdir(parents=True)
+    (tmp_path / ".jars" / "spark" / "delta.jar").write_bytes(b"jar")
+    after = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(before, dg.SkipReason)
+    assert "SetupError" in str(before.skip_message)
+    assert isinstance(after, dg.SensorResult)
+
+
+def test_a_refusal_stands_whatever_spark_was_given(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run knows settings that its sensor does not; what both see must be called the same."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
+    of_run = load_settings(spark_master="local[7]", kafka_timeout_seconds=99)
+    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
+    remember_refusal(instance, run_id, refused, state=state_of(stream, of_run))
+
+    assert isinstance(tick(stream, instance, monkeypatch, lag=12), dg.SkipReason)
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(
