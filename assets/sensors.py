@@ -7,7 +7,7 @@ go through: so it depends neither on a cursor nor on run keys, which a failed ru
 import dagster as dg
 
 from assets.described import topic_key
-from assets.jobs import job_name
+from assets.jobs import job_name, sensor_name
 from assets.refusal import standing_refusal, state_of
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError
@@ -41,7 +41,7 @@ def lag_sensor(declared: Declared) -> dg.SensorDefinition:
     assert spec is not None
 
     @dg.sensor(
-        name=f"{spec.name}_lag",
+        name=sensor_name(spec.name),
         job_name=job_name(spec.name),
         minimum_interval_seconds=spec.sensor_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,

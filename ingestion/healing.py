@@ -26,7 +26,7 @@ def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[Ledg
     """
     ledger = Ledger(paths.ledger)
     known = {row.seq for row in ledger.rows_of(position.table_id)}
-    unknown = _unknown(spec, paths, known)
+    unknown = commits_without_row(spec.name, paths, known)
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     ledger.put(*missing)
@@ -35,11 +35,11 @@ def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[Ledg
     return tuple(sorted(missing, key=lambda row: row.seq))
 
 
-def _unknown(spec: StreamSpec, paths: StreamPaths, known: set[int]) -> list[Commit]:
+def commits_without_row(stream: str, paths: StreamPaths, known: set[int]) -> list[Commit]:
     """Walk our commits back to the newest that the ledger knows; seq 0 opened the table."""
     found = []
     for commit in TableLog(paths.data).newest_first():
-        if commit.note is None or app_id(spec.name) not in commit.txns:
+        if commit.note is None or app_id(stream) not in commit.txns:
             continue
         if commit.note.seq in known or commit.note.seq == 0:
             break

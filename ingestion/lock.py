@@ -13,6 +13,8 @@ import fcntl
 import json
 import os
 import socket
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -110,6 +112,23 @@ def holder_of(paths: StreamPaths) -> Holder | None:
         return None
     with paths.lock.open("a") as file:
         return None if _lock_now(file) else _read_holder(paths.holder)
+
+
+def process_holding(paths: StreamPaths) -> int | None:
+    """Return the id of the process that holds a stream's lock, as the kernel knows it.
+
+    That is the JVM of a run, whose driver may be dead already. ``None`` where nobody does, and
+    where this system tells it in another form. Takes nothing; like ``holder_of``, not for the
+    process that holds the lock by ``held_by_python``.
+    """
+    if not paths.lock.exists() or sys.platform != "linux":
+        return None
+    # struct flock of 64-bit Linux: type, whence, start, length, pid.
+    form = "hhqqi"
+    with paths.lock.open("a") as file:
+        asked = struct.pack(form, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, pid = struct.unpack(form, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else pid
 
 
 def _lock_now(file: IO[str]) -> bool:
