@@ -135,16 +135,25 @@ def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
             ),
         )
     elif run.status == "QUEUED" and facts.now - run.since > _QUEUE_PATIENCE_SECONDS:
-        busy = [each for each in facts.runs if each.status != "QUEUED"]
+        yield from _of_queued(run, facts)
+
+
+def _of_queued(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
+    """Say why a run does not get its turn; a dead run before it has a finding of its own."""
+    busy = [each for each in facts.runs if each.status != "QUEUED"]
+    if not facts.has_daemon or any(is_dead(each, facts.now) for each in busy):
+        return
+    same = next((each for each in busy if each.about == run.about != _ABOUT), None)
+    what = f"run {run.run_id[:8]} has been waiting in the queue"
+    evidence = f"{_evidence(run, facts.now)}; runs before it: {len(busy)}"
+    if same is not None:
+        what += f" for run {same.run_id[:8]} of the same stream"
         yield Finding(
-            about=run.about,
-            what=f"run {run.run_id[:8]} has been waiting in the queue"
-            + ("" if busy else ", and nothing runs"),
-            evidence=f"{_evidence(run, facts.now)}; runs before it: {len(busy)}",
-            command="raise concurrency.runs.max_concurrent_runs in dagster.yaml"
-            if busy
-            else f"{facts.prefix}dagster-daemon run -w workspace.yaml",
+            about=run.about, what=what, evidence=evidence, command="wait for it", exit_code=0
         )
+    else:
+        remedy = "raise concurrency.runs.max_concurrent_runs in dagster.yaml"
+        yield Finding(about=run.about, what=what, evidence=evidence, command=remedy)
 
 
 def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:

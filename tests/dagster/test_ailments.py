@@ -102,11 +102,13 @@ def test_a_queue_that_does_not_move_says_behind_what() -> None:
     """A run that waits long names how many are before it."""
     queued = run(status="QUEUED", pid=None, is_alive=None)
 
-    (only,) = found(runs=(queued, run(is_alive=True)))
+    (of_others,) = found(runs=(queued, run(about="bills", is_alive=True)))
+    (of_its_own,) = found(runs=(queued, run(run_id="1234567890", is_alive=True)))
 
-    assert "waiting in the queue" in only.what
-    assert "runs before it: 1" in only.evidence
-    assert "max_concurrent_runs" in only.command
+    assert "runs before it: 1" in of_others.evidence
+    assert "max_concurrent_runs" in of_others.command
+    assert "for run 12345678 of the same stream" in of_its_own.what
+    assert of_its_own.exit_code == 0
 
 
 def test_a_sensor_that_is_off_is_a_note() -> None:

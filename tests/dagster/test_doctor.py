@@ -11,47 +11,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 
+from tests.dagster.shell import ROOT, STALLING, environment, make_home, told
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
-DAGSTER_YAML = """
-telemetry: {enabled: false}
-concurrency: {pools: {default_limit: 1, granularity: op}}
-"""
-
 
 @pytest.fixture
 def home(world: World, tmp_path: Path) -> Path:
-    """A Dagster home of the test's own, with a slot a pool as in the project."""
-    folder = tmp_path / "dagster"
-    folder.mkdir()
-    (folder / "dagster.yaml").write_text(DAGSTER_YAML)
+    """A Dagster home, and a stream that is declared."""
     world.write_declaration()
-    return folder
+    return make_home(tmp_path / "dagster")
 
 
 @pytest.fixture
-def environment(world: World, home: Path, tmp_path: Path) -> dict[str, str]:
-    """What a shell has in which somebody works with that home."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    stalled = str(tmp_path / "stalled")
-    return {**world.environment(), "DAGSTER_HOME": str(home), "PATH": path, "STALLED": stalled}
-
-
-@pytest.fixture
-def lost_run(world: World, environment: dict[str, str]) -> str:
+def lost_run(world: World, home: Path) -> str:
     """A run that was killed, with its JVM, after its commits and before its result."""
     world.send(row(1, "a"), row(2, "b"), b"garbage")
-    stalled = Path(environment["STALLED"])
+    stalled = home / "stalled"
     run = subprocess.Popen(
-        materialize(world, "tests.dagster.stalling"),
+        materialize(world, STALLING),
         cwd=ROOT,
-        env=environment,
+        env=environment(world, home),
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -75,12 +58,12 @@ def materialize(world: World, module: str = "assets.definitions") -> list[str]:
     ]
 
 
-def examine(world: World, environment: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
+def examine(world: World, home: Path) -> tuple[int, list[dict[str, Any]]]:
     """Call the doctor; return its exit code and what it found, notes apart."""
     called = subprocess.run(
         [sys.executable, "-m", "ingestion", "doctor", world.topic, "--json"],
         cwd=ROOT,
-        env=environment,
+        env=environment(world, home),
         capture_output=True,
         text=True,
         check=False,
@@ -91,15 +74,14 @@ def examine(world: World, environment: dict[str, str]) -> tuple[int, list[dict[s
     return called.returncode, [each for each in findings if each["exit_code"]]
 
 
-def test_a_lost_run_is_found_cured_and_told(
-    world: World, environment: dict[str, str], lost_run: str, home: Path
-) -> None:
+def test_a_lost_run_is_found_cured_and_told(world: World, home: Path, lost_run: str) -> None:
     """The doctor's commands free what a kill left, and the next run tells what it committed."""
-    code, findings = examine(world, environment)
+    shell = environment(world, home)
+    code, findings = examine(world, home)
     for finding in findings:
-        subprocess.run(finding["command"], shell=True, env=environment, check=True, timeout=120)
-    healthy = examine(world, environment)
-    again = subprocess.run(materialize(world), cwd=ROOT, env=environment, timeout=240, check=False)
+        subprocess.run(finding["command"], shell=True, env=shell, check=True, timeout=120)
+    healthy = examine(world, home)
+    again = subprocess.run(materialize(world), cwd=ROOT, env=shell, timeout=240, check=False)
 
     assert code == 1
     assert [each["what"] for each in findings] == [
@@ -109,20 +91,4 @@ def test_a_lost_run_is_found_cured_and_told(
     assert all(lost_run in each["evidence"] for each in findings)
     assert healthy == (0, [])
     assert again.returncode == 0
-    assert told(home, world.topic) == [(True, lost_run, 3, 1), (False, None, 0, 1)]
-
-
-def told(home: Path, asset: str) -> list[tuple[bool, str | None, int, int]]:
-    """Return, of each materialization, whether it is recovered, of which run, records and seq."""
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        found = instance.fetch_materializations(dg.AssetKey(asset), limit=10, ascending=True)
-    events = [record.asset_materialization.metadata for record in found.records]  # type: ignore[union-attr]
-    return [
-        (
-            event["recovered"].value,
-            event["run_id"].value if "run_id" in event else None,
-            event["read"].value,
-            event["seq"].value,
-        )
-        for event in events
-    ]
+    assert told(home, world.topic) == [(True, [1]), (False, [])]
