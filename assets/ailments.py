@@ -10,88 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from assets.instance import InstanceFacts
+from assets.runs import RunFacts, SlotFacts
 from ingestion.doctor.finding import Finding
 
 _ABOUT: Final = "dagster"
-_START_TIMEOUT_SECONDS: Final = 180.0
 _QUEUE_PATIENCE_SECONDS: Final = 600.0
 # The daemon frees the slots of ended runs itself, half a minute later.
 _SLOT_PATIENCE_SECONDS: Final = 120.0
-_HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunFacts:
-    """A run that has not ended, or that has a slot.
-
-    Attributes:
-        run_id: Its id.
-        about: The stream it is of, or ``dagster``.
-        status: Its status in the instance, such as ``STARTED``; ``GONE`` when it is not there.
-        since: When it came to this, in seconds since 1970.
-        pid: Its process; ``None`` when it has none yet.
-        is_alive: Whether that process runs; ``None`` when nobody here can tell.
-    """
-
-    run_id: str
-    about: str
-    status: str
-    since: float
-    pid: int | None = None
-    is_alive: bool | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Tell whether the instance takes the run for ended."""
-        return self.status in {"SUCCESS", "FAILURE", "CANCELED", "GONE"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlotFacts:
-    """A slot of a pool that a run has claimed.
-
-    Attributes:
-        pool: The pool, named after its stream.
-        run: Who has it.
-        waiting: Steps of other runs that wait for one.
-    """
-
-    pool: str
-    run: RunFacts
-    waiting: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceFacts:
-    """What an instance holds that can go wrong.
-
-    Attributes:
-        prefix: What goes before a command so that it means this instance.
-        now: When this was looked up, in seconds since 1970.
-        runs: Every run that has not ended.
-        slots: Every slot that is claimed.
-        heartbeat: The daemon's latest sign of life, in seconds since 1970.
-        switched_on: Sensors and schedules that only the daemon can evaluate.
-        sensors: The sensor of each declared stream that no schedule starts, by stream.
-    """
-
-    prefix: str
-    now: float
-    runs: tuple[RunFacts, ...] = ()
-    slots: tuple[SlotFacts, ...] = ()
-    heartbeat: float | None = None
-    switched_on: tuple[str, ...] = ()
-    sensors: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def has_daemon(self) -> bool:
-        """Tell whether a daemon gave a sign of life of late."""
-        return self.heartbeat is not None and (
-            self.now - self.heartbeat <= _HEARTBEAT_PATIENCE_SECONDS
-        )
 
 
 def ailments(facts: InstanceFacts) -> Iterator[Finding]:
@@ -112,17 +40,8 @@ def ailments(facts: InstanceFacts) -> Iterator[Finding]:
             )
 
 
-def is_dead(run: RunFacts, now: float) -> bool:
-    """Tell whether a run will never end by itself: its process is gone, or never came."""
-    if run.is_over or run.status == "QUEUED":
-        return False
-    if run.pid is None:
-        return now - run.since > _START_TIMEOUT_SECONDS
-    return run.is_alive is False
-
-
 def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
-    if is_dead(run, facts.now):
+    if run.is_dead(facts.now):
         yield Finding(
             about=run.about,
             what=f"run {run.run_id[:8]} is {run.status}, and its process "
@@ -141,7 +60,7 @@ def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
 def _of_queued(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
     """Say why a run does not get its turn; a dead run before it has a finding of its own."""
     busy = [each for each in facts.runs if each.status != "QUEUED"]
-    if not facts.has_daemon or any(is_dead(each, facts.now) for each in busy):
+    if not facts.has_daemon or any(each.is_dead(facts.now) for each in busy):
         return
     same = next((each for each in busy if each.about == run.about != _ABOUT), None)
     what = f"run {run.run_id[:8]} has been waiting in the queue"
@@ -159,7 +78,7 @@ def _of_queued(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
 def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:
     run, age = slot.run, facts.now - slot.run.since
     is_leaked = run.is_over and (age > _SLOT_PATIENCE_SECONDS or not facts.has_daemon)
-    if not (is_leaked or is_dead(run, facts.now)):
+    if not (is_leaked or run.is_dead(facts.now)):
         return
     waits = f"; steps that wait for it: {slot.waiting}" if slot.waiting else ""
     yield Finding(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from assets.ailments import InstanceFacts, RunFacts, SlotFacts, ailments
+from assets.ailments import ailments
+from assets.instance import InstanceFacts
+from assets.runs import RunFacts, SlotFacts
 from ingestion.doctor.finding import Finding
 
 NOW = 1_800_000_000.0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from assets.definitions import _of_stream
@@ -107,6 +110,23 @@ def test_a_run_under_way_is_not_joined_by_another(
 
     assert isinstance(found, dg.SkipReason)
     assert f"run {run_id[:8]} of this stream is {status.value.lower()}" == found.skip_message
+
+
+def test_a_run_whose_process_is_gone_is_called_so(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed may never end in Dagster: the sensor says whom to ask."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, dg.DagsterRunStatus.STARTED)
+    run = instance.get_run_by_id(run_id)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(30)
+    instance.report_engine_event("began", run, EngineEventData.in_process(ended.pid))
+
+    found = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SkipReason)
+    assert "its process is gone. Next: oncelake doctor orders" in str(found.skip_message)
 
 
 def test_a_refusal_is_not_met_again_until_something_has_changed(
