@@ -31,25 +31,25 @@ def recovered(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterializatio
     older = [row for rows in runs[:-MOST_RUNS] for row in rows]
     if older:
         dead = f"{len(runs) - MOST_RUNS} runs"
-        yield _materialization(evidence, older, run=dead, by=by)
+        yield _materialization(evidence, older, runs=dead, by=by)
     for rows in runs[-MOST_RUNS:]:
-        yield _materialization(evidence, rows, run=rows[0].run_id, by=by)
+        yield _materialization(evidence, rows, runs=f"run {rows[0].run_id}", by=by)
 
 
 def _materialization(
-    evidence: Evidence, rows: Sequence[LedgerRow], *, run: str, by: str
+    evidence: Evidence, rows: Sequence[LedgerRow], *, runs: str, by: str
 ) -> dg.AssetMaterialization:
     first, last = rows[0], rows[-1]
     batches = f"batch {last.seq}" if first is last else f"batches {first.seq} to {last.seq}"
     return dg.AssetMaterialization(
         asset_key=evidence.spec.name,
-        description=f"Recovered: {batches} of {run}, of which Dagster had not been told",
+        description=f"Recovered: {batches} of {runs}, of which Dagster had not been told",
         metadata={
             **metadata_of_batches(rows),
             **_place(rows),
             "recovered": True,
             "recovered_by": by,
-            "run_id": run,
+            "run_id": runs.removeprefix("run "),
             "history": COMPLETE,
             "table_id": evidence.table_id,
         },

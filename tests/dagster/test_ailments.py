@@ -97,6 +97,7 @@ def test_a_daemon_that_is_missed_is_a_finding() -> None:
 
     assert "no daemon is running" in only.what
     assert "orders_lag, queued run abcdef01" in only.evidence
+    assert len(found(heartbeat=None, switched_on=("orders_lag",))) == 1
     assert found(heartbeat=None) == []
 
 

@@ -15,17 +15,19 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from ingestion.commits import TableLog
 from ingestion.doctor.finding import Finding
 from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers, orphans
 from ingestion.doctor.machine import Machine, Place, ailments_of_machine
 from ingestion.doctor.processes import is_running
 from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger
 from ingestion.lock import process_holding
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, Note
 from ingestion.offsets import Offsets
 from ingestion.settings import load_settings
-from tests.unit.shell import answer, home, oncelake
+from tests.unit.shell import answer, home, oncelake, row
 
 __all__ = ["home"]
 
@@ -88,6 +90,11 @@ def ended_process() -> int:
 
 def test_a_stream_in_order_has_nothing(paths: StreamPaths) -> None:
     """Without a table, and with one whose commits are all recorded, nothing is found."""
+    assert found(paths) == []
+
+    commit(paths, 1)
+    Ledger(paths.ledger).put(row(1, table_id=TableLog(paths.data).table_id()))
+
     assert found(paths) == []
 
 
