@@ -9,7 +9,7 @@ import typer
 
 from ingestion.console import speech
 from ingestion.console.declared import chosen
-from ingestion.console.exits import first_of
+from ingestion.console.exits import UNREACHABLE, WRONG, first_of
 from ingestion.console.options import AnyStream, AsJson
 from ingestion.console.progress import Tell, progress
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ingestion.declarations import Declared
     from ingestion.doctor.finding import Finding
     from ingestion.settings import Settings
-
-_WRONG, _UNREACHABLE = 1, 5
 
 
 def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
@@ -87,13 +85,13 @@ def _of_problem(problem: Failure) -> Finding:
     from ingestion.doctor.finding import Finding
 
     what, _, following = problem.message.partition(" Next: ")
-    is_silence = problem.exit_code == _UNREACHABLE
+    is_silence = problem.exit_code == UNREACHABLE
     return Finding(
         about="kafka" if is_silence else problem.stream or "streams",
         what=what,
         evidence=problem.type,
         command=problem.remedy or following or f"oncelake status {problem.stream or ''}".rstrip(),
-        exit_code=_UNREACHABLE if is_silence else _WRONG,
+        exit_code=UNREACHABLE if is_silence else WRONG,
     )
 
 
