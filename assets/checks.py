@@ -41,17 +41,17 @@ def check_results(evidence: Evidence) -> list[dg.AssetCheckResult]:
 
 def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
     """Every offset and every record of the run is accounted for, and no earlier batch is red."""
-    mine = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}
-    rows = {row.seq: row for row in evidence.ledger} | mine
+    detailed = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}
+    rows = {row.seq: row for row in evidence.ledger} | detailed
     red = [row for seq, row in sorted(rows.items()) if row.is_red]
     return _result(
         evidence,
         "books_balance",
         passed=not red,
         says="; ".join(f"batch {row.seq}: {row.says()}" for row in red)
-        or f"{len(mine)} batches balance",
+        or f"{len(evidence.judged)} batches balance",
         metadata={
-            "batches": len(mine),
+            "batches": len(evidence.judged),
             "red_batches": len(red),
             "red": _table([_red(row) for row in red]),
         },
@@ -76,17 +76,19 @@ def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
 
 
 def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
-    """The share of the run's records that went to quarantine is within what is declared."""
+    """The share of the records read that went to quarantine is within what is declared."""
     limit = evidence.spec.quarantine_rate
-    quarantined = evidence.report.total("quarantined")
-    rate = quarantined / max(evidence.report.total("read"), 1)
+    quarantined = evidence.total("quarantined")
+    rate = quarantined / max(evidence.total("read"), 1)
     why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
     return _result(
         evidence,
         "quarantine_rate",
-        passed=rate <= min(limit.warn_above, limit.fail_above),
+        passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.untold.unknown,
         severity=ERROR if rate > limit.fail_above else WARN,
-        says=f"{quarantined:,} records in quarantine ({rate:.2%})" + (f": {why}" if why else ""),
+        says=f"{quarantined:,} records in quarantine ({rate:.2%})"
+        + (f": {why}" if why else "")
+        + _earlier(evidence),
         metadata={
             "rate": rate,
             "quarantined": quarantined,
@@ -125,16 +127,17 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
 
 
 def expectations(evidence: Evidence) -> dg.AssetCheckResult:
-    """The rows that the run wrote meet the declared expectations."""
+    """The rows that were written meet the declared expectations."""
     outcomes = evidence.outcomes or ()
     missed = [each for each in outcomes if not each.success]
     is_error = any(each.severity == "critical" or each.error for each in missed)
+    passed = not missed and not (evidence.spec.expectations and evidence.untold.unknown)
     return _result(
         evidence,
         "expectations",
-        passed=not missed,
-        severity=ERROR if is_error or not missed else WARN,
-        says="; ".join(map(str, missed)) or _all_met(evidence),
+        passed=passed,
+        severity=ERROR if is_error or passed else WARN,
+        says=("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence),
         metadata={
             "evaluated": len(outcomes),
             "missed": len(missed),
@@ -197,6 +200,12 @@ def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:
 def _red(row: LedgerRow) -> dict[str, Any]:
     ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
     return {"seq": row.seq, "run": row.run_id, "ranges": ranges, "problem": row.says()}
+
+
+def _earlier(evidence: Evidence) -> str:
+    """Say that batches of earlier runs may have been judged by nobody: unknown is not green."""
+    unknown = evidence.untold.unknown
+    return f"; of earlier batches nothing is known, since {unknown}" if unknown else ""
 
 
 def _all_met(evidence: Evidence) -> str:

@@ -5,11 +5,14 @@ go through: so it depends neither on a cursor nor on run keys, which a failed ru
 a run that is to tell of a stall has one, to be told once.)
 """
 
+import time
+
 import dagster as dg
 
 from assets.described import topic_key
-from assets.jobs import job_name
+from assets.jobs import job_name, sensor_name
 from assets.refusal import standing_refusal, state_of
+from assets.runs import UNDER_WAY, Runs
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError
 from ingestion.kafka import Kafka
@@ -27,13 +30,6 @@ from resources.part import settings_of
 # Four questions a tick must fit into the minute that Dagster gives it.
 _MOST_SECONDS = 10.0
 
-_UNDER_WAY = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
-
 Tick = dg.SensorResult | dg.SkipReason
 
 
@@ -43,7 +39,7 @@ def lag_sensor(declared: Declared) -> dg.SensorDefinition:
     assert spec is not None
 
     @dg.sensor(
-        name=f"{spec.name}_lag",
+        name=sensor_name(spec.name),
         job_name=job_name(spec.name),
         minimum_interval_seconds=spec.sensor_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
@@ -116,7 +112,10 @@ def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Setti
     """Return in words what keeps a run from being started now."""
     under_way = _under_way(instance, declared.name)
     if under_way:
-        return f"run {under_way.run_id[:8]} of this stream is {under_way.status.value.lower()}"
+        run = Runs(instance, settings, [declared.name]).facts(under_way)
+        dead = f", and its process is gone. Next: oncelake doctor {declared.name}"
+        says = f"run {run.run_id[:8]} of this stream is {run.status.lower()}"
+        return says + (dead if run.is_dead(time.time()) else "")
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
@@ -124,12 +123,17 @@ def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Setti
     return standing_refusal(instance, last, state=state_of(declared, settings))
 
 
-def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.DagsterRun | None:
+def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.RunRecord | None:
     """Return a queued or running run of the stream's asset, however it was started."""
     key, job = dg.AssetKey(stream), job_name(stream)
-    runs = instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+    records = instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY))
     return next(
-        (run for run in runs if run.job_name == job or key in (run.asset_selection or ())), None
+        (
+            record
+            for record in records
+            if (run := record.dagster_run).job_name == job or key in (run.asset_selection or ())
+        ),
+        None,
     )
 
 

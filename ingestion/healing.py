@@ -62,7 +62,7 @@ def heal_ledger(
         known: The ledger's rows of this table.
     """
     unhealed = set(range(1, position.seq + 1)) - {row.seq for row in known}
-    unknown = _unknown(spec, paths, unhealed)
+    unknown = commits_without_row(spec.name, paths, unhealed)
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     # A word that was given counts, also when the crash came before it was written beside the batch.
@@ -79,7 +79,7 @@ def heal_ledger(
     return Healed(rows=rows, recovered=tuple(row for row in rows if row.seq in unheard))
 
 
-def _unknown(spec: StreamSpec, paths: StreamPaths, missing: set[int]) -> list[Commit]:
+def commits_without_row(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commit]:
     """Walk our commits back to the oldest that the ledger misses, or as far as the log reaches.
 
     Seq 0 opened the table, and is no batch.
@@ -92,7 +92,7 @@ def _unknown(spec: StreamSpec, paths: StreamPaths, missing: set[int]) -> list[Co
         except DamagedTableError:
             # Readers begin at a checkpoint behind it, or the start would have been refused.
             break
-        if commit.note is None or app_id(spec.name) not in commit.txns:
+        if commit.note is None or app_id(stream) not in commit.txns:
             continue
         if commit.note.seq in missing:
             found.append(commit)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ingestion.ledger import LedgerRow
-from ingestion.offsets import Offsets
+from ingestion.notes import CountedRange
+from ingestion.offsets import Offsets, TopicPartition
 
 if TYPE_CHECKING:
     from ingestion.transactions import Stall
@@ -54,4 +56,38 @@ class RunReport:
 
     def total(self, count: str) -> int:
         """Add up one count over the batches of this run."""
-        return sum(row.counts.get(count, 0) for row in self.batches)
+        return total_of(self.batches, count)
+
+    @property
+    def ranges(self) -> tuple[CountedRange, ...]:
+        """What the run read of each partition."""
+        return ranges_of(self.batches)
+
+
+def total_of(rows: Iterable[LedgerRow], count: str) -> int:
+    """Add up one count over batches."""
+    return sum(row.counts.get(count, 0) for row in rows)
+
+
+def ranges_of(rows: Iterable[LedgerRow]) -> tuple[CountedRange, ...]:
+    """Return what batches read, by partition: one range where they follow one another.
+
+    Ranges that do not follow one another stay apart, so that no hole, and no other epoch's
+    offsets, are covered up.
+    """
+    read: dict[TopicPartition, list[CountedRange]] = {}
+    for counted in (each for row in rows for each in row.ranges if len(each.range)):
+        of_partition = read.setdefault(counted.range.topic_partition, [])
+        if of_partition and counted.range.follows(of_partition[-1].range):
+            of_partition[-1] = _joined(of_partition[-1], counted)
+        else:
+            of_partition.append(counted)
+    return tuple(counted for at in sorted(read) for counted in read[at])
+
+
+def _joined(earlier: CountedRange, later: CountedRange) -> CountedRange:
+    return CountedRange(
+        range=replace(later.range, start=earlier.range.start),
+        records=earlier.records + later.records,
+        gaps=earlier.gaps + later.gaps,
+    )

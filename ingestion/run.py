@@ -158,7 +158,6 @@ class Run:
         notices: tuple[str, ...] = (),
     ) -> RunReport:
         log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
-        # As they are now: some may have been added since the run began.
         partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
         stalls = find_stalls(partitions, kafka, self.settings)
         reached(At.REPORTED)
@@ -189,10 +188,10 @@ def _open(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]
         paths.checkpoints, start.starting, had_one=start.position.seq > 0
     )
     notices = []
-    if start.position.learned_from != "commit":
+    told_by = start.position.learned_from
+    if told_by != "commit":
         notices.append(
-            "our commits have aged out of the table's log; the "
-            f"{start.position.learned_from} told the offsets"
+            f"our commits have aged out of the table's log; the {told_by} told the offsets"
         )
     if found is not None:
         notices.append(

@@ -17,6 +17,7 @@ from assets.checks import (
     quarantine_rate,
 )
 from assets.evidence import Evidence
+from assets.history import Untold
 from assets.outcomes import Outcome, outcome_of
 from ingestion.ledger import LedgerRow
 from ingestion.offsets import Offsets, TopicPartition
@@ -34,7 +35,9 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
     given = {
         "spec": spec,
         "report": report(*batches, **parts.pop("report", {})),
+        "table_id": "t",
         "ledger": batches,
+        "untold": Untold(),
         "reasons": {},
         "outcomes": None,
         "now": NOW,
