@@ -19,10 +19,9 @@ from ingestion.commits import TableLog
 from ingestion.doctor.finding import Finding
 from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers, orphans
 from ingestion.doctor.machine import Machine, Place, ailments_of_machine
-from ingestion.doctor.processes import is_running
+from ingestion.doctor.processes import is_running, process_holding
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger
-from ingestion.lock import process_holding
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, Note
 from ingestion.offsets import Offsets
