@@ -12,10 +12,12 @@ import dagster as dg
 from assets.expectations import evaluate
 from assets.history import Untold, find_untold
 from assets.outcomes import Outcome, not_evaluated
+from assets.proof import prove
 from ingestion.commits import TableLog
 from ingestion.declarations import Declared
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.proof.verdict import Verdict
 from ingestion.report import RunReport, total_of
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -35,6 +37,7 @@ class Evidence:
         reasons: Why records were quarantined in the batches judged: how many for each reason.
         outcomes: What became of each declared expectation on the rows of the batches judged;
             ``None`` when they wrote none.
+        proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
     """
 
@@ -46,6 +49,7 @@ class Evidence:
     reasons: Mapping[str, int]
     outcomes: tuple[Outcome, ...] | None
     now: dt.datetime
+    proof: Verdict | str | None = None
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
@@ -83,6 +87,7 @@ def gather(
         reasons=_reasons(paths, judged),
         outcomes=_outcomes(declared, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
+        proof=prove(declared.spec, settings) if declared.spec.verify else None,
     )
 
 

@@ -16,6 +16,7 @@ from assets.refusal import remember_refusal, state_of
 from assets.reported import metadata_of, telling_batches
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError, TerminalError, TransientError
+from ingestion.killpoints import At, reached
 from ingestion.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings
@@ -65,6 +66,7 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
             spec = _sound(declared)
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report, context.instance)
+            reached(At.EVIDENCE_GATHERED)
             for swallowed in recovered(evidence, by=context.run.run_id):
                 context.log_event(swallowed)
             return dg.MaterializeResult(

@@ -1,7 +1,8 @@
 """A sensor a stream: it starts a run when Kafka holds records that the table has not read.
 
 It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
-go through: so it depends neither on a cursor nor on run keys, which a failed run uses up.
+go through: so it depends neither on a cursor nor on run keys, which a failed run uses up. (Only
+a run that is to tell of a stall has one, to be told once.)
 """
 
 import time
@@ -21,6 +22,7 @@ from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+from ingestion.transactions import Stall, find_stalls
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of
@@ -80,7 +82,9 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
 def _decided(spec: StreamSpec, settings: Settings) -> Tick:
     lag = lag_of(spec, settings)
     if not any(lag.values()):
-        return dg.SkipReason("nothing new: the table has reached the last stable offsets of Kafka")
+        return _told_once(stalls_of(spec, settings)) or dg.SkipReason(
+            "nothing new: the table has reached the last stable offsets of Kafka"
+        )
     return dg.SensorResult(
         run_requests=[dg.RunRequest(tags={"oncelake/lag": str(sum(lag.values()))})],
         asset_events=[
@@ -88,6 +92,20 @@ def _decided(spec: StreamSpec, settings: Settings) -> Tick:
             for topic, behind in lag.items()
         ],
     )
+
+
+def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
+    """Find what open transactions have held back for long: there is no lag, and yet no progress."""
+    client = Kafka(settings)
+    return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
+
+
+def _told_once(stalls: tuple[Stall, ...]) -> Tick | None:
+    """Ask for one run of each stall, which reads nothing, and whose check tells of it."""
+    if not stalls:
+        return None
+    where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
+    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"held back: {where}")])
 
 
 def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Settings) -> str | None:

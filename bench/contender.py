@@ -94,15 +94,19 @@ def naive(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
 
 def _default_session(settings: Settings) -> SparkSession:
     """Start Spark with what it needs to read Kafka and write Delta, and nothing else of ours."""
-    needed = ("spark.master", "spark.jars", "spark.driver.memory", "spark.ui.enabled")
-    ours = spark_config(settings)
-    builder = SparkSession.builder
-    for key in (
-        *needed,
+    needed = (
+        "spark.master",
+        "spark.jars",
+        "spark.driver.extraClassPath",
+        "spark.driver.memory",
+        "spark.ui.enabled",
         "spark.sql.extensions",
         "spark.sql.catalog.spark_catalog",
         "spark.local.dir",
-    ):
+    )
+    ours = spark_config(settings)
+    builder = SparkSession.builder
+    for key in (key for key in needed if key in ours):
         builder = builder.config(key, ours[key])
     return builder.getOrCreate()
 

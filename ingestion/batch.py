@@ -13,6 +13,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.alteration import altered_before
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
@@ -20,6 +21,7 @@ from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.gaps import Gaps, find_gaps
 from ingestion.gate import GOOD, judge
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.notes import CountedRange, Note
@@ -63,6 +65,7 @@ class BatchWriter:
                 cannot be ordered; nothing was committed.
             RecordsMissedError: Kafka holds a record that Spark did not deliver.
         """
+        reached(At.BATCH_PLANNED)
         plan = fit(planned, self.position.next)
         if plan.holes:
             raise self._hole(plan.holes)
@@ -74,8 +77,10 @@ class BatchWriter:
         )
         with materialised(judged) as copy:
             tally = count_records(copy)
+            reached(At.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)
             gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)
+            reached(At.GAPS_PROVEN)
             note = self._note(planned, plan.fresh, tally, gaps)
             return self._commit(copy, tally, note)
 
@@ -105,10 +110,14 @@ class BatchWriter:
         """Quarantine, commit, read back, audit, and project into the ledger: in this order."""
         target = self._target(copy, note.seq)
         quarantined = self._quarantine(copy, tally, note.seq)
+        reached(At.QUARANTINED)
         sink = sink_class(self._spec.mode)(target, _good(copy, tally))
         note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
+        reached(At.PREPARED)
         sink.commit(note)
+        reached(At.COMMITTED)
         commit = self._find(note, after=target.version)
+        reached(At.READ_BACK)
         written = sink.account(commit)
         counts = {**note.counts, **written.counts}
         problems = [
@@ -118,9 +127,12 @@ class BatchWriter:
                 rows_of_seq=rows_of_seq(self._paths.data, note.seq, version=commit.version),
                 rows_expected=written.rows_expected,
             ),
+            *altered_before(self._spec.name, self._log, commit),
         ]
         row = LedgerRow.of(note, commit, self.position.table_id, counts=counts, problems=problems)
+        reached(At.AUDITED)
         self._ledger.put(row)
+        reached(At.LEDGER_WRITTEN)
         self.position = self.position.after(note)
         return row
 

@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from ingestion.console import declared, doctor, kafka, ledger, operations, run, status
+from ingestion.console import (
+    declared,
+    doctor,
+    kafka,
+    ledger,
+    operations,
+    run,
+    status,
+    verify,
+)
 from ingestion.console.boundary import Guarded
 
 app = typer.Typer(
@@ -44,6 +53,7 @@ app.command("run", cls=Guarded)(run.run)
 app.command("status", cls=Guarded)(status.status)
 app.command("ledger", cls=Guarded)(ledger.ledger)
 app.command("doctor", cls=Guarded)(doctor.doctor)
+app.command("verify", cls=Guarded)(verify.verify)
 app.command("validate", cls=Guarded)(declared.validate)
 app.command("schema", cls=Guarded)(declared.schema)
 kafka_app.command("up", cls=Guarded)(kafka.up)
@@ -53,6 +63,7 @@ app.add_typer(kafka_app, name="kafka")
 app.command("accept", cls=Guarded)(operations.accept)
 app.command("adopt-topic", cls=Guarded)(operations.adopt_topic)
 app.command("reset", cls=Guarded)(operations.reset)
+app.command("unlock", cls=Guarded)(operations.unlock)
 
 
 def main() -> None:

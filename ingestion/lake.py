@@ -19,6 +19,7 @@ class StreamPaths:
         ledger: One row a batch.
         lock: The file whose kernel lock is the right to write.
         holder: Who holds that lock, for people.
+        lease: The file that stands in for that lock, where the settings say so.
         checkpoints: One folder a generation of the Spark checkpoint.
         archive: Where ``reset`` puts what it takes away.
     """
@@ -29,8 +30,15 @@ class StreamPaths:
     ledger: Path
     lock: Path
     holder: Path
+    lease: Path | None
     checkpoints: Path
     archive: Path
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """Every folder that a run writes to; each may be a volume of its own."""
+        tables = (self.data, self.quarantine, self.tombstones, self.ledger)
+        return (*tables, self.lock.parent, self.checkpoints)
 
     @classmethod
     def of(cls, stream: str, settings: Settings) -> StreamPaths:
@@ -43,6 +51,7 @@ class StreamPaths:
             ledger=lake / f"{stream}__ledger",
             lock=lake / ".locks" / stream,
             holder=lake / ".locks" / f"{stream}.holder",
+            lease=lake / ".locks" / f"{stream}.lease" if settings.lock == "lease" else None,
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
         )

@@ -4,17 +4,18 @@ A Python driver that is killed leaves a JVM that may commit for seconds more, so
 Python would be free too early. POSIX has two traps: closing *any* descriptor of the file drops the
 process's lock, so the file is opened once and by nothing else; and a lock that is only reachable
 from Python is dropped when py4j's reference is collected, so it is kept in a static place.
+
+Where the file system has no kernel locks, a lease stands in, if the settings say so.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import fcntl
 import json
 import os
 import socket
-import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,8 +26,9 @@ from typing import IO, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from ingestion.errors import StreamLockedError
+from ingestion.errors import SetupError, StreamLockedError
 from ingestion.lake import StreamPaths
+from ingestion.lease import Lease, Worker, leased, read_lease
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.1
@@ -65,6 +67,10 @@ def held_by_jvm(
         StreamLockedError: another run holds it; names the run.
     """
     jvm: Any = spark.sparkContext._jvm
+    if paths.lease is not None:
+        with _leased(stream, paths, holder, jvm.java.lang.ProcessHandle.current().pid()):
+            yield
+        return
     shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
     if shelf.putIfAbsent(name, "being taken") is not None:
@@ -95,6 +101,10 @@ def held_by_python(stream: str, paths: StreamPaths, holder: Holder) -> Iterator[
     Raises:
         StreamLockedError: a run holds it; names the run.
     """
+    if paths.lease is not None:
+        with _leased(stream, paths, holder):
+            yield
+        return
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
     with paths.lock.open("a") as file:
         if not _tried(lambda: _lock_now(file)):
@@ -108,35 +118,26 @@ def holder_of(paths: StreamPaths) -> Holder | None:
 
     Not for the process that holds it by ``held_by_python``: asking would drop its lock.
     """
+    if paths.lease is not None:
+        return _holder_of(read_lease(paths.lease))
     if not paths.lock.exists():
         return None
     with paths.lock.open("a") as file:
         return None if _lock_now(file) else _read_holder(paths.holder)
 
 
-def process_holding(paths: StreamPaths) -> int | None:
-    """Return the id of the process that holds a stream's lock, as the kernel knows it.
-
-    That is the JVM of a run, whose driver may be dead already. ``None`` where nobody does, and
-    where this system tells it in another form. Takes nothing; like ``holder_of``, not for the
-    process that holds the lock by ``held_by_python``.
-    """
-    if not paths.lock.exists() or sys.platform != "linux":
-        return None
-    # struct flock of 64-bit Linux: type, whence, start, length, pid.
-    form = "hhqqi"
-    with paths.lock.open("a") as file:
-        asked = struct.pack(form, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_, pid = struct.unpack(form, fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else pid
-
-
 def _lock_now(file: IO[str]) -> bool:
     """Take the kernel lock if it is free; it goes when the file is closed."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EAGAIN}:
+            return False
+        raise SetupError(
+            f"the file system of {file.name} has no kernel locks ({error.strerror}), so nothing "
+            "keeps two runs from writing at once. Next: put the lake on a local disk, or set "
+            "ONCELAKE_LOCK=lease if only this host writes it"
+        ) from error
     return True
 
 
@@ -150,11 +151,35 @@ def _tried(attempt: Callable[[], Any]) -> Any:
     return attempt()
 
 
+@contextmanager
+def _leased(stream: str, paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
+    assert paths.lease is not None
+    paths.lease.parent.mkdir(parents=True, exist_ok=True)
+    lease = Lease(
+        run_id=holder.run_id,
+        host=holder.host,
+        since=holder.since,
+        workers=tuple(map(Worker.of, (holder.pid, *more_pids))),
+    )
+    with leased(paths.lease, lease, taken=lambda: _locked(stream, paths)):
+        yield
+
+
+def _holder_of(lease: Lease | None) -> Holder | None:
+    if lease is None:
+        return None
+    pid = lease.workers[0].pid
+    return Holder(run_id=lease.run_id, pid=pid, host=lease.host, since=lease.since)
+
+
 def _locked(stream: str, paths: StreamPaths) -> StreamLockedError:
-    by = _read_holder(paths.holder)
+    by, remedy = _read_holder(paths.holder), "the lock goes with its process and needs no cleaning"
+    if paths.lease is not None:
+        by = _holder_of(read_lease(paths.lease)) or by
+        remedy = f"if it was killed, oncelake unlock {stream}"
     return StreamLockedError(
         f"{stream}: run {by.run_id} (pid {by.pid} on {by.host}, since {by.since}) holds this "
-        "stream. Next: wait for it to end; the lock goes with its process and needs no cleaning"
+        f"stream. Next: wait for it to end; {remedy}"
     )
 
 

@@ -22,6 +22,13 @@ def commit_note(stream: str, paths: StreamPaths, note: Note) -> Commit:
         CommitConflictError: the table's log does not hold what was meant.
     """
     table = DeltaTable(paths.data)
+    recorded = table.transaction_version(app_id(stream))
+    if recorded is not None and recorded >= note.seq:
+        raise CommitConflictError(
+            stream,
+            f"the table holds seq {recorded} already, so that seq {note.seq} is another writer's.",
+            remedy="run the same command again",
+        )
     nothing = pa.schema(table.schema().to_arrow()).empty_table()
     write_deltalake(
         table,

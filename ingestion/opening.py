@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from ingestion.errors import SchemaChangedError
 from ingestion.kafka import Kafka
+from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.note_commit import commit_note
 from ingestion.notes import Note
@@ -33,6 +34,7 @@ def open_table(
     """
     topics = kafka.topics(spec.name, spec.subscribed)
     _create(spark, spec, paths)
+    reached(At.TABLE_CREATED)
     refuse_other_columns(spark, spec, paths)
     begin = kafka.earliest if spec.starting == "earliest" else kafka.stable_end
     note = Note(

@@ -15,6 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ingestion.killpoints import At, reached
+
 _LOOK_EVERY_SECONDS = 0.1
 
 
@@ -48,7 +50,9 @@ def drain(
             .trigger(availableNow=True)
             .start()
         )
+        reached(At.QUERY_STARTED)
         _wait(query, stop)
+        reached(At.QUERY_ENDED)
     finally:
         # Also after an interrupt that fell into start() itself: nothing may go on to commit
         # once the caller lets go of the lock.

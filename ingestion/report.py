@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, TopicPartition
+
+if TYPE_CHECKING:
+    from ingestion.transactions import Stall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +24,7 @@ class RunReport:
         batches: Ledger rows of the batches that this run committed, by seq.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
-            what stood in for commits that have aged out.
+            what stood in for commits that have aged out, what an open transaction holds back.
         seq: Number of the table's last batch.
         epoch: Life of the stream's identity.
         next: Next offset of every partition.
@@ -28,6 +32,7 @@ class RunReport:
         delta_version: Version of the table now.
         row_count: Rows in the table now.
         table: Folder of the table.
+        stalls: Partitions that an open transaction has held back for long.
     """
 
     stream: str
@@ -42,6 +47,7 @@ class RunReport:
     delta_version: int
     row_count: int
     table: str
+    stalls: tuple[Stall, ...] = ()
 
     @property
     def is_balanced(self) -> bool:

@@ -31,7 +31,6 @@ def spark_config(settings: Settings) -> dict[str, str]:
     return {
         "spark.app.name": "oncelake",
         "spark.master": settings.spark_master,
-        "spark.jars": ",".join(map(str, jars)),
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -55,12 +54,23 @@ def spark_config(settings: Settings) -> dict[str, str]:
         # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
         # last batch while compiling the next, and every batch would start cold.
         "spark.sql.codegen.cache.maxEntries": "5000",
+        **_jars(settings.spark_master, [str(each) for each in jars]),
         **_sized_for_one_machine(settings.spark_master),
         # Spark's default pattern, and what a JAAS line or a PEM key would give away.
         "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
         "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
         "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
     }
+
+
+def _jars(master: str, jars: list[str]) -> dict[str, str]:
+    """Hand over the jars: to a local run as its class path, which starts in two thirds of the time.
+
+    A cluster's executors get them from the driver instead.
+    """
+    if master.startswith("local"):
+        return {"spark.driver.extraClassPath": ":".join(jars)}
+    return {"spark.jars": ",".join(jars)}
 
 
 def _sized_for_one_machine(master: str) -> dict[str, str]:

@@ -56,6 +56,11 @@ class Settings(BaseSettings):
     state: Path = Field(Path(".oncelake"), description="Folder of checkpoints and embedded Kafka.")
     streams: Path = Field(Path("assets/streams"), description="Folder of the declarations.")
     jars: Path = Field(Path(".jars"), description="Folder of the jars that `make setup` fetched.")
+    lock: Literal["kernel", "lease"] = Field(
+        "kernel",
+        description="What makes a run the only writer of its stream: a lock of the kernel, or, on "
+        "a file system without them, a lease, which a killed run leaves behind (oncelake unlock).",
+    )
 
     spark_master: str = Field("local[*]", description="Spark's master URL.")
     spark_driver_memory: str = Field(

@@ -13,12 +13,10 @@ from pyspark.sql import SparkSession
 from ingestion.local import broker
 from ingestion.session import start_session
 from ingestion.settings import Settings
+from tests.quick_jvm import quick_jvm
 from tests.world import World
 
 ROOT = Path(__file__).parent.parent
-
-# Compiled by C1 only: the JVM warms up in a third of the time, and nothing here is large.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -Xshare:auto"
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +29,13 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def java_options(kafka_address: str) -> str:
+    """What makes every JVM of the tests start quickly."""
+    return quick_jvm(kafka_address)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterator[SparkSession]:
     """One Spark a session: starting it costs more than most tests."""
     state = tmp_path_factory.mktemp("spark")
     session = start_session(
@@ -40,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             jars=ROOT / ".jars",
             spark_master="local[2]",
             spark_driver_memory="2g",
-            spark_java_options=QUICK_JVM,
+            spark_java_options=java_options,
         )
     )
     yield session
@@ -49,7 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, kafka_address: str) -> Settings:
+def settings(tmp_path: Path, kafka_address: str, java_options: str) -> Settings:
     """A lake and a state folder of the test's own."""
     return Settings(
         kafka=kafka_address,
@@ -59,7 +63,7 @@ def settings(tmp_path: Path, kafka_address: str) -> Settings:
         jars=ROOT / ".jars",
         spark_master="local[2]",
         spark_driver_memory="1g",
-        spark_java_options=QUICK_JVM,
+        spark_java_options=java_options,
         kafka_timeout_seconds=10,
     )
 

@@ -1,4 +1,4 @@
-"""``oncelake accept``, ``adopt-topic`` and ``reset``: what only a person may decide."""
+"""``oncelake accept``, ``adopt-topic``, ``reset``, ``unlock``: what only a person may decide."""
 
 from __future__ import annotations
 
@@ -81,6 +81,34 @@ def reset(
         speech.say(f"{stream}: archived {path}")
     if not moved:
         speech.say(f"{stream}: there was nothing to put away")
+
+
+def unlock(
+    stream: Stream,
+    holder_is_dead: Annotated[
+        bool, typer.Option(help="My word that the run, on a host that is not this one, is dead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take away the lease that a killed run left behind (only with ONCELAKE_LOCK=lease).
+
+    Refuses (exit 4) while a process of the holder lives, and names it. The default lock, one of
+    the kernel, goes with its process: there is never anything to unlock.
+    """
+    from dataclasses import asdict
+
+    from ingestion.operations.unlock import unlock as unlock_stream
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    _refuse_unknown(stream, settings)
+    lease = unlock_stream(stream, settings, sworn_dead=holder_is_dead)
+    if as_json:
+        speech.document({"stream": stream, "unlocked": asdict(lease) if lease else None})
+    elif lease:
+        speech.say(f"{stream}: took away the lease of run {lease.run_id} (since {lease.since})")
+    else:
+        speech.say(f"{stream}: is free")
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:

@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ingestion.local.topic import client_options, unanswered
+from ingestion.kafka import Kafka
+from ingestion.kafka_client import client_options, unreachable
 from ingestion.settings import Settings
 
 # The demo's messages are stamped 2013: by Kafka's default of a week they would expire at once.
@@ -45,8 +46,19 @@ def create(settings: Settings, topic: str, *, partitions: int) -> bool:
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise unanswered(settings, error) from error
+        raise unreachable(settings, error) from error
     return True
+
+
+def offset_count(settings: Settings, topic: str) -> int:
+    """Count the offsets between a topic's beginning and its end.
+
+    Raises:
+        DependencyError: Kafka does not answer.
+    """
+    kafka = Kafka(settings)
+    partitions = kafka.topics(topic, [topic]).partitions
+    return kafka.earliest(partitions).lag_to(kafka.stable_end(partitions))
 
 
 def produce(settings: Settings, topic: str, messages: Iterable[ToSend]) -> int:
@@ -76,7 +88,7 @@ def produce(settings: Settings, topic: str, messages: Iterable[ToSend]) -> int:
         _send(producer, topic, message)
         sent += 1
     if producer.flush(settings.kafka_timeout_seconds) or failures:
-        raise unanswered(settings, failures[0] if failures else "not all was acknowledged in time")
+        raise unreachable(settings, failures[0] if failures else "not all was acknowledged in time")
     return sent
 
 

@@ -1,4 +1,8 @@
-"""Real kills: a process group dies by SIGKILL, and the next run heals what it left."""
+"""Real kills: a run dies at a named place or at any moment, and the next heals what it left.
+
+The short form of ``python -m tests.crash``: every way to die, every follow-up, the places that
+matter most. ``RANDOM_KILLS`` and ``SEED`` choose how many random moments, and which.
+"""
 
 from __future__ import annotations
 
@@ -8,49 +12,66 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from ingestion.local.compare import differences, table_rows
-from ingestion.local.fold import fold
-from ingestion.local.topic import records
-from tests.crash.driver import POINTS
+from ingestion import killpoints
+from ingestion.errors import SetupError
+from ingestion.killpoints import At
+from ingestion.operations.accept import accept
+from tests.crash.trial import Cell, attempt
+from tests.crash.victim import ROOT
+from tests.oracle import evidence_against
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-ROOT = Path(__file__).parent.parent.parent
-RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "3"))
+RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "2"))
 SEED = int(os.environ.get("SEED", "20130101"))
 
+CELLS = (
+    Cell(place=At.TABLE_CREATED, way="kill_jvm", follow_up="plain", seed=1),
+    Cell(place=At.QUARANTINED, way="kill_group", follow_up="smaller_batches", seed=2),
+    Cell(place=At.PREPARED, way="kill_python", follow_up="new_records", seed=3),
+    Cell(place=At.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
+    Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5),
+    Cell(place=At.AUDITED, way="freeze", follow_up="plain", seed=6),
+    Cell(place=At.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
+    Cell(place=At.EVIDENCE_GATHERED, way="kill_group", follow_up="plain", seed=8),
+)
 
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.replace(" ", "-"))
-def test_a_kill_at_a_durable_step_is_healed(world: World, point: str) -> None:
-    """Whatever step was the last, the next run ends with each record applied once."""
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_run_that_ends_anywhere_loses_and_doubles_nothing(world: World, cell: Cell) -> None:
+    """Whatever step was the last, and whoever died of it, each record is applied once."""
+    outcome = attempt(world, cell)
+
+    assert outcome.evidence == ()
+    assert outcome.ended not in {"not reached", "exit 0", "went on"}
+
+
+def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run, a person's decision and a Dagster run pass every place: none is a dead letter."""
+    reached: set[At] = {At.EVIDENCE_GATHERED}  # By the trial above, which says where it died.
+    monkeypatch.setattr(killpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
     world.run()
-    world.send(row(1, "c"), row(3, "d"), b"more garbage")
-    world.write_declaration()
+    world.forget_before(0, 3)
+    world.send(row(3, "c"), row(4, "d"))
+    world.forget_before(0, 4)
+    accept(world.spec, world.settings, reason="meant to", run_id="me")
 
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.crash.driver", world.topic, point],
-        cwd=ROOT,
-        env=world.environment(),
-        start_new_session=True,
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    report = world.run()
-    again = world.run()
+    assert set(At) - reached == set()
 
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-2000:]
-    assert world.rows() == [row(1, "c"), row(2, "b"), row(3, "d")]
-    assert [each["value"] for each in world.quarantined()] == [b"garbage", b"more garbage"]
-    assert [(each.seq, each.balanced) for each in world.ledger] == [(1, True), (2, True)]
-    assert [each.seq for each in report.recovered] == ([2] if point == "after the commit" else [])
-    assert again.batches == ()
+
+def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that would make runs die is refused where no test has set it."""
+    killpoints._hook.cache_clear()
+    monkeypatch.setenv("ONCELAKE_CHAOS", "tests.crash.fates:meet")
+
+    with pytest.raises(SetupError, match="unset ONCELAKE_CHAOS"):
+        world.run()
+    killpoints._hook.cache_clear()
 
 
 def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
@@ -59,19 +80,14 @@ def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
     dice = random.Random(SEED)
     world.write_declaration()
     reached = []
-    for attempt in range(RANDOM_KILLS):
-        world.send(*(row(dice.randrange(200), f"{attempt}.{i}", at=i) for i in range(400)))
+    for attempted in range(RANDOM_KILLS):
+        world.send(*(row(dice.randrange(200), f"{attempted}.{i}", at=i) for i in range(400)))
         world.send(b"garbage", row(dice.randrange(200), "old", at=-1), partition=1)
         reached.append(_kill_at_random(world, dice))
 
-    report = world.run()
+    world.run()
 
-    expected = fold(records(world.settings, [world.topic]), world.spec)
-    found = table_rows(world.paths.data, world.spec)
-    assert differences(expected, world.spec, found) == (), f"seed {SEED}, killed at {reached}"
-    assert all(batch.balanced for batch in world.ledger)
-    assert [batch.seq for batch in world.ledger] == list(range(1, report.seq + 1))
-    assert report.lag == 0
+    assert evidence_against(world) == (), f"seed {SEED}, killed at {reached}"
 
 
 def _kill_at_random(world: World, dice: random.Random) -> str:

@@ -18,7 +18,9 @@ from assets.sensors import lag_sensor
 from ingestion.declarations import Declared
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
 from ingestion.lock import Holder
+from ingestion.offsets import TopicPartition
 from ingestion.settings import load_settings
+from ingestion.transactions import Stall
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -36,6 +38,7 @@ def tick(
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
     lag: int | DependencyError = 0,
+    stalls: tuple[Stall, ...] = (),
 ) -> dg.SensorResult | dg.SkipReason:
     """Evaluate the sensor while Kafka holds ``lag`` offsets that the table has not read."""
 
@@ -45,6 +48,7 @@ def tick(
         return {"orders": lag}
 
     monkeypatch.setattr("assets.sensors.lag_of", lag_of)
+    monkeypatch.setattr("assets.sensors.stalls_of", lambda *parts: stalls)
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         return lag_sensor(stream)(context)  # type: ignore[return-value]
@@ -203,6 +207,20 @@ def test_a_refusal_stands_whatever_spark_was_given(
     remember_refusal(instance, run_id, refused, state=state_of(stream, of_run))
 
     assert isinstance(tick(stream, instance, monkeypatch, lag=12), dg.SkipReason)
+
+
+def test_a_stall_starts_one_run_that_tells_of_it(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lag nothing would run, and no check would warn; the run key makes it one run."""
+    at = TopicPartition("orders", 0)
+    stall = Stall(at=at, offset=41, since=None, holder="a producer", remedy="abort it")
+
+    found = tick(declared(tmp_path), instance, monkeypatch, stalls=(stall,))
+
+    assert isinstance(found, dg.SensorResult)
+    (request,) = found.run_requests or ()
+    assert request.run_key == "held back: orders-0 at 41"
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import StreamLockedError
+from ingestion.lease import read_lease
 from ingestion.lock import Holder, held_by_jvm, held_by_python, holder_of
 from tests.world import World, row
 
@@ -66,6 +67,38 @@ def test_the_jvms_lock_survives_the_collector(world: World) -> None:
 
     assert held is not None
     assert held.run_id == "first"
+
+
+def test_a_refusal_in_the_same_jvm_leaves_the_lock_in_place(world: World) -> None:
+    """Closing any other descriptor of the lock's file would drop the lock, so none is opened."""
+    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+        with (
+            pytest.raises(StreamLockedError),
+            held_by_jvm(world.spark, world.topic, world.paths, Holder.me("second")),
+        ):
+            pass
+
+        assert holder_of(world.paths) is not None
+
+
+def test_a_lease_stands_in_for_the_kernels_lock(world: World) -> None:
+    """On a file system without locks a run holds a lease that names its JVM, and lets it go."""
+    world.settings = world.settings.model_copy(update={"lock": "lease"})
+    world.send(row(1, "a"))
+    seen = []
+
+    def look(*_: object) -> None:
+        lease = read_lease(world.paths.lease or Path())
+        assert lease is not None
+        seen.append(lease)
+        with pytest.raises(StreamLockedError, match=f"oncelake unlock {world.topic}"):
+            world.run(run_id="second")
+
+    world.run(run_id="first", on_batch=look)
+
+    assert [each.run_id for each in seen] == ["first"]
+    assert len(seen[0].living()) == 2
+    assert (holder_of(world.paths), world.rows()) == (None, [row(1, "a")])
 
 
 def test_an_operator_is_refused_while_a_run_holds_the_stream(world: World) -> None:

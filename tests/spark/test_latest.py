@@ -60,6 +60,46 @@ def test_offsets_order_records_of_one_partition_in_one_epoch(
     assert compare(spark, one, other) is newer
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "newer"),
+    [
+        ((1, 5, 1, 0), (1, 4, 0, 9), True),
+        ((1, 4, 0, 9), (1, 5, 1, 0), False),
+        ((1, 5, 1, 0), (1, 5, 0, 9), True),
+        ((1, 5, 0, 7), (1, 5, 0, 7), False),
+        ((2, 1, 0, 0), (1, 9, 0, 9), True),
+        ((1, 9, 0, 9), (2, 1, 0, 0), False),
+        ((1, 0, 0, 0), (None, None, None, None), True),
+    ],
+    ids=[
+        "later",
+        "earlier",
+        "a tie goes by place",
+        "the same",
+        "later epoch",
+        "earlier epoch",
+        "nothing there",
+    ],
+)
+def test_a_declared_order_decides_within_an_epoch(
+    spark: SparkSession,
+    one: tuple[int | None, ...],
+    other: tuple[int | None, ...],
+    newer: bool,
+) -> None:
+    """Epoch, then the declared order, then the place; a record is not newer than itself."""
+    columns = "_epoch INT, at INT, _topic STRING, _partition INT, _offset LONG"
+    sides = [
+        spark.createDataFrame([(*each[:2], None if each[0] is None else "t", *each[2:])], columns)
+        for each in (one, other)
+    ]
+    places = [place(side, ["at"]) for side in ("a", "b")]
+    asked = is_newer(*places, has_order=True, key=F.struct(F.lit(1)))
+    (row,) = sides[0].alias("a").crossJoin(sides[1].alias("b")).select(asked).collect()
+
+    assert bool(row[0]) is newer
+
+
 def test_two_partitions_without_an_order_are_incomparable(spark: SparkSession) -> None:
     """Asking which is newer raises the evidence instead of an answer."""
     with pytest.raises(Exception, match="ONCELAKE_KEY_IN_TWO_PARTITIONS") as raised:

@@ -1,0 +1,57 @@
+"""``oncelake unlock``: take away the lease of a run that was killed, once it is certainly gone."""
+
+from __future__ import annotations
+
+import socket
+
+from ingestion.errors import StreamLockedError
+from ingestion.lake import StreamPaths
+from ingestion.lease import Lease, read_lease
+from ingestion.lock import holder_of
+from ingestion.settings import Settings
+
+
+def unlock(stream: str, settings: Settings, *, sworn_dead: bool = False) -> Lease | None:
+    """Take a dead run's lease away; a kernel lock needs none of this.
+
+    Args:
+        stream: The stream.
+        settings: Where the lake is, and what locks it.
+        sworn_dead: A person's word that a run on another host, which cannot be seen from here, is
+            dead. It is not taken for a run on this host, where the truth can be seen.
+
+    Returns:
+        The lease that was taken away, or ``None`` when the stream was free.
+
+    Raises:
+        StreamLockedError: the holder lives, or may live; names it.
+    """
+    paths = StreamPaths.of(stream, settings)
+    if paths.lease is None:
+        if holder := holder_of(paths):
+            raise StreamLockedError(
+                f"{stream}: run {holder.run_id} (pid {holder.pid} on {holder.host}, since "
+                f"{holder.since}) lives: a lock of the kernel goes with its process. Next: wait "
+                "for it to end, or end it"
+            )
+        return None
+    lease = read_lease(paths.lease)
+    if lease is not None:
+        _refuse_living(stream, lease, sworn_dead=sworn_dead)
+        paths.lease.unlink()
+    return lease
+
+
+def _refuse_living(stream: str, lease: Lease, *, sworn_dead: bool) -> None:
+    run = f"{stream}: run {lease.run_id} on {lease.host} (since {lease.since})"
+    if lease.host != socket.gethostname():
+        if not sworn_dead:
+            raise StreamLockedError(
+                f"{run} cannot be seen from here. Next: run this on {lease.host}; or, once that "
+                "host or run is certainly dead, oncelake unlock --holder-is-dead"
+            )
+    elif living := lease.living():
+        raise StreamLockedError(
+            f"{run} lives (pid {', '.join(str(each.pid) for each in living)}) and may commit. "
+            "Next: wait for it to end, or end it"
+        )

@@ -1,0 +1,143 @@
+"""Batches as the ledger remembers them, and commits as the table's log holds them.
+
+Both are read here a second time: by delta-rs and as plain JSON, into shapes of their own that
+refuse nothing, since what is wrong must be told and not thrown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deltalake import DeltaTable
+
+from ingestion.offsets import TopicPartition
+
+
+class Stretch(NamedTuple):
+    """Offsets of one partition, end exclusive, and what was found in them."""
+
+    at: TopicPartition
+    start: int
+    end: int
+    records: int
+    gaps: int
+
+    @property
+    def span(self) -> int:
+        """How many offsets there are."""
+        return max(0, self.end - self.start)
+
+    def __str__(self) -> str:
+        """Write it as mathematics does."""
+        return f"{self.at} [{self.start}, {self.end})"
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Stretch:
+        """Read one as ledger and commits write it."""
+        at = TopicPartition(row["topic"], row["partition"])
+        return cls(at, row["start"], row["end"], row["records"], row["gaps"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """One row of the ledger."""
+
+    table_id: str
+    seq: int
+    kind: str
+    epoch: int
+    run_id: str
+    delta_version: int
+    ranges: tuple[Stretch, ...]
+    counts: Mapping[str, int]
+    balanced: bool
+    accepted: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """One version of a table's log.
+
+    Attributes:
+        version: Delta version.
+        operation: Delta's word for it.
+        txn: The version that it records for our application id, if any.
+        note: What a commit of ours says of itself.
+    """
+
+    version: int
+    operation: str
+    txn: int | None
+    note: Mapping[str, Any] | None
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether the stream's engine made it."""
+        return self.txn is not None or self.note is not None
+
+    @property
+    def seq(self) -> int:
+        """Number of its batch; -1 when it is not ours."""
+        return int((self.note or {}).get("seq", -1 if self.txn is None else self.txn))
+
+    @property
+    def ranges(self) -> tuple[Stretch, ...]:
+        """What it says that it read."""
+        return tuple(map(Stretch.of_row, (self.note or {}).get("ranges", ())))
+
+
+def read_ledger(path: Path) -> tuple[Batch, ...]:
+    """Read every row of a ledger, by seq; none when there is no ledger."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return ()
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist(maps_as_pydicts="lossy")
+    names = Batch.__dataclass_fields__
+    batches = (
+        Batch(
+            **{
+                **{name: row[name] for name in names},
+                "ranges": tuple(map(Stretch.of_row, row["ranges"] or ())),
+                "counts": row["counts"] or {},
+            }
+        )
+        for row in rows
+    )
+    return tuple(sorted(batches, key=lambda batch: batch.seq))
+
+
+def read_log(path: Path, stream: str, *, through: int) -> tuple[Commit, ...]:
+    """Read the commits that are still in a table's log, oldest first, up to a version."""
+    files = sorted((path / "_delta_log").glob("*.json"))
+    numbered = ((int(file.stem), file) for file in files if file.stem.isdigit())
+    return tuple(_commit(n, file, stream) for n, file in numbered if n <= through)
+
+
+def _commit(version: int, file: Path, stream: str) -> Commit:
+    made: Mapping[str, Any] = {}
+    txn = None
+    for action in _actions(file):
+        made = action.get("commitInfo", made)
+        if (mark := action.get("txn", {})).get("appId") == f"oncelake:{stream}":
+            txn = mark["version"]
+    note = _note(made.get("userMetadata"))
+    return Commit(version=version, operation=made.get("operation", ""), txn=txn, note=note)
+
+
+def _actions(file: Path) -> Iterator[dict[str, Any]]:
+    """Read the two actions that matter, and pass over the files, which may be many."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith(('{"commitInfo"', '{"txn"')):
+                yield json.loads(line)
+
+
+def _note(text: str | None) -> Mapping[str, Any] | None:
+    try:
+        note = json.loads(text or "")
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) and "oncelake" in note else None

@@ -1,0 +1,109 @@
+"""What a proof must remember, on disk: a topic may have more keys than a machine has memory.
+
+SQLite, in a folder that goes when the proof ends. Everything is asked and told in chunks.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+CHUNK: Final = 10_000
+_CACHE_KILOBYTES: Final = 32 * 1024
+
+Thing = TypeVar("Thing")
+
+
+class Shelf(Generic[Thing]):
+    """Things by key, each of which can be marked as found."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        """Make an empty shelf; ``name`` is ours, never a user's."""
+        self._run = connection.execute
+        self._run_many = connection.executemany
+        self._name = name
+        self._run(
+            f"CREATE TABLE {name} (key TEXT PRIMARY KEY, thing BLOB, found INTEGER) WITHOUT ROWID"
+        )
+
+    def put(self, things: Mapping[str, Thing]) -> None:
+        """Keep things, in place of what is there; they count as not found."""
+        rows = ((key, pickle.dumps(things[key], protocol=5)) for key in sorted(things))
+        self._run_many(f"INSERT OR REPLACE INTO {self._name} VALUES (?, ?, 0)", rows)
+
+    def get(self, keys: Iterable[str]) -> dict[str, Thing]:
+        """Return those of these keys that are there."""
+        found = self._run(
+            f"SELECT key, thing FROM {self._name} WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(keys)),),
+        )
+        return {key: pickle.loads(thing) for key, thing in found if thing is not None}
+
+    def find(self, keys: Iterable[str]) -> set[str]:
+        """Mark keys as found, those that nothing is kept for too.
+
+        Returns:
+            Those of them that had been found before.
+        """
+        wanted = json.dumps(sorted(keys))
+        before = self._run(
+            f"SELECT key FROM {self._name} WHERE found AND key IN (SELECT value FROM json_each(?))",
+            (wanted,),
+        ).fetchall()
+        self._run(
+            f"INSERT INTO {self._name} SELECT value, NULL, 1 FROM json_each(?) WHERE TRUE "
+            "ON CONFLICT (key) DO UPDATE SET found = 1",
+            (wanted,),
+        )
+        return {key for (key,) in before}
+
+    def chunks(self, *, unfound: bool = False) -> Iterator[dict[str, Thing]]:
+        """Yield everything that is kept, or only what was not found."""
+        condition = "WHERE NOT found" if unfound else "WHERE thing IS NOT NULL"
+        rows = self._run(f"SELECT key, thing FROM {self._name} {condition} ORDER BY key")
+        while part := rows.fetchmany(CHUNK):
+            yield {key: pickle.loads(thing) for key, thing in part}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._run(f"DELETE FROM {self._name}")
+
+    def __len__(self) -> int:
+        """Count what is kept."""
+        counted = self._run(f"SELECT count(*) FROM {self._name} WHERE thing IS NOT NULL")
+        return int(counted.fetchone()[0])
+
+
+class Memory:
+    """Makes shelves."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Take a connection of one's own."""
+        self._connection = connection
+
+    def shelf(self, name: str) -> Shelf[Thing]:
+        """Make an empty shelf."""
+        return Shelf(self._connection, name)
+
+    @classmethod
+    @contextmanager
+    def in_folder(cls, folder: Path) -> Iterator[Memory]:
+        """Open a memory below a folder, and remove it when the block ends."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="verify-", dir=folder) as scratch:
+            connection = sqlite3.connect(f"{scratch}/memory", isolation_level=None)
+            try:
+                for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
+                    connection.execute(f"PRAGMA {pragma}")
+                connection.execute(f"PRAGMA cache_size=-{_CACHE_KILOBYTES}")
+                # One transaction for all, never ended: nobody will read this file again.
+                connection.execute("BEGIN")
+                yield cls(connection)
+            finally:
+                connection.close()

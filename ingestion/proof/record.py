@@ -1,0 +1,68 @@
+"""One Kafka record as the second client delivers it, and what it says of the table."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from ingestion.offsets import TopicPartition
+
+Row = tuple[Any, ...]
+Place = tuple[Any, ...]
+
+# What the engine adds to the declared columns, in the order in which rows are compared.
+SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq")
+
+
+class Record(NamedTuple):
+    """One Kafka record, undecoded."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def at(self) -> TopicPartition:
+        """The partition that the record lies in."""
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        """Say where the record lies."""
+        return f"{self.at} offset {self.offset}"
+
+
+class Change(NamedTuple):
+    """What a good record says of one key.
+
+    Attributes:
+        key: The key's values, as text that is the same for equal keys.
+        place: Epoch, declared order, topic, partition, offset: greater is newer.
+        row: The row that should be: declared columns, then ``SYSTEM_COLUMNS``; none for a delete.
+        seq: Batch of the record.
+    """
+
+    key: str
+    place: Place
+    row: Row | None
+    seq: int
+
+    @property
+    def at(self) -> TopicPartition:
+        """The partition that the record lies in."""
+        return TopicPartition(*self.place[-3:-1])
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return int(self.place[-1])
+
+    @property
+    def epoch(self) -> int:
+        """Life of the stream's identity in which the record was read."""
+        return int(self.place[0])
+
+    def __str__(self) -> str:
+        """Say where the record lies."""
+        return f"{self.at} offset {self.offset}"

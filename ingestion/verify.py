@@ -1,0 +1,199 @@
+"""The proof that any user can run: the topic read a second time, and held against the tables.
+
+    a snapshot of table, log and ledger → ledger and log agree → the topic is the one
+         → fold the topic batch by batch, count each batch again → the quarantine → the rows
+
+Another Kafka client, another reader of Delta, another engine for predicates, other code for all
+that decides: what both sides got wrong in the same way is all that could slip through. What can no
+longer be seen, or is not understood, is said, and never taken for right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from json import JSONDecodeError
+
+from deltalake.exceptions import DeltaError
+from pyarrow import ArrowException
+
+from ingestion.errors import TerminalError
+from ingestion.lake import StreamPaths
+from ingestion.notes import UNKNOWN
+from ingestion.proof import chain, quarantined
+from ingestion.proof.batch import Batch
+from ingestion.proof.difference import Difference, Evidence, Part
+from ingestion.proof.fold import Fold
+from ingestion.proof.horizon import Horizon
+from ingestion.proof.judge import Judge
+from ingestion.proof.memory import Memory
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Record
+from ingestion.proof.recount import miscounts
+from ingestion.proof.rows import RowsProof
+from ingestion.proof.sight import identity_in, look_around
+from ingestion.proof.snapshot import Snapshot, row_count, rows_of, take_snapshot
+from ingestion.proof.tombstones import deletes_that_explain, remembered_deletes
+from ingestion.proof.topic import TopicReader, is_compacted
+from ingestion.proof.values import UnprovableError
+from ingestion.proof.verdict import Verdict
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+
+Tell = Callable[[str, int, int], None]
+
+_UNREADABLE = (DeltaError, ArrowException, OSError, JSONDecodeError)
+
+
+def verify(
+    spec: StreamSpec,
+    settings: Settings,
+    *,
+    limit: int = 20,
+    tell: Tell = lambda step, done, total: None,
+) -> Verdict:
+    """Prove a stream's tables from its topic; changes nothing and needs no Spark.
+
+    Args:
+        spec: The declared stream.
+        settings: Where Kafka, lake and state are.
+        limit: How many differences to keep; all are counted.
+        tell: Called with the step, and how much of how much of it is done.
+
+    Raises:
+        InvalidSpecError: there is no table yet.
+        RefusedError: topic, cluster, table or declaration is not the one the table was filled from.
+        DependencyError: Kafka does not answer.
+        TerminalError: the table, its log or its ledger cannot be read.
+    """
+    return _Proof(spec, settings, limit=limit, tell=tell).verdict()
+
+
+class _Proof:
+    """One proof, from the snapshot to the verdict."""
+
+    def __init__(self, spec: StreamSpec, settings: Settings, *, limit: int, tell: Tell) -> None:
+        self._spec, self._settings, self._tell = spec, settings, tell
+        self._paths = StreamPaths.of(spec.name, settings)
+        self._evidence = Evidence(limit)
+        self._limits: list[str] = []
+        self._records = self._recounted = self._quarantined = self._rows = 0
+
+    def verdict(self) -> Verdict:
+        snapshot = self._snapshot()
+        self._prove_the_ledger(snapshot)
+        batches, identity = snapshot.batches, identity_in(snapshot.commits)
+        if identity == UNKNOWN:
+            self._limits.append("our commits have aged out of the log, so topic ids are not known")
+        horizon = look_around(self._spec, self._settings, identity, batches)
+        obstacles: tuple[str, ...] = ()
+        try:
+            self._prove_the_contents(snapshot, batches, horizon)
+        except UnprovableError as error:
+            obstacles = (str(error),)
+        return Verdict(
+            stream=self._spec.name,
+            table=str(self._paths.data),
+            delta_version=snapshot.version,
+            seq=batches[-1].seq if batches else 0,
+            epoch=horizon.epoch,
+            proven=horizon.reached,
+            records=self._records,
+            batches=self._recounted,
+            commits=sum(commit.is_ours for commit in snapshot.commits),
+            rows=self._rows,
+            quarantined=self._quarantined,
+            differences=tuple(self._evidence.kept),
+            difference_count=dict(self._evidence.counts),
+            limits=(*horizon.limits(), *self._limits),
+            obstacles=obstacles,
+        )
+
+    def _snapshot(self) -> Snapshot:
+        try:
+            return take_snapshot(self._spec, self._paths)
+        except _UNREADABLE as error:
+            raise TerminalError(
+                f"{self._spec.name}: table, log or ledger cannot be read: {_first_line(error)}. "
+                f"Next: restore it, or oncelake reset {self._spec.name}"
+            ) from error
+
+    def _prove_the_ledger(self, snapshot: Snapshot) -> None:
+        mine, add = snapshot.ledger_of_table, self._evidence.add
+        add(chain.broken_numbers(snapshot.ledger, table_id=snapshot.table_id))
+        add(chain.broken_ranges(mine, chain.begins_in(snapshot.commits)))
+        add(chain.broken_books(mine))
+        add(chain.broken_agreement(mine, snapshot.finished))
+        if snapshot.holder is None:
+            add(chain.torn(snapshot.unfinished, self._spec.name))
+        else:
+            by = f"run {snapshot.holder.run_id}"
+            self._limits.append(f"{by} is committing right now: proven through the batch before")
+
+    def _prove_the_contents(
+        self, snapshot: Snapshot, batches: Sequence[Batch], horizon: Horizon
+    ) -> None:
+        chain.refuse_unknown_kinds(batches)
+        judge = Judge(self._spec, epoch=horizon.epoch)
+        asked = cache(partial(is_compacted, self._settings))
+        with Memory.in_folder(self._settings.state / "verify") as memory:
+            fold = Fold(self._spec, judge, memory, horizon, is_compacted=asked)
+            in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
+            self._prove_the_dispositions(batches, fold, horizon, in_ledger)
+            self._prove_the_quarantine(fold, horizon, last=batches[-1].seq if batches else 0)
+            self._prove_the_rows(snapshot, RowsProof(self._spec, judge, fold.newest, horizon))
+
+    def _prove_the_dispositions(
+        self, batches: Sequence[Batch], fold: Fold, horizon: Horizon, in_ledger: set[int]
+    ) -> None:
+        total = sum(part.span for batch in batches for part in horizon.seen_of(batch))
+        with TopicReader.opened(self._settings, partitions=len(horizon.begin)) as topic:
+            for batch in (batch for batch in batches if batch.kind == "ingest"):
+                records = topic.read(horizon.seen_of(batch))
+                recount = fold.batch(batch, self._counted(records, total))
+                self._evidence.add(recount.clashes)
+                if batch.seq in in_ledger and horizon.can_recount(batch):
+                    self._evidence.add(miscounts(batch, recount))
+                    self._recounted += 1
+
+    def _counted(self, chunks: Iterable[list[Record]], total: int) -> Iterator[list[Record]]:
+        for records in chunks:
+            yield records
+            self._records += len(records)
+            self._tell("reading the topic", self._records, total)
+
+    def _prove_the_quarantine(self, fold: Fold, horizon: Horizon, *, last: int) -> None:
+        self._quarantined = len(fold.bad)
+        with self._told_unreadable("quarantine"):
+            rows = rows_of(self._paths.quarantine, None, quarantined.COLUMNS)
+            found = quarantined.misplaced(rows, fold.bad, horizon, last_seq=last)
+            self._evidence.add(found)
+
+    def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
+        names = [*(column.name for column in self._spec.columns), *SYSTEM_COLUMNS]
+        done, total = 0, row_count(self._paths.data, snapshot.version)
+        with self._told_unreadable("rows"):
+            for rows in rows_of(self._paths.data, snapshot.version, names):
+                self._evidence.add(proof.differences(rows))
+                done += len(rows)
+                self._tell("comparing the table", done, total)
+            self._evidence.add(proof.missing(partial(self._explained, proof.horizon)))
+        self._rows = proof.tally.compared
+        self._limits.extend(proof.tally.sentences())
+
+    def _explained(self, horizon: Horizon, living: dict[str, Change]) -> set[str]:
+        remembered = remembered_deletes(self._paths.tombstones, self._spec)
+        return deletes_that_explain(remembered, horizon, living)
+
+    @contextmanager
+    def _told_unreadable(self, part: Part) -> Iterator[None]:
+        """Tell a table that cannot be read as what it is: not as it should be."""
+        try:
+            yield
+        except _UNREADABLE as error:
+            what = f"delta-rs cannot read it: {_first_line(error)}"
+            self._evidence.add([Difference(part=part, what=what)])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

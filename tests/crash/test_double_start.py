@@ -1,0 +1,62 @@
+"""Two runs at once: one writes, the other is told who does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingestion.killpoints import At
+from tests.crash.fates import Fate
+from tests.crash.victim import ROOT
+from tests.oracle import evidence_against
+from tests.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+
+DOUBLE_STARTS = int(os.environ.get("DOUBLE_STARTS", "3"))
+_HOLDER = r"run \S+ \(pid \d+ on \S+, since \d{4}-\S+\) holds this stream"
+
+
+@pytest.mark.parametrize("nth", range(DOUBLE_STARTS))
+def test_of_two_runs_at_once_one_writes(world: World, nth: int) -> None:
+    """Started at the same moment, both end well or the loser exits 4 and names the holder."""
+    world.declare(sequence_by=["at"], max_offsets_per_trigger=40)
+    world.write_declaration()
+    world.send(*(row(i % 30, f"{nth}.{i}", at=i) for i in range(100)), b"garbage")
+    world.settings.state.mkdir(parents=True)
+
+    said = _both(world, place=At.LOCK_HELD if nth % 2 else At.BEFORE_LOCK)
+
+    codes = sorted(code for code, _ in said)
+    assert codes in ([0, 0], [0, 4]), said
+    for code, text in said:
+        assert code == 0 or re.search(_HOLDER, text), text
+    assert evidence_against(world) == ()
+
+
+def _both(world: World, *, place: At) -> list[tuple[int, str]]:
+    """Start two runs that wait for one another before they take the lock, or while they hold it."""
+    runs = []
+    for name in ("one", "other"):
+        fate = Fate(place=place, nth=1, way="meet_the_other", diary=_diary(world, name))
+        runs.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "ingestion", "run", world.topic],
+                cwd=ROOT,
+                env={**world.environment(), **fate.environment()},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    told = [run.communicate(timeout=180)[0] for run in runs]
+    return [(run.returncode, text) for run, text in zip(runs, told, strict=True)]
+
+
+def _diary(world: World, name: str) -> str:
+    return str(Path(world.settings.state) / f"diary.{name}")

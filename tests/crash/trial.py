@@ -1,0 +1,168 @@
+"""One trial: a run meets its fate, runs follow, and each record must be applied exactly once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from ingestion.errors import DependencyError, StreamLockedError
+from ingestion.killpoints import At
+from ingestion.report import RunReport
+from tests.crash.fates import Fate
+from tests.crash.victim import NTH_RENAME, meet_fate
+from tests.oracle import evidence_against
+from tests.traffic import GONE, Traffic
+from tests.world import World
+
+PARTITIONS = 3
+_SECONDS = 180.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """What is tried.
+
+    Attributes:
+        place: Where the run meets its fate: a named place, or ``rename 7``.
+        way: How; see ``tests.crash.fates``.
+        follow_up: What comes after; see ``FOLLOW_UPS``.
+        seed: Makes the records, and which of several batches it is.
+    """
+
+    place: str
+    way: str
+    follow_up: str
+    seed: int
+
+    def __str__(self) -> str:
+        """Write it as one line of a report."""
+        return f"{self.place} {self.way} {self.follow_up} {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        ended: How the run ended: ``killed``, ``exit 5``, ``went on``, or ``not reached``.
+        runs: How many runs it took until nothing was left to read.
+        seconds: How long the following runs took.
+        evidence: What is wrong; nothing when the guarantee held.
+    """
+
+    ended: str
+    runs: int
+    seconds: float
+    evidence: tuple[str, ...]
+
+
+def attempt(world: World, cell: Cell) -> Outcome:
+    """Let a run meet its fate, run again, and look for evidence against the guarantee."""
+    dice = random.Random(cell.seed)
+    traffic = _prepare(world, cell, dice)
+    diary = world.settings.state / "diary"
+    fate = Fate(
+        place=cell.place,
+        nth=_nth(cell.place, dice),
+        way=cell.way,
+        diary=str(diary),
+        volume=str(world.settings.lake),
+    )
+    ended, evidence = meet_fate(world, fate)
+    FOLLOW_UPS[cell.follow_up](world, traffic)
+    began = time.monotonic()
+    runs, report = _run_until_read(world)
+    took = time.monotonic() - began
+    if report.lag or runs > 2:
+        evidence = (*evidence, f"lag {report.lag} after {runs} runs")
+    if cell.way != NTH_RENAME and cell.place not in _places(diary):
+        ended = "not reached"
+    return Outcome(
+        ended=ended, runs=runs, seconds=took, evidence=(*evidence, *evidence_against(world))
+    )
+
+
+def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
+    """Declare the stream in one of its two orders, and give it some past."""
+    by_time = dice.random() < 0.5
+    world.declare(
+        sequence_by=["at"] if by_time else [],
+        apply_as_deletes=f"name = '{GONE}'",
+        max_offsets_per_trigger=45,
+    )
+    world.write_declaration()
+    traffic = Traffic(
+        settings=world.settings, topic=world.topic, partitions=PARTITIONS, seed=cell.seed
+    )
+    world.add_partitions(PARTITIONS)
+    world.settings.state.mkdir(parents=True, exist_ok=True)
+    world.settings.lake.mkdir(parents=True, exist_ok=True)
+    if cell.place == At.TABLE_CREATED or dice.random() < 0.2:
+        traffic.send(100)
+        return traffic
+    traffic.send(60)
+    world.run()
+    if cell.place == At.LEDGER_HEALED:
+        DeltaTable(world.paths.ledger).delete("seq > 1")
+    traffic.send(100)
+    return traffic
+
+
+def _nth(place: str, dice: random.Random) -> int:
+    """Choose at which of its batches a run meets its fate; other places are reached once."""
+    if place.startswith("rename "):
+        return int(place.removeprefix("rename "))
+    of_a_batch = list(At)[list(At).index(At.BATCH_PLANNED) : list(At).index(At.QUERY_ENDED)]
+    return dice.choice((1, 2)) if place in of_a_batch else 1
+
+
+def _places(diary: Path) -> list[str]:
+    """Return the places that the run has noted down."""
+    return diary.read_text().split() if diary.exists() else []
+
+
+def _run_until_read(world: World) -> tuple[int, RunReport]:
+    """Run until there is no lag; a JVM that outlives its Python holds the lock for seconds more."""
+    deadline = time.monotonic() + _SECONDS
+    runs = 0
+    while True:
+        try:
+            report = world.run()
+        except (StreamLockedError, DependencyError):
+            assert time.monotonic() < deadline, "the stream stays locked"
+            time.sleep(0.5)
+            continue
+        runs += 1
+        if not report.lag or runs > 2:
+            return runs, report
+
+
+def _nothing(_: World, __: Traffic) -> None:
+    """Run again as if nothing had happened."""
+
+
+def _without_checkpoint(world: World, _: Traffic) -> None:
+    shutil.rmtree(world.paths.checkpoints, ignore_errors=True)
+
+
+def _with_new_records(_: World, traffic: Traffic) -> None:
+    traffic.send(75)
+
+
+def _in_smaller_batches(world: World, _: Traffic) -> None:
+    world.declare(max_offsets_per_trigger=20)
+    world.write_declaration()
+
+
+FOLLOW_UPS: dict[str, Callable[[World, Traffic], None]] = {
+    "plain": _nothing,
+    "checkpoint_deleted": _without_checkpoint,
+    "new_records": _with_new_records,
+    "smaller_batches": _in_smaller_batches,
+}

@@ -1,0 +1,133 @@
+"""A run in a process of its own, on the way to its fate."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingestion.errors import StreamLockedError
+from ingestion.killpoints import At
+from tests.crash.fates import Fate
+from tests.world import World
+
+ROOT = Path(__file__).parent.parent.parent
+# The way to die that no code of ours has a place for: at the N-th rename of any thread.
+NTH_RENAME = "nth_rename"
+_SECONDS = 300.0
+
+
+def meet_fate(world: World, fate: Fate) -> tuple[str, tuple[str, ...]]:
+    """Run the stream in a process group of its own until it has met its fate.
+
+    Returns:
+        How it ended, in words, and what is wrong with that.
+    """
+    with _started(world, fate) as process:
+        if fate.way == "freeze":
+            return _while_frozen(world, process)
+        code = process.wait(_SECONDS)
+    (world.settings.lake / "ballast").unlink(missing_ok=True)
+    killed = code == -signal.SIGKILL
+    expected = {
+        "kill_group": killed,
+        "kill_python": killed,
+        "kill_jvm": killed or code in {0, 5},
+        "exception": code in {0, 1},
+        "disk_full": code in {0, 1, 5},
+        NTH_RENAME: killed or code in {0, 5},
+    }[fate.way]
+    said = "killed" if killed else f"exit {code}"
+    if fate.way == NTH_RENAME:
+        said = f"{said}{_renaming(world)}" if code else "not reached"
+    return said, () if expected else (f"the run ended with {code}: {_last_words(world)}",)
+
+
+def _while_frozen(world: World, process: subprocess.Popen[bytes]) -> tuple[str, tuple[str, ...]]:
+    """Try a second run while the first stands still, and let the first go on."""
+    evidence: list[str] = []
+    if _stands_still(process):
+        held = True
+        try:
+            world.run()
+            held = False
+        except StreamLockedError as refused:
+            if "pid" not in str(refused):
+                evidence.append(f"the refusal names no holder: {refused}")
+        os.killpg(process.pid, signal.SIGCONT)
+        said = "stood still, held the lock" if held else "stood still, without the lock"
+    else:
+        said = "went on"
+    code = process.wait(_SECONDS)
+    if code not in {0, 4}:
+        evidence.append(f"the thawed run ended with {code}: {_last_words(world)}")
+    return said, tuple(evidence)
+
+
+def _stands_still(process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the process is stopped, or has ended."""
+    deadline = time.monotonic() + _SECONDS
+    while process.poll() is None:
+        if _state(process.pid) == "T":
+            return True
+        assert time.monotonic() < deadline, "the run neither stood still nor ended"
+        time.sleep(0.05)
+    return False
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@contextmanager
+def _started(world: World, fate: Fate) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "ingestion", "run", world.topic]
+    if fate.way == NTH_RENAME:
+        # Without --seccomp-bpf, with which nothing is injected.
+        inject = f"inject=rename:signal=SIGKILL:when={fate.nth}"
+        traced = ["strace", "-f", "-qq", "-o", str(_trace(world))]
+        command = [*traced, "-e", "trace=rename", "-e", inject, *command]
+    if fate.place == At.EVIDENCE_GATHERED:
+        command = [sys.executable, "-m", "dagster", "asset", "materialize"]
+        command += ["--select", world.topic, "-m", "assets.definitions"]
+    home = world.settings.state / "dagster"
+    home.mkdir(exist_ok=True)
+    with (world.settings.state / "run.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**world.environment(), **fate.environment(), "DAGSTER_HOME": str(home)},
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(30)
+
+
+def _trace(world: World) -> Path:
+    return world.settings.state / "strace.log"
+
+
+def _renaming(world: World) -> str:
+    """Say which file was about to get its name when the kill came."""
+    unfinished = re.findall(r'rename\("[^"]+", "([^"]+)"\)? +(?:=|<unf)', _trace(world).read_text())
+    roots = (world.settings.state, world.settings.lake)
+    last = unfinished[-1] if unfinished else "?"
+    return " at " + next(
+        (last.removeprefix(f"{r}/") for r in roots if last.startswith(str(r))), last
+    )
+
+
+def _last_words(world: World) -> str:
+    return (world.settings.state / "run.log").read_text(errors="replace")[-600:]

@@ -1,0 +1,142 @@
+"""A batch in memory: the frame that Spark hands over, its one copy, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ingestion.offsets import Offsets, Range, TopicPartition
+from ingestion.sinks.protocol import Good
+from ingestion.tally import PartitionTally, Tally
+from tests.model.cluster import TOPIC, Record
+from tests.model.process import CallFailedError, step
+
+if TYPE_CHECKING:
+    from tests.model.world import World
+
+
+class Judged(NamedTuple):
+    """A record that was read, and its fate."""
+
+    partition: int
+    offset: int
+    record: Record
+    fate: str
+
+
+@dataclass(slots=True)
+class Frame:
+    """What foreachBatch hands over: nothing is read before it is materialised."""
+
+    world: World
+    planned: tuple[Range, ...]
+    reached: Offsets | None = None
+
+
+class Copy(list[Judged]):
+    """The one materialised copy of a batch."""
+
+    sparkSession: Any = None  # noqa: N815 (Spark's own name)
+    world: World
+    is_doubled = False
+
+    def where(self, condition: str) -> Copy:
+        """Select the quarantined; the product asks for nothing else by text."""
+        assert condition == "_fate = 'quarantined'", condition
+        return self.of("quarantined")
+
+    def of(self, *fates: str) -> Copy:
+        """Select records of some fates."""
+        found = Copy(each for each in self if each.fate in fates)
+        found.world, found.is_doubled = self.world, self.is_doubled
+        return found
+
+
+def judge(records: Frame, _spec: object, _schema: object, reached: Offsets) -> Frame:
+    """Give each record its fate when it is read."""
+    records.reached = reached
+    return records
+
+
+@contextmanager
+def materialised(judged: Frame) -> Iterator[Copy]:
+    """Read Kafka once."""
+    step("fetch")
+    yield _fetched(judged)
+
+
+def _fetched(frame: Frame) -> Copy:
+    world, copy = frame.world, Copy()
+    copy.world = world
+    for part in frame.planned:
+        if not len(part):
+            continue
+        partitions = world.cluster.partitions
+        held = partitions[part.partition] if part.partition < len(partitions) else None
+        if held is None or part.start < held.first or part.end > len(held.slots):
+            raise CallFailedError("KAFKA_DATA_LOSS")
+        reached = (frame.reached or {}).get(part.topic_partition, 0)
+        for offset in range(part.start, part.end):
+            record = held.slots[offset]
+            if record is not None:
+                fate = "overlap" if offset < reached else _FATES[record.kind]
+                copy.append(Judged(part.partition, offset, record, fate))
+    if copy and world.takes("record skipped"):
+        del copy[-1]
+    if copy and world.takes("record doubled"):
+        copy.append(copy[-1])
+        copy.is_doubled = True
+    return copy
+
+
+_FATES = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quarantined"}
+
+
+def count_records(copy: Copy) -> Tally:
+    """Count as ``ingestion.tally`` does."""
+    fates: dict[str, int] = {}
+    offsets: dict[int, list[int]] = {}
+    overlap: dict[int, int] = {}
+    for each in copy:
+        fates[each.fate] = fates.get(each.fate, 0) + 1
+        offsets.setdefault(each.partition, []).append(each.offset)
+        overlap[each.partition] = overlap.get(each.partition, 0) + (each.fate == "overlap")
+    partitions = {
+        TopicPartition(TOPIC, partition): PartitionTally(
+            records=len(found),
+            overlap=overlap[partition],
+            first=min(found),
+            last=max(found),
+            offset_sum=sum(found),
+        )
+        for partition, found in offsets.items()
+    }
+    return Tally(fates=fates, partitions=partitions, good_bytes=1)
+
+
+def holes_between(copy: Copy, planned: Sequence[Range], tally: Tally) -> list[Range]:
+    """Find missing offsets as ``ingestion.gaps`` does."""
+    found = []
+    for part in planned:
+        counted = tally.partitions.get(part.topic_partition)
+        if counted is None or counted.fills(part):
+            continue
+        held = {each.offset for each in copy if each.partition == part.partition}
+        found += [
+            Range(topic=TOPIC, partition=part.partition, start=offset, end=offset + 1)
+            for offset in range(part.start, part.end)
+            if offset not in held
+        ]
+    return found
+
+
+def good(copy: Copy, tally: Tally) -> Good:
+    """Select what can be applied."""
+    return Good(
+        records=copy.of("row", "delete"),  # type: ignore[arg-type]
+        count=tally.good,
+        deletes=tally.fates.get("delete", 0),
+        size_bytes=1,
+    )

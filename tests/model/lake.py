@@ -1,0 +1,192 @@
+"""A lake in memory: a Delta-like table with ``txn`` fences, its ledger, and its side tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ingestion.commits import Commit, TableLog
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.notes import Note, app_id
+from ingestion.offsets import Offsets, TopicPartition
+from tests.model.cluster import TOPIC
+from tests.model.process import CallFailedError, step
+
+STREAM = "s"
+APP = app_id(STREAM)
+
+
+class Row(NamedTuple):
+    """A row, or a remembered delete: its place in the order, and the batch that wrote it."""
+
+    epoch: int
+    at: int
+    partition: int
+    offset: int
+    seq: int
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """What says which of two is newer."""
+        return self[:4]
+
+
+Rows = Mapping[int, Row]
+
+
+@dataclass(slots=True)
+class Table:
+    """A Delta table: every version of its rows, and the highest ``txn`` of our application."""
+
+    id: str
+    commits: list[Commit] = field(default_factory=list)
+    states: list[Rows] = field(default_factory=list)
+    txn: int | None = None
+    kept_from: int = 0
+    fences: bool = True
+
+    def skips(self, note: Note) -> bool:
+        """Tell whether Delta would skip a fenced statement, in silence."""
+        return self.fences and self.txn is not None and self.txn >= note.seq
+
+    def land(
+        self,
+        rows: Rows,
+        note: Note | None,
+        *,
+        clock_ms: int,
+        read_at: int,
+        metrics: Mapping[str, int] | None = None,
+        operation: str = "MERGE",
+    ) -> None:
+        """Commit optimistically, on what was read at version ``read_at``.
+
+        Raises:
+            CallFailedError: another commit of our application came in between.
+        """
+        since = self.commits[read_at + 1 :]
+        if self.fences and note is not None and any(APP in each.txns for each in since):
+            raise CallFailedError("ConcurrentTransactionException")
+        self.commits.append(
+            Commit(
+                version=len(self.commits),
+                timestamp_ms=clock_ms,
+                operation=operation,
+                metrics=metrics or {},
+                txns={} if note is None else {APP: note.seq},
+                note=note,
+            )
+        )
+        self.states.append(rows)
+        if note is not None:
+            self.txn = note.seq
+
+
+@dataclass(slots=True)
+class Side:
+    """A side table: what each seq wrote, at most once; None is a table that was never made."""
+
+    by_seq: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LedgerStore:
+    """The ledger's rows by table and seq, as plain records; the product sorts and reads them."""
+
+    rows: dict[tuple[str, int], LedgerRow] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the data table lies, if there is one."""
+
+    table: Table | None = None
+
+    def __str__(self) -> str:
+        """Name the folder, as a path would."""
+        return f"lake/{STREAM}"
+
+
+@dataclass(slots=True)
+class Paths:
+    """The places of the one stream, under the names of ``ingestion.lake.StreamPaths``."""
+
+    data: Place = field(default_factory=Place)
+    quarantine: Side = field(default_factory=Side)
+    tombstones: Side = field(default_factory=Side)
+    ledger: LedgerStore = field(default_factory=LedgerStore)
+    checkpoints: Any = None
+    lock: str = "lock"
+    holder: str = "holder"
+    world: Any = None
+
+
+class ModelLog(TableLog):
+    """The product's reader of a table's log, over a table in memory."""
+
+    path: Any
+
+    @property
+    def _table(self) -> Table:
+        table: Table = self.path.table
+        return table
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether there is a table."""
+        step("read the table's log")
+        return self.path.table is not None
+
+    def file_count(self) -> int:
+        """Count files: one a row."""
+        return len(self._table.states[-1])
+
+    def versions(self) -> list[int]:
+        """List the versions that the log still holds."""
+        return list(range(len(self._table.commits) - 1, self._table.kept_from - 1, -1))
+
+    def read(self, version: int) -> Commit:
+        """Read one commit."""
+        return self._table.commits[version]
+
+    def last_seq(self, stream: str) -> int | None:
+        """Return the recorded ``txn``."""
+        return self._table.txn
+
+    def row_count(self) -> int:
+        """Count the rows."""
+        return len(self._table.states[-1])
+
+    def highest_offsets(self) -> Offsets:
+        """Return the offset after the highest a partition."""
+        highest: dict[TopicPartition, int] = {}
+        for row in self._table.states[-1].values():
+            at = TopicPartition(TOPIC, row.partition)
+            highest[at] = max(highest.get(at, 0), row.offset + 1)
+        return Offsets(highest)
+
+    def table_id(self) -> str:
+        """Return the table's id."""
+        return self._table.id
+
+
+class ModelLedger(Ledger):
+    """The product's ledger, over rows in memory."""
+
+    path: Any
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether it has rows."""
+        return bool(self.path.rows)
+
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """Read every row, in the order that the product reads them in."""
+        return tuple(sorted(self.path.rows.values(), key=lambda row: (row.committed_at, row.seq)))
+
+    def put(self, *rows: LedgerRow) -> None:
+        """Write rows in one commit."""
+        if rows:
+            step("write the ledger")
+            self.path.rows.update({(row.table_id, row.seq): row for row in rows})

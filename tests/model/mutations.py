@@ -1,0 +1,33 @@
+"""Protocols that are wrong in one place: the model must find out about each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tests.model import wrong_offsets, wrong_steps
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+MUTATIONS: tuple[Mutation, ...] = (
+    wrong_steps.no_lock,
+    wrong_steps.a_lease_instead_of_a_kernel_lock,
+    wrong_steps.no_txn_fence,
+    wrong_steps.no_read_back,
+    wrong_steps.ledger_before_commit,
+    wrong_steps.quarantine_after_the_commit,
+    wrong_steps.tombstones_not_remembered,
+    wrong_steps.side_rows_not_cleaned,
+    wrong_steps.heal_omitted,
+    wrong_steps.decisions_do_not_heal,
+    wrong_offsets.position_from_the_checkpoint,
+    wrong_offsets.unknown_partition_starts_at_its_end,
+    wrong_offsets.topic_id_ignored,
+    wrong_offsets.topic_id_asked_only_at_the_start,
+    wrong_offsets.end_offset_off_by_one,
+    wrong_offsets.repeated_batches_not_recognised,
+    wrong_offsets.red_forgotten,
+    wrong_offsets.books_not_looked_at,
+    wrong_offsets.gaps_not_proven,
+)

@@ -1,0 +1,160 @@
+"""Where the model takes the place of Spark, Delta, Kafka and the kernel, and nowhere else.
+
+Everything that decides (``run``, ``start``, ``recovery``, ``healing``, ``position``, ``batch``,
+``books``, ``offsets``, ``notes``, ``accept``, ``adopt_topic``) is the product's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import ingestion.batch
+import ingestion.gaps
+import ingestion.healing
+import ingestion.opening
+import ingestion.operations.accept
+import ingestion.operations.adopt_topic
+import ingestion.recovery
+import ingestion.run
+import ingestion.start
+from ingestion.commits import Commit
+from ingestion.errors import CommitConflictError, StreamLockedError
+from ingestion.lock import Holder
+from ingestion.notes import Note
+from ingestion.offsets import Offsets
+from tests.model import frames, query, sink
+from tests.model.lake import ModelLedger, ModelLog, Paths, Table
+from tests.model.process import is_dead, step
+
+if TYPE_CHECKING:
+    from tests.model.world import World
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """Let the product run on worlds in memory while the block runs."""
+    with ExitStack() as stack:
+        for owner, names in _seams():
+            for name, replacement in names.items():
+                stack.enter_context(patch.object(owner, name, replacement))
+        yield
+
+
+def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
+    nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
+    paths = SimpleNamespace(of=lambda stream, world: world.paths)
+    outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
+    person = {**outside, "Ledger": ModelLedger, "commit_note": commit_note, "held_by_python": held}
+    return (
+        (
+            ingestion.run,
+            {
+                **outside,
+                "TableLog": ModelLog,
+                "Holder": SimpleNamespace(me=_me),
+                "held_by_python": held,
+                "held_by_jvm": lambda spark, stream, paths, holder: held(stream, paths, holder),
+                "refuse_bad_condition": nothing,
+                "refuse_other_columns": nothing,
+                "open_generation": open_generation,
+                "read_stream": lambda spark, spec, world, starting: query.Stream(world, starting),
+                "drain": query.drain,
+            },
+        ),
+        (
+            ingestion.opening,
+            {"_create": create_table, "refuse_other_columns": nothing, "commit_note": commit_note},
+        ),
+        (ingestion.recovery, {"TableLog": ModelLog, "Ledger": ModelLedger}),
+        (ingestion.start, {"Ledger": ModelLedger}),
+        (
+            ingestion.healing,
+            {
+                "TableLog": ModelLog,
+                "Ledger": ModelLedger,
+                "rows_of_seq": sink.rows_of_seq,
+                "remove_beyond": sink.remove_beyond,
+                "sink_class": lambda mode: sink.ModelUpsert,
+            },
+        ),
+        (
+            ingestion.batch,
+            {
+                "TableLog": ModelLog,
+                "Ledger": ModelLedger,
+                "judge": frames.judge,
+                "row_type": nothing,
+                "materialised": frames.materialised,
+                "count_records": frames.count_records,
+                "_good": frames.good,
+                "quarantine": sink.quarantine,
+                "rows_of_seq": sink.rows_of_seq,
+                "sink_class": lambda mode: sink.ModelUpsert,
+            },
+        ),
+        (ingestion.gaps, {"_holes_between": frames.holes_between}),
+        (
+            ingestion.operations.accept,
+            {**person, "TableLog": ModelLog, "Holder": SimpleNamespace(me=_me)},
+        ),
+        (ingestion.operations.adopt_topic, {**person, "Holder": SimpleNamespace(me=_me)}),
+    )
+
+
+def _me(run_id: str) -> Holder:
+    return Holder(run_id=run_id, pid=1, host="model", since="now")
+
+
+@contextmanager
+def held(_stream: str, paths: Any, holder: Holder) -> Iterator[None]:
+    """Hold the kernel's lock: it goes with the block or with the process, whichever ends first."""
+    world: World = paths.world
+    step("take the lock")
+    if world.lock is not None:
+        raise StreamLockedError(f"{holder.run_id}: {world.lock} holds the stream")
+    world.lock = holder.run_id
+    try:
+        yield
+    finally:
+        if not is_dead() and world.lock == holder.run_id:
+            world.lock = None
+
+
+def open_generation(world: World, table_at: Offsets) -> tuple[query.Checkpoint, str | None]:
+    """Begin a generation of the checkpoint at the table's offsets."""
+    return query.Checkpoint(world, table_at), None
+
+
+def create_table(_spark: object, _spec: object, paths: Paths) -> None:
+    """Create the table if it is not there."""
+    step("create the table")
+    if paths.data.table is None:
+        table = Table(id="table")
+        table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE")
+        paths.data.table = table
+
+
+def commit_note(stream: str, paths: Any, note: Note) -> Commit:
+    """Commit a note as delta-rs does: fenced against others, and never skipped."""
+    table: Table = paths.data.table
+    step("begin the commit")
+    read_at = len(table.commits) - 1
+    if table.skips(note):
+        raise CommitConflictError(stream, "the seq is there already", remedy="again")
+    step("land the commit")
+    table.land(
+        table.states[read_at],
+        note,
+        clock_ms=paths.world.now_ms(),
+        read_at=read_at,
+        operation="WRITE",
+    )
+    step("hear of the commit")
+    commit = ModelLog(paths.data).find(stream, note.seq)
+    if commit is None or commit.note != note:
+        raise CommitConflictError(stream, "not as meant", remedy="again")
+    return commit

@@ -1,0 +1,161 @@
+"""The upsert in memory: one winner a key, a monotone guard, and a commit that ``txn`` fences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ingestion.commits import Commit
+from ingestion.notes import Note
+from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.sinks.upsert import Upsert
+from tests.model.lake import Paths, Row, Rows, Side, Table
+from tests.model.process import step
+
+
+class ModelUpsert:
+    """What ``ingestion.sinks.upsert`` does with Spark, on rows in memory."""
+
+    recount = staticmethod(Upsert.recount)
+
+    def __init__(self, target: Target, good: Good) -> None:
+        """Take the good records of a batch."""
+        self._target = target
+        self._copy: Any = good.records
+        self._paths: Any = target.paths
+        self._winners: dict[int, tuple[Row, bool]] = {}
+        self._dropped: int | None = None
+
+    @property
+    def _world(self) -> Any:
+        return self._copy.world
+
+    def prepare(self) -> Mapping[str, int]:
+        """Choose the winners, and remember the deletes among them."""
+        for each in self._copy:
+            row = Row(
+                self._target.epoch, each.record.at, each.partition, each.offset, self._target.seq
+            )
+            other = self._winners.get(each.record.key)
+            if other is None or row.place > other[0].place:
+                self._winners[each.record.key] = (row, each.fate == "delete")
+        dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
+        if any(each.fate == "delete" for each in self._copy):
+            overwrite(self._paths.tombstones, self._target.seq, dead)
+        superseded = len(self._copy) - len(self._winners)
+        return {"superseded": superseded, "winners": len(self._winners)}
+
+    def commit(self, note: Note) -> None:
+        """MERGE the winners on the newest version, unless Delta knows the seq already."""
+        table: Table = self._paths.data.table
+        step("begin the commit")
+        if table.skips(note):
+            return
+        read_at = len(table.commits) - 1
+        rows, metrics = self._merged(table.states[read_at])
+        step("land the commit")
+        table.land(rows, note, clock_ms=self._world.now_ms(), read_at=read_at, metrics=metrics)
+        if self._copy.is_doubled or self._dropped is not None:
+            self._world.spoiled[note.seq] = self._dropped
+        step("hear of the commit")
+
+    def account(self, commit: Commit) -> Written:
+        """Say what became of the winners."""
+        table: Table = self._paths.data.table
+        counts = _counts(commit)
+        rows_expected = counts["inserted"] + counts["updated"]
+        if len(self._winners) != sum(counts.values()):
+            left = self._left_alone(table.states[self._target.version])
+            counts |= left
+        return Written(counts=counts, rows_expected=rows_expected)
+
+    def _merged(self, before: Rows) -> tuple[Rows, Mapping[str, int]]:
+        after, dead = dict(before), self._dead()
+        metrics = dict.fromkeys(_METRICS.values(), 0)
+        self._dropped = self._one_to_drop(before, dead)
+        for key, (row, is_delete) in self._winners.items():
+            if key == self._dropped:
+                continue
+            what = _what(row, is_delete, before.get(key), dead.get(key))
+            if what == "deleted":
+                del after[key]
+            elif what in ("inserted", "updated"):
+                after[key] = row
+            if what in _METRICS:
+                metrics[_METRICS[what]] += 1
+        return after, metrics
+
+    def _one_to_drop(self, before: Rows, dead: Mapping[int, Row]) -> int | None:
+        """Choose a winner that would change the table, if that fault is armed."""
+        for key, (row, is_delete) in self._winners.items():
+            does = _what(row, is_delete, before.get(key), dead.get(key))
+            if does in _METRICS and self._world.takes("winner dropped"):
+                return key
+        return None
+
+    def _dead(self) -> dict[int, Row]:
+        newest: dict[int, Row] = {}
+        for seq, deletes in self._paths.tombstones.by_seq.items():
+            for key, row in deletes if seq < self._target.seq else ():
+                if key not in newest or row.place > newest[key].place:
+                    newest[key] = row
+        return newest
+
+    def _left_alone(self, before: Rows) -> dict[str, int]:
+        dead = self._dead()
+        found: dict[str, int] = {}
+        for key, (row, is_delete) in self._winners.items():
+            what = _what(row, is_delete, before.get(key), dead.get(key))
+            found[what] = found.get(what, 0) + 1
+        return {name: found.get(name, 0) for name in ("stale", "unchanged", "deleted_absent")}
+
+
+_METRICS = {
+    "inserted": "numTargetRowsInserted",
+    "updated": "numTargetRowsUpdated",
+    "deleted": "numTargetRowsDeleted",
+}
+
+
+def _counts(commit: Commit) -> dict[str, int]:
+    return {name: commit.metrics.get(metric, 0) for name, metric in _METRICS.items()}
+
+
+def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str:
+    """Say what a winner does to the row that is there, and to the memory of its delete."""
+    if there is not None:
+        if row.place == there.place:
+            return "unchanged"
+        if row.place < there.place:
+            return "stale"
+        return "deleted" if is_delete else "updated"
+    if is_delete:
+        return "deleted_absent"
+    return "inserted" if dead is None or row.place > dead.place else "stale"
+
+
+def overwrite(side: Side, seq: int, rows: tuple[Any, ...]) -> None:
+    """Replace the rows of a seq, as ``ingestion.side_table`` does."""
+    step("write beside the table")
+    side.by_seq[seq] = rows
+
+
+def remove_beyond(side: Side, seq: int) -> int:
+    """Remove what dead attempts left, as ``ingestion.side_table`` does."""
+    beyond = [each for each in side.by_seq if each > seq]
+    if beyond:
+        step("remove beside the table")
+    return sum(len(side.by_seq.pop(each, ())) for each in beyond)
+
+
+def quarantine(bad: Any, paths: Paths, seq: int) -> int:
+    """Write the bad records of a batch, as ``ingestion.quarantine`` does."""
+    overwrite(paths.quarantine, seq, tuple((each.partition, each.offset) for each in bad))
+    return len(paths.quarantine.by_seq[seq])
+
+
+def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
+    """Count rows that carry a seq, as ``ingestion.audit`` does."""
+    table: Table = place.table
+    state = table.states[len(table.states) - 1 if version is None else version]
+    return sum(row.seq == seq for row in state.values())

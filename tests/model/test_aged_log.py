@@ -1,0 +1,73 @@
+"""What stands in for our commits, once Delta's log has forgotten them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from ingestion.errors import TopicRecreatedError
+from tests.model.cluster import Record
+from tests.model.lake_rules import commit_by_somebody_else
+from tests.model.oracle import Oracle
+from tests.model.process import Process
+from tests.model.seams import simulated
+from tests.model.world import World
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with simulated():
+        yield
+
+
+def done(world: World, process: Process) -> Any:
+    """Let a process end, and return what it ended with."""
+    process.finish()
+    world.sweep()
+    return process.outcome
+
+
+def forget_commits(world: World) -> None:
+    """Let the log hold nothing but somebody else's commit."""
+    commit_by_somebody_else(world, Random(0))
+    table = world.paths.data.table
+    assert table is not None
+    table.kept_from = len(table.commits) - 1
+
+
+def test_the_ledger_tells_the_offsets_by_seq_and_not_by_the_clock() -> None:
+    """A clock that was set back between two batches does not turn their order around."""
+    world = World(partitions=1)
+    oracle, slots = Oracle(world), world.cluster.partitions[0].slots
+    slots += [Record("row", 1, 1)]
+    done(world, world.start_run())
+    world.clock_ms -= 60_000
+    slots += [Record("bad", 1, 1)]
+    done(world, world.start_run())
+    forget_commits(world)
+    slots += [Record("row", 2, 2)]
+
+    report = done(world, world.start_run())
+
+    oracle.look()
+    assert [batch.counts["read"] for batch in report.batches] == [1]
+
+
+def test_a_decision_on_an_aged_log_says_its_topic() -> None:
+    """A topic that is made again after the decision is noticed, though no batch came between."""
+    world = World(partitions=1)
+    world.cluster.partitions[0].slots += [Record("row", 1, 1)]
+    done(world, world.start_run())
+    forget_commits(world)
+    world.cluster.partitions[0].slots += [Record("row", 2, 2)]
+    world.cluster.partitions[0].first = 2
+
+    accepted = done(world, world.start_accept())
+    world.cluster.create(partitions=1)
+    world.cluster.partitions[0].slots += [Record("row", 3, 3)] * 5
+
+    assert accepted.kind == "accept"
+    assert isinstance(done(world, world.start_run()), TopicRecreatedError)

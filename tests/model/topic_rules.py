@@ -1,0 +1,90 @@
+"""What may happen to the topic: records, gaps, transactions, partitions, retention, a new life."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.model.cluster import Partition, Record
+from tests.model.world import World
+
+KEYS = 4
+
+
+def produce(world: World, dice: Random) -> bool:
+    """Records come, of few keys and in any order."""
+    part = dice.choice(world.cluster.partitions)
+    for _ in range(dice.randint(1, 3)):
+        part.slots.append(_record(world, dice))
+    return True
+
+
+def _record(world: World, dice: Random) -> Record:
+    # Rows beside the table have no fence but the lock, so a world that can lose it has none.
+    kinds = ("row",) if world.has_lease else ("row", "row", "row", "delete", "bad", "ignored")
+    return Record(dice.choice(kinds), dice.randrange(KEYS), dice.randrange(6))
+
+
+def leave_a_gap(world: World, dice: Random) -> bool:
+    """A marker, or aborted records."""
+    dice.choice(world.cluster.partitions).slots.extend([None] * dice.randint(1, 2))
+    world.happens("gap")
+    return True
+
+
+def open_a_transaction(world: World, dice: Random) -> bool:
+    """Nothing behind it can be read until it ends."""
+    part = dice.choice(world.cluster.partitions)
+    if part.open_from is not None:
+        return False
+    part.open_from = len(part.slots)
+    part.slots.append(_record(world, dice))
+    world.happens("open transaction")
+    return True
+
+
+def end_a_transaction(world: World, dice: Random) -> bool:
+    """It commits, or aborts; a marker says so."""
+    part = dice.choice(world.cluster.partitions)
+    if part.open_from is None:
+        return False
+    if dice.random() < 0.5:
+        part.slots[part.open_from] = None
+    part.slots.append(None)
+    part.open_from = None
+    return True
+
+
+def add_a_partition(world: World, dice: Random) -> bool:
+    """The topic grows by one."""
+    if len(world.cluster.partitions) >= 4:
+        return False
+    world.cluster.partitions.append(Partition())
+    world.happens("partition added")
+    return True
+
+
+def retain_less(world: World, dice: Random) -> bool:
+    """Retention deletes the beginning of a partition."""
+    part = dice.choice(world.cluster.partitions)
+    if part.stable_end <= part.first:
+        return False
+    part.first = dice.randint(part.first + 1, part.stable_end)
+    world.happens("retention")
+    return True
+
+
+def recreate_the_topic(world: World, dice: Random) -> bool:
+    """Somebody deletes the topic and makes it again: shorter, equal or longer than before."""
+    if not _identity_is_known(world):
+        return False
+    world.cluster.create(dice.randint(1, 3))
+    for part in world.cluster.partitions:
+        part.slots += [_record(world, dice) for _ in range(dice.randint(0, 6))]
+    world.happens("topic re-created")
+    return True
+
+
+def _identity_is_known(world: World) -> bool:
+    """Tell whether a commit of ours is in the log: the ledger alone does not know topic ids."""
+    table = world.paths.data.table
+    return table is None or any(each.note for each in table.commits[table.kept_from :])

@@ -1,0 +1,124 @@
+"""One world: a cluster, a lake, the processes that are at work in it, and what may go wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingestion.ledger import LedgerRow
+from ingestion.offsets import Offsets
+from ingestion.operations.accept import accept
+from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.run import Run
+from ingestion.spec import StreamSpec
+from tests.model.cluster import TOPIC, Cluster
+from tests.model.lake import STREAM, Paths
+from tests.model.process import Process
+
+SPEC = StreamSpec.model_validate(
+    {
+        "name": STREAM,
+        "topic": TOPIC,
+        "schema": "id INT NOT NULL, at INT",
+        "keys": ["id"],
+        "sequence_by": ["at"],
+        "apply_as_deletes": "at < 0",
+    }
+)
+_ = (SPEC.columns, SPEC.subscribed)
+
+
+class World:
+    """What a schedule acts upon.
+
+    Attributes:
+        has_lease: Whether the lock can be lost by a process that goes on, as a lease can and the
+            kernel's lock cannot.
+        checkpoint: Where Spark's own log says that the last query stood.
+        zombies: Processes that have lost the lock without knowing.
+        armed: Faults of Spark that the next process to come by takes.
+        taken: Every fault that has happened, by kind, for the statistics.
+        spoiled: Seqs whose batch a fault has spoiled, with the key whose winner was dropped, or
+            ``None`` where a record was delivered twice.
+    """
+
+    def __init__(self, *, partitions: int = 2, has_lease: bool = False) -> None:
+        """Begin with an empty topic and no table."""
+        self.cluster = Cluster(partitions)
+        self.paths = Paths()
+        self.paths.world = self.paths.checkpoints = self
+        self.lock: str | None = None
+        self.has_lease = has_lease
+        self.clock_ms = 0
+        self.batch_limit = 3
+        self.checkpoint: Offsets | None = None
+        self.processes: list[Process] = []
+        self.ended: list[Process] = []
+        self.armed: set[str] = set()
+        self.taken: dict[str, int] = {}
+        self.spoiled: dict[int, int | None] = {}
+        self.zombies: set[str] = set()
+        self.started = 0
+
+    def now_ms(self) -> int:
+        """Tell the time, which grows with every look unless somebody sets it back."""
+        self.clock_ms += 1000
+        return self.clock_ms
+
+    def takes(self, fault: str) -> bool:
+        """Take a fault that is armed."""
+        if fault not in self.armed:
+            return False
+        self.armed.discard(fault)
+        self.happens(fault)
+        return True
+
+    def happens(self, fault: str) -> None:
+        """Note that a fault happened."""
+        self.taken[fault] = self.taken.get(fault, 0) + 1
+
+    @property
+    def ledger(self) -> dict[tuple[str, int], LedgerRow]:
+        """The ledger's rows."""
+        return self.paths.ledger.rows
+
+    def start_run(self) -> Process:
+        """Start a run of the stream."""
+        run_id = self._next_id("run")
+        run = Run(
+            spec=SPEC,
+            settings=self,  # type: ignore[arg-type]
+            spark=lambda: None,  # type: ignore[arg-type,return-value]
+            run_id=run_id,
+        )
+        return self._started(run_id, run.execute)
+
+    def start_accept(self) -> Process:
+        """Let a person accept what the stream is refused for."""
+        run_id = self._next_id("accept")
+        me: Any = self
+        return self._started(run_id, lambda: accept(SPEC, me, reason="why", run_id=run_id))
+
+    def start_adopt(self) -> Process:
+        """Let a person adopt the topic as it is now."""
+        run_id = self._next_id("adopt")
+        me: Any = self
+        return self._started(run_id, lambda: adopt_topic(SPEC, me, run_id=run_id))
+
+    def sweep(self) -> list[Process]:
+        """Take out the processes that have ended; a lock goes with its process."""
+        ended = [each for each in self.processes if each.has_ended]
+        for process in ended:
+            self.processes.remove(process)
+            if self.lock == process.name:
+                self.lock = None
+        return ended
+
+    def _next_id(self, what: str) -> str:
+        self.started += 1
+        return f"{what}-{self.started}"
+
+    def _started(self, name: str, body: Any) -> Process:
+        process = Process(name, body)
+        self.processes.append(process)
+        process.advance()
+        return process

@@ -1,0 +1,86 @@
+"""The options of a JVM that starts quickly and need not last: for every Spark that tests start.
+
+Compiled by C1 only, it warms up in a third of the time; and from an archive of the classes that a
+run needs, parsed and verified once, it starts in half of it. The archive is made by a real run,
+when it is missing; a JVM that finds it unfit goes without.
+
+    python -m tests.quick_jvm KAFKA_ADDRESS     makes it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from ingestion.local.java import find_java
+from ingestion.session import start_session
+from ingestion.settings import Settings
+from tests.world import World, row
+
+ROOT = Path(__file__).parent.parent
+_QUICK = "-XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+_SLOWEST_SECONDS = 300
+
+
+def quick_jvm(kafka_address: str) -> str:
+    """Return the options, after making the archive where there is none for this Java and jars."""
+    archive = _archive()
+    if not archive.exists():
+        subprocess.run(
+            [sys.executable, "-m", "tests.quick_jvm", kafka_address],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_SLOWEST_SECONDS,
+        )
+    return f"{_QUICK} -XX:SharedArchiveFile={archive}" if archive.exists() else _QUICK
+
+
+def _archive() -> Path:
+    """Return where the archive lies: another one for another Java, or for other jars."""
+    said = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
+    jars = sorted((ROOT / ".jars" / "spark").glob("*.jar"))
+    key = hashlib.sha256(said + "".join(f"{at.name}{at.stat().st_size}" for at in jars).encode())
+    return ROOT / ".jars" / f"quick-{key.hexdigest()[:12]}.jsa"
+
+
+def _make(kafka_address: str, archive: Path) -> None:
+    """Run a stream twice, and have the JVM write down at its exit which classes that took."""
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / archive.name
+        settings = Settings(
+            kafka=kafka_address,
+            lake=Path(folder) / "lake",
+            state=Path(folder) / "state",
+            jars=ROOT / ".jars",
+            spark_master="local[2]",
+            spark_driver_memory="1g",
+            spark_java_options=f"{_QUICK} -XX:ArchiveClassesAtExit={draft}",
+        )
+        spark = start_session(settings)
+        with World.made(settings, spark) as world:
+            world.send(row(1, "a"), row(1, "b"), b"bad")
+            world.run()
+            world.send(row(1, "c"), row(2, "d"))
+            world.send(None, id=2)
+            world.run()
+        spark.stop()
+        gateway = SparkContext._gateway
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(_SLOWEST_SECONDS)
+        shutil.copy(draft, archive.with_suffix(".new"))
+        archive.with_suffix(".new").replace(archive)
+
+
+if __name__ == "__main__":
+    _make(sys.argv[1], _archive())

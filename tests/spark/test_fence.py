@@ -1,0 +1,93 @@
+"""A statement of ours is fenced and explained, and the next one of the session is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.commits import TableLog
+from ingestion.fence import commit_note_alone, fenced
+from ingestion.notes import Identity, Note
+from ingestion.offsets import Offsets
+
+pytestmark = pytest.mark.spark
+
+
+def note(seq: int) -> Note:
+    """A note of no particular batch."""
+    identity = Identity(cluster_id="c", topic_ids={}, keys=(), order=())
+    return Note(
+        kind="ingest",
+        seq=seq,
+        run_id="r",
+        epoch=1,
+        identity=identity,
+        columns="",
+        next=Offsets(),
+    )
+
+
+def table(spark: SparkSession, path: Path) -> TableLog:
+    """A table of three rows."""
+    spark.range(3).write.format("delta").save(str(path))
+    return TableLog(path)
+
+
+def delete_row(spark: SparkSession, log: TableLog, row: int) -> None:
+    """Delete a row by SQL, which takes the fence from the session."""
+    spark.sql(f"DELETE FROM delta.`{log.path}` WHERE id = {row}")
+
+
+def test_only_the_statement_of_the_block_is_ours(spark: SparkSession, tmp_path: Path) -> None:
+    """What comes after the block is neither skipped nor explained by our note."""
+    log = table(spark, tmp_path / "t")
+
+    with fenced(spark, "s", note(1)):
+        delete_row(spark, log, 0)
+    delete_row(spark, log, 1)
+
+    ours, others = log.since_our_newest("s")
+    assert ours is not None
+    assert (ours.note, ours.txns) == (note(1), {"oncelake:s": 1})
+    assert [(each.operation, each.note, dict(each.txns)) for each in others] == [
+        ("DELETE", None, {})
+    ]
+
+
+def test_a_statement_that_failed_leaves_no_fence(spark: SparkSession, tmp_path: Path) -> None:
+    """After an error, too, the next statement is executed and is nobody's."""
+    log = table(spark, tmp_path / "t")
+    with fenced(spark, "s", note(1)):
+        delete_row(spark, log, 0)
+    with pytest.raises(KeyError), fenced(spark, "s", note(1)):
+        raise KeyError
+
+    delete_row(spark, log, 1)
+
+    assert log.row_count() == 1
+
+
+def test_a_seq_that_is_known_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    """The same seq a second time changes nothing, and says nothing: hence the read-back."""
+    log = table(spark, tmp_path / "t")
+    with fenced(spark, "s", note(1)):
+        delete_row(spark, log, 0)
+
+    with fenced(spark, "s", note(1)):
+        delete_row(spark, log, 1)
+
+    assert (log.row_count(), len(log.versions())) == (2, 2)
+
+
+def test_a_note_alone_is_fenced_like_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that changes no row is found again by its seq, and committed once."""
+    log = table(spark, tmp_path / "t")
+
+    for _ in range(2):
+        commit_note_alone(spark, "s", log.path, note(4))
+
+    found = log.find("s", 4)
+    assert found is not None
+    assert (found.note, log.last_seq("s"), len(log.versions())) == (note(4), 4, 2)

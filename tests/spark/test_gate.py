@@ -1,0 +1,104 @@
+"""Every record has one fate, and the reason when it is quarantined."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from ingestion.gate import judge
+from ingestion.offsets import Offsets, TopicPartition
+from ingestion.row_type import row_type
+from ingestion.spec import StreamSpec
+
+pytestmark = pytest.mark.spark
+
+DDL = "id INT, must STRING NOT NULL, at INT, time TIMESTAMP"
+WHOLE = b'{"id": 1, "must": "x", "at": 1}'
+
+
+def declared(**fields: Any) -> StreamSpec:
+    """A stream with a key, an order and a required column."""
+    base = {"name": "s", "topic": "t", "schema": DDL, "keys": ["id"], "sequence_by": ["at"]}
+    return StreamSpec.model_validate({**base, **fields})
+
+
+def judged(
+    spark: SparkSession, spec: StreamSpec, value: bytes | None, *, reached: Offsets | None = None
+) -> Row:
+    """Judge one record of partition 0 at offset 5, whose Kafka key is 1."""
+    raw = F.lit(None).cast("binary") if value is None else F.lit(bytearray(value))
+    record = spark.range(1).select(
+        F.lit("t").alias("_topic"),
+        F.lit(0).alias("_partition"),
+        F.lit(5).cast("long").alias("_offset"),
+        F.lit(0).cast("timestamp").alias("_timestamp"),
+        F.lit(bytearray(b"1")).alias("_key"),
+        raw.alias("_value"),
+        F.lit(None).cast("string").alias("_headers"),
+    )
+    (row,) = judge(record, spec, row_type(spec.ddl), reached or Offsets()).collect()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "fate", "reason"),
+    [
+        (WHOLE, {}, "row", None),
+        (b'{"must": "x", "at": 1}', {}, "quarantined", "missing_key"),
+        (b'{"id": 1, "must": "x"}', {}, "quarantined", "missing_order"),
+        (b'{"id": 1, "at": 1}', {}, "quarantined", "missing_required"),
+        (WHOLE + WHOLE, {}, "quarantined", "malformed_json"),
+        (b'{"id": 1, "must": "\xff", "at": 1}', {}, "quarantined", "invalid_utf8"),
+        (WHOLE, {"apply_as_deletes": "must = 'x'"}, "delete", None),
+        (b'{"id": 1, "at": 1}', {"apply_as_deletes": "at = 1"}, "delete", None),
+        (None, {}, "quarantined", "tombstone_without_order"),
+        (None, {"tombstones": "ignore"}, "ignored", None),
+        (None, {"sequence_by": []}, "delete", None),
+    ],
+    ids=[
+        "whole",
+        "no key",
+        "no order",
+        "required is null",
+        "two documents",
+        "no text",
+        "deleting",
+        "a delete needs no more than key and order",
+        "tombstone without order",
+        "ignored tombstone",
+        "tombstone",
+    ],
+)
+def test_a_record_has_one_fate(
+    spark: SparkSession,
+    value: bytes | None,
+    fields: dict[str, Any],
+    fate: str,
+    reason: str | None,
+) -> None:
+    """What a record is, is said once, by the declaration and nothing else."""
+    row = judged(spark, declared(**fields), value)
+
+    assert (row["_fate"], row["_reason"]) == (fate, reason)
+    assert (row["_value"] is not None) == (fate == "quarantined" and value is not None)
+
+
+@pytest.mark.parametrize(("next_offset", "fate"), [(6, "overlap"), (5, "row")])
+def test_what_the_table_holds_is_overlap(spark: SparkSession, next_offset: int, fate: str) -> None:
+    """A record below the next offset was read before; the one at it was not."""
+    reached = Offsets({TopicPartition("t", 0): next_offset})
+
+    assert judged(spark, declared(), WHOLE, reached=reached)["_fate"] == fate
+
+
+def test_a_time_without_a_zone_is_utc(spark: SparkSession) -> None:
+    """The same record means the same moment on every machine."""
+    value = b'{"id": 1, "must": "x", "at": 1, "time": "2013-01-01T05:00:00"}'
+
+    found = judged(spark, declared(), value)["time"].astimezone(dt.UTC)
+
+    assert found == dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)

@@ -1,0 +1,100 @@
+"""What a crash, or a hand, took from the ledger comes back from the table's own log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from ingestion.errors import CommitConflictError
+from ingestion.healing import heal
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.memory import remembered
+from ingestion.note_commit import commit_note
+from ingestion.notes import Identity, Note
+from ingestion.offsets import Offsets
+from ingestion.recovery import read_position
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+
+SPEC = StreamSpec.model_validate(
+    {"name": "s", "topic": "t", "schema": "id INT NOT NULL", "keys": ["id"]}
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> StreamPaths:
+    """A table that was opened, and no more."""
+    places = StreamPaths.of("s", Settings(lake=tmp_path / "lake", state=tmp_path / "state"))
+    empty = pa.schema([("id", pa.int32()), ("_seq", pa.int64())]).empty_table()
+    write_deltalake(places.data, empty)
+    decide(places, 0)
+    return places
+
+
+def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> LedgerRow:
+    """Commit a person's word, and return the ledger row that it should have."""
+    note = Note(
+        kind="accept",
+        seq=seq,
+        run_id="r",
+        epoch=1,
+        identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=()),
+        columns="id INT",
+        next=Offsets(),
+        reason="why",
+        accepts=accepts,
+    )
+    commit = commit_note("s", paths, note)
+    return LedgerRow.of(note, commit, DeltaTable(paths.data).metadata().id, counts={})
+
+
+def healed(paths: StreamPaths) -> list[int]:
+    """Heal, and list the seqs of the rows that were missing."""
+    position = read_position("s", paths)
+    assert position is not None
+    known = remembered(paths).rows_of(position.table_id)
+    return [row.seq for row in heal(SPEC, paths, position, known).recovered]
+
+
+def test_a_hole_in_the_ledger_is_filled(paths: StreamPaths) -> None:
+    """Rows that are missing below one that is there come back, too."""
+    rows = [decide(paths, seq) for seq in (1, 2, 3, 4)]
+    ledger = Ledger(paths.ledger)
+    ledger.put(rows[0], rows[3])
+
+    found = healed(paths)
+
+    assert found == [2, 3]
+    assert ledger.rows() == tuple(rows)
+    assert healed(paths) == []
+
+
+def test_a_word_that_was_given_is_taken_after_a_crash(paths: StreamPaths) -> None:
+    """Accepted in a commit, red in the ledger: the person is not asked a second time."""
+    red = replace(decide(paths, 1), balanced=False, accepted=None)
+    ledger = Ledger(paths.ledger)
+    ledger.put(red)
+    decide(paths, 2, accepts=(1,))
+
+    found = healed(paths)
+
+    assert found == [2]
+    assert [(row.seq, row.is_red, row.accepted) for row in ledger.rows()] == [
+        (1, False, "why"),
+        (2, False, "why"),
+    ]
+
+
+def test_a_decision_never_takes_a_seq_that_is_taken(paths: StreamPaths) -> None:
+    """A writer that was overtaken is told so, instead of committing the same seq twice."""
+    decide(paths, 1)
+
+    with pytest.raises(CommitConflictError, match="holds seq 1 already"):
+        decide(paths, 1)
+
+    assert len(DeltaTable(paths.data).history()) == 3
