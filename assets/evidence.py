@@ -7,13 +7,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import dagster as dg
+
 from assets.expectations import evaluate
-from assets.outcomes import Outcome
+from assets.history import Untold, find_untold
+from assets.outcomes import Outcome, not_evaluated
+from assets.proof import prove
 from ingestion.commits import TableLog
 from ingestion.declarations import Declared
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
-from ingestion.report import RunReport
+from ingestion.proof.verdict import Verdict
+from ingestion.report import RunReport, total_of
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 from resources.spark import SparkResource
@@ -26,59 +31,103 @@ class Evidence:
     Attributes:
         spec: The declared stream.
         report: What the run did.
+        table_id: Delta's id of the table.
         ledger: Every ledger row of the table, by seq.
-        reasons: Why records of this run were quarantined: how many for each reason.
-        outcomes: What became of each declared expectation on the rows that this run wrote;
-            ``None`` when it wrote none.
+        untold: What earlier runs committed and Dagster has not been told of.
+        reasons: Why records were quarantined in the batches judged: how many for each reason.
+        outcomes: What became of each declared expectation on the rows of the batches judged;
+            ``None`` when they wrote none.
+        proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
     """
 
     spec: StreamSpec
     report: RunReport
+    table_id: str
     ledger: tuple[LedgerRow, ...]
+    untold: Untold
     reasons: Mapping[str, int]
     outcomes: tuple[Outcome, ...] | None
     now: dt.datetime
+    proof: Verdict | str | None = None
+
+    @property
+    def judged(self) -> tuple[LedgerRow, ...]:
+        """The batches that no check has judged before: the run's own, and the untold."""
+        return judged_rows(self.report, self.untold)
+
+    def total(self, count: str) -> int:
+        """Add up one count over the batches judged."""
+        return total_of(self.judged, count)
 
 
 def gather(
-    declared: Declared, settings: Settings, spark: SparkResource, report: RunReport
+    declared: Declared,
+    settings: Settings,
+    spark: SparkResource,
+    report: RunReport,
+    instance: dg.DagsterInstance,
 ) -> Evidence:
     """Look up what the checks of a run need; Spark only where expectations ask for it."""
     assert declared.spec is not None
     paths = StreamPaths.of(declared.name, settings)
+    table_id = TableLog(paths.data).table_id()
+    ledger = Ledger(paths.ledger).rows_of(table_id)
+    mine = {row.seq for row in report.batches}
+    untold = find_untold(
+        instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
+    )
+    judged = judged_rows(report, untold)
     return Evidence(
         spec=declared.spec,
         report=report,
-        ledger=Ledger(paths.ledger).rows_of(TableLog(paths.data).table_id()),
-        reasons=_reasons(paths, report),
-        outcomes=_outcomes(declared.spec, declared.path.name, spark, report),
+        table_id=table_id,
+        ledger=ledger,
+        untold=untold,
+        reasons=_reasons(paths, judged),
+        outcomes=_outcomes(declared, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
+        proof=prove(declared.spec, settings) if declared.spec.verify else None,
     )
 
 
-def seqs_of(report: RunReport) -> list[int]:
-    """Return the seqs of the batches that a run committed, or healed for a run that died."""
-    return [row.seq for row in (*report.recovered, *report.batches)]
+def judged_rows(report: RunReport, untold: Untold) -> tuple[LedgerRow, ...]:
+    """Return the batches that no check has judged before, by seq.
+
+    Without Dagster's history, what the run healed stands in for what is untold.
+    """
+    earlier = report.recovered if untold.unknown else untold.rows
+    return (*earlier, *report.batches)
 
 
-def _reasons(paths: StreamPaths, report: RunReport) -> Mapping[str, int]:
-    if not report.total("quarantined"):
+def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, int]:
+    quarantined = total_of(judged, "quarantined")
+    if not quarantined:
         return {}
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
-    table = DeltaTable(paths.quarantine).to_pyarrow_dataset()
-    of_run = ds.field("_seq").isin([row.seq for row in report.batches])
-    return Counter(table.to_table(columns=["reason"], filter=of_run)["reason"].to_pylist())
+    try:
+        table = DeltaTable(paths.quarantine).to_pyarrow_dataset()
+        of_batches = ds.field("_seq").isin([row.seq for row in judged])
+        found = table.to_table(columns=["reason"], filter=of_batches)["reason"]
+    except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
+        return {f"unknown ({type(error).__name__}: {error})": quarantined}
+    return Counter(found.to_pylist())
 
 
 def _outcomes(
-    spec: StreamSpec, file: str, spark: SparkResource, report: RunReport
+    declared: Declared, spark: SparkResource, report: RunReport, judged: tuple[LedgerRow, ...]
 ) -> tuple[Outcome, ...] | None:
-    if not spec.expectations or not seqs_of(report):
+    spec = declared.spec
+    if spec is None or not spec.expectations or not judged:
         return None
-    table = spark.spark_session.read.format("delta").option("versionAsOf", report.delta_version)
-    rows = table.load(report.table)
-    written = rows.where(rows["_seq"].isin(seqs_of(report)))
-    return evaluate(spec.expectations, written, declared_in=file)
+    try:
+        table = spark.spark_session.read.format("delta").option("versionAsOf", report.delta_version)
+        rows = table.load(report.table)
+        # Batches follow one another; after a wiped event log they are too many to be listed.
+        written = rows.where(rows["_seq"].between(judged[0].seq, judged[-1].seq))
+    except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
+        failed = f"the table could not be read: {type(error).__name__}: {error}"
+        return tuple(not_evaluated(each, failed) for each in spec.expectations)
+    return evaluate(spec.expectations, written, declared_in=declared.path.name)

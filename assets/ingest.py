@@ -11,6 +11,7 @@ import dagster as dg
 from assets.checks import check_results, check_specs
 from assets.described import asset_spec
 from assets.evidence import gather
+from assets.recovered import recovered
 from assets.refusal import remember_refusal, state_of
 from assets.reported import metadata_of, telling_batches
 from ingestion.declarations import Declared
@@ -64,10 +65,12 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
         with _translated(context, declared, kafka, lake, spark) as settings:
             spec = _sound(declared)
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
-            evidence = gather(declared, settings, spark, report)
+            evidence = gather(declared, settings, spark, report, context.instance)
+            for swallowed in recovered(evidence, by=context.run.run_id):
+                context.log_event(swallowed)
             reached(At.EVIDENCE_GATHERED)
             return dg.MaterializeResult(
-                metadata=metadata_of(report, spec), check_results=check_results(evidence)
+                metadata=metadata_of(evidence), check_results=check_results(evidence)
             )
 
     return ingest

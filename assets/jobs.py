@@ -14,6 +14,11 @@ def job_name(stream: str) -> str:
     return f"ingest_{stream}_job"
 
 
+def sensor_name(stream: str) -> str:
+    """Return the name of the sensor that starts a stream's runs."""
+    return f"{stream}_lag"
+
+
 def ingest_job(spec: StreamSpec) -> dg.UnresolvedAssetJobDefinition:
     """Return the job that materializes one stream, in one process and one JVM."""
     return dg.define_asset_job(

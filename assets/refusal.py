@@ -13,10 +13,11 @@ import dagster as dg
 
 from ingestion.commits import TableLog
 from ingestion.declarations import Declared
-from ingestion.errors import IngestionError, TerminalError
+from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
-from ingestion.settings import Settings
+from ingestion.local.java import find_java
+from ingestion.settings import Settings, load_settings
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"
@@ -38,22 +39,45 @@ def standing_refusal(instance: dg.DagsterInstance, run_id: str | None, *, state:
         return None
     return (
         f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
-        "declaration nor Kafka has changed since; that run says what to do"
+        "declaration, Kafka nor this machine's set-up has changed since; that run says what to do"
     )
 
 
 def state_of(declared: Declared, settings: Settings) -> str:
     """Return a short text that changes whenever a refused run may fare better.
 
-    It covers the versions of table and ledger, the declaration's text, and who Kafka is.
+    It covers the versions of table and ledger, the declaration's text, who Kafka is, and what a
+    run needs of this machine. A run and a sensor that see the same must write the same: nothing
+    here may depend on what only one of them was given.
     """
-    parts = [*_versions(declared.name, settings), _text(declared.path), _kafka(declared, settings)]
+    parts = [
+        *_versions(declared.name, settings),
+        _text(declared.path),
+        _kafka(declared, settings),
+        *_machine(settings),
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _versions(stream: str, settings: Settings) -> list[str]:
     paths = StreamPaths.of(stream, settings)
     return [str(TableLog(each).versions()[:1]) for each in (paths.data, paths.ledger)]
+
+
+def _machine(settings: Settings) -> list[str]:
+    """Return what a ``SetupError`` can come from: the jars, Java, and Spark's settings."""
+    jars = sorted((settings.jars / "spark").glob("*.jar"))
+    try:
+        java = find_java()
+    except SetupError as error:
+        java = str(error)
+    ours = load_settings()
+    return [
+        *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
+        java,
+        *(ours.spark_master, ours.spark_driver_memory, ours.spark_java_options),
+        _text(Path(__file__).with_name("definitions.py")),
+    ]
 
 
 def _text(path: Path) -> str:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from assets.described import column_schema
+from assets.evidence import Evidence
 from ingestion.books import COUNTS
-from ingestion.console.documents import ranges_document, ranges_of
 from ingestion.ledger import LedgerRow
-from ingestion.report import RunReport
-from ingestion.spec import StreamSpec
+from ingestion.report import ranges_of, total_of
 
 # The table of ranges has that name already.
 _RENAMED = {"offsets": "offsets_in_ranges"}
 
 
-def metadata_of(report: RunReport, spec: StreamSpec) -> dict[str, Any]:
-    """Return the metadata of a materialization: flat numbers, so that the UI plots them."""
+def metadata_of(evidence: Evidence) -> dict[str, Any]:
+    """Return the metadata of a run's materialization: flat numbers, so that the UI plots them."""
+    report, spec = evidence.report, evidence.spec
     return {
-        "offsets": offsets_table(report),
-        **counts_of(report),
+        **metadata_of_batches(report.batches),
         "seq": report.seq,
         "delta_version": report.delta_version,
         "lag": report.lag,
         "epoch": report.epoch,
-        "batches": len(report.batches),
-        "recovered": ", ".join(str(row.seq) for row in report.recovered) or "none",
+        "recovered": False,
+        "healed": ", ".join(str(row.seq) for row in report.recovered) or "none",
         "notices": "\n".join(report.notices) or "none",
+        "history": evidence.untold.history,
+        "table_id": evidence.table_id,
         "dagster/row_count": report.row_count,
         "dagster/column_schema": column_schema(spec),
         "dagster/uri": Path(report.table).as_uri(),
@@ -39,20 +40,22 @@ def metadata_of(report: RunReport, spec: StreamSpec) -> dict[str, Any]:
     }
 
 
-def counts_of(report: RunReport) -> dict[str, int]:
-    """Return every count of a run under its name, those of 0 too."""
-    further = (name for row in report.batches for name in row.counts)
-    return {
-        _RENAMED.get(name, name): report.total(name) for name in dict.fromkeys([*COUNTS, *further])
+def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
+    """Return what batches read and what became of it: the ranges, and every count by its name."""
+    further = (name for row in rows for name in row.counts)
+    counts = {
+        _RENAMED.get(name, name): total_of(rows, name)
+        for name in dict.fromkeys([*COUNTS, *further])
     }
+    return {"offsets": _offsets_table(rows), **counts, "batches": len(rows)}
 
 
-def offsets_table(report: RunReport) -> dg.TableMetadataValue:
-    """Return what a run read of each partition, as a table; without rows when it read nothing."""
+def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
+    """Return what batches read of each partition, as a table; without rows when they read none."""
     numbers = ("partition", "start", "end", "records", "gaps")
     columns = [dg.TableColumn("topic", "string"), *(dg.TableColumn(it, "int") for it in numbers)]
     return dg.MetadataValue.table(
-        [dg.TableRecord(row) for row in ranges_document(ranges_of(report))],
+        [dg.TableRecord(counted.as_row()) for counted in ranges_of(rows)],
         schema=dg.TableSchema(columns=columns),
     )
 

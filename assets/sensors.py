@@ -1,14 +1,18 @@
 """A sensor a stream: it starts a run when Kafka holds records that the table has not read.
 
 It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
-go through: so it depends neither on a cursor nor on run keys, which a failed run uses up.
+go through: so it depends neither on a cursor nor on run keys, which a failed run uses up. (Only
+a run that is to tell of a stall has one, to be told once.)
 """
+
+import time
 
 import dagster as dg
 
 from assets.described import topic_key
-from assets.jobs import job_name
+from assets.jobs import job_name, sensor_name
 from assets.refusal import standing_refusal, state_of
+from assets.runs import UNDER_WAY, Runs
 from ingestion.declarations import Declared
 from ingestion.errors import IngestionError
 from ingestion.kafka import Kafka
@@ -18,19 +22,13 @@ from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+from ingestion.transactions import Stall, find_stalls
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of
 
 # Four questions a tick must fit into the minute that Dagster gives it.
 _MOST_SECONDS = 10.0
-
-_UNDER_WAY = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 Tick = dg.SensorResult | dg.SkipReason
 
@@ -41,7 +39,7 @@ def lag_sensor(declared: Declared) -> dg.SensorDefinition:
     assert spec is not None
 
     @dg.sensor(
-        name=f"{spec.name}_lag",
+        name=sensor_name(spec.name),
         job_name=job_name(spec.name),
         minimum_interval_seconds=spec.sensor_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
@@ -84,7 +82,9 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
 def _decided(spec: StreamSpec, settings: Settings) -> Tick:
     lag = lag_of(spec, settings)
     if not any(lag.values()):
-        return dg.SkipReason("nothing new: the table has reached the last stable offsets of Kafka")
+        return _told_once(stalls_of(spec, settings)) or dg.SkipReason(
+            "nothing new: the table has reached the last stable offsets of Kafka"
+        )
     return dg.SensorResult(
         run_requests=[dg.RunRequest(tags={"oncelake/lag": str(sum(lag.values()))})],
         asset_events=[
@@ -94,11 +94,28 @@ def _decided(spec: StreamSpec, settings: Settings) -> Tick:
     )
 
 
+def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
+    """Find what open transactions have held back for long: there is no lag, and yet no progress."""
+    client = Kafka(settings)
+    return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
+
+
+def _told_once(stalls: tuple[Stall, ...]) -> Tick | None:
+    """Ask for one run of each stall, which reads nothing, and whose check tells of it."""
+    if not stalls:
+        return None
+    where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
+    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"held back: {where}")])
+
+
 def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Settings) -> str | None:
     """Return in words what keeps a run from being started now."""
     under_way = _under_way(instance, declared.name)
     if under_way:
-        return f"run {under_way.run_id[:8]} of this stream is {under_way.status.value.lower()}"
+        run = Runs(instance, settings, [declared.name]).facts(under_way)
+        dead = f", and its process is gone. Next: oncelake doctor {declared.name}"
+        says = f"run {run.run_id[:8]} of this stream is {run.status.lower()}"
+        return says + (dead if run.is_dead(time.time()) else "")
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
@@ -106,12 +123,17 @@ def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Setti
     return standing_refusal(instance, last, state=state_of(declared, settings))
 
 
-def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.DagsterRun | None:
+def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.RunRecord | None:
     """Return a queued or running run of the stream's asset, however it was started."""
     key, job = dg.AssetKey(stream), job_name(stream)
-    runs = instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+    records = instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY))
     return next(
-        (run for run in runs if run.job_name == job or key in (run.asset_selection or ())), None
+        (
+            record
+            for record in records
+            if (run := record.dagster_run).job_name == job or key in (run.asset_selection or ())
+        ),
+        None,
     )
 
 

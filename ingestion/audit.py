@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from ingestion.damage import told_as_damage
+
 
 def count_rows(path: Path, condition: pc.Expression, *, version: int | None = None) -> int:
     """Count the rows of a table for which ``condition`` holds.
@@ -19,9 +21,13 @@ def count_rows(path: Path, condition: pc.Expression, *, version: int | None = No
         path: The table's folder.
         condition: What to count.
         version: Delta version to read; the newest when not given.
+
+    Raises:
+        DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
-    dataset = DeltaTable(path, version=version).to_pyarrow_dataset()
-    return int(dataset.count_rows(filter=condition))
+    with told_as_damage(path):
+        dataset = DeltaTable(path, version=version).to_pyarrow_dataset()
+        return int(dataset.count_rows(filter=condition))
 
 
 def rows_of_seq(path: Path, seq: int, *, version: int | None = None) -> int:

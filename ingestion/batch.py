@@ -13,6 +13,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.alteration import altered_before
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
@@ -126,6 +127,7 @@ class BatchWriter:
                 rows_of_seq=rows_of_seq(self._paths.data, note.seq, version=commit.version),
                 rows_expected=written.rows_expected,
             ),
+            *altered_before(self._spec.name, self._log, commit),
         ]
         row = LedgerRow.of(note, commit, self.position.table_id, counts=counts, problems=problems)
         reached(At.AUDITED)

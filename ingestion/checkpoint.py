@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ingestion.checksum import matches_checksum
 from ingestion.offsets import Offsets, Range
 
 
@@ -23,7 +24,7 @@ class Checkpoint:
     """One generation of a stream's Spark checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Take the generation's folder, which Spark makes."""
+        """Take the generation's folder, which Spark fills."""
         self.path = path
 
     def planned(self, batch_id: int) -> tuple[Range, ...]:
@@ -42,14 +43,31 @@ class Checkpoint:
             UnreadableCheckpointError: a file is missing, cut short or garbage, or a batch was
                 planned and not finished.
         """
+        self._refuse_unsealed()
         planned, finished = self._batches("offsets"), self._batches("commits")
         if not finished:
             raise UnreadableCheckpointError("no batch of it was finished")
         if planned[-1:] != finished[-1:]:
-            raise UnreadableCheckpointError(
-                f"batch {planned[-1:]} was planned, {finished[-1]} finished"
-            )
+            last = f"batch {planned[-1]}" if planned else "no batch"
+            raise UnreadableCheckpointError(f"{last} was planned, {finished[-1]} finished")
+        if planned[0] == 0:
+            self._first_offsets()
         return self._ends(planned[-1])
+
+    def _refuse_unsealed(self) -> None:
+        """Make sure that every file is there, and as Spark wrote it."""
+        if not (self.path / "metadata").is_file():
+            raise UnreadableCheckpointError("metadata is missing")
+        for file in sorted(each for each in self.path.rglob("[!.]*") if each.is_file()):
+            name = file.relative_to(self.path)
+            try:
+                intact = matches_checksum(file)
+            except OSError as error:
+                raise UnreadableCheckpointError(f"{name} cannot be read: {error}") from error
+            if not file.stat().st_size:
+                raise UnreadableCheckpointError(f"{name} is empty")
+            if not intact:
+                raise UnreadableCheckpointError(f"{name} is not as it was written")
 
     def _batches(self, folder: str) -> list[int]:
         at = self.path / folder
@@ -82,12 +100,15 @@ class Checkpoint:
             raise UnreadableCheckpointError(str(error)) from error
 
 
-def open_generation(folder: Path, table_at: Offsets) -> tuple[Checkpoint, str | None]:
+def open_generation(
+    folder: Path, table_at: Offsets, *, had_one: bool = False
+) -> tuple[Checkpoint, str | None]:
     """Begin a generation, and drop the earlier ones.
 
     Args:
         folder: Where the stream's generations lie.
         table_at: The table's next offset of every partition that will be read.
+        had_one: Whether an earlier run has left one, so that none would be worth a word.
 
     Returns:
         The new checkpoint, and what the last one said otherwise than the table, or ``None``.
@@ -96,10 +117,14 @@ def open_generation(folder: Path, table_at: Offsets) -> tuple[Checkpoint, str | 
         int(at.name) for at in (folder.iterdir() if folder.is_dir() else ()) if at.name.isdigit()
     )
     last = generations[-1] if generations else 0
-    found = _disagreement(Checkpoint(folder / str(last)), table_at) if generations else None
+    none = "there was none" if had_one else None
+    found = _disagreement(Checkpoint(folder / str(last)), table_at) if generations else none
     for generation in generations:
         shutil.rmtree(folder / str(generation), ignore_errors=True)
-    return Checkpoint(folder / str(last + 1)), found
+    fresh = Checkpoint(folder / str(last + 1))
+    # Hadoop, whose task it could be, keeps to itself why it could not.
+    fresh.path.mkdir(parents=True)
+    return fresh, found
 
 
 def _disagreement(last: Checkpoint, table_at: Offsets) -> str | None:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from ingestion.notes import Note, app_id
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.checksum import matches_checksum
+from ingestion.damage import damaged
+from ingestion.notes import DamagedNoteError, Note, app_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,7 @@ class Commit:
         operation: Delta's word for it, such as ``MERGE``.
         metrics: Delta's operation metrics, as numbers.
         txns: Version that each application recorded in it.
+        changes_rows: Whether it added or removed rows, as against moving them to other files.
         note: Our note, or ``None`` when the commit is somebody else's.
     """
 
@@ -38,6 +41,7 @@ class Commit:
     operation: str
     metrics: Mapping[str, int]
     txns: Mapping[str, int]
+    changes_rows: bool
     note: Note | None
 
     @property
@@ -58,6 +62,11 @@ class TableLog:
         """Tell whether there is a Delta table here, as against nothing or stray files."""
         return DeltaTable.is_deltatable(str(self.path))
 
+    @property
+    def has_lost_its_log(self) -> bool:
+        """Tell whether there are data files here, and no log that speaks of them."""
+        return not self.exists and any(self.path.rglob("*.parquet"))
+
     def file_count(self) -> int:
         """Count the table's data files; 0 means that it has no row."""
         return len(DeltaTable(self.path).file_uris())
@@ -74,6 +83,7 @@ class TableLog:
 
         Raises:
             FileNotFoundError: the log does not hold that version, or no longer.
+            DamagedTableError: the file is not as it was written.
         """
         actions = self._actions(version)
         made: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
@@ -84,7 +94,8 @@ class TableLog:
             operation=made.get("operation", ""),
             metrics={name: int(value) for name, value in metrics.items() if str(value).isdigit()},
             txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
-            note=Note.from_json(made.get("userMetadata")),
+            changes_rows=any(_changes_rows(action) for action in actions),
+            note=self._note(version, made.get("userMetadata")),
         )
 
     def newest_first(self, *, down_to: int = 0) -> Iterator[Commit]:
@@ -96,11 +107,20 @@ class TableLog:
         commits = self.newest_first(down_to=after + 1)
         return next((each for each in commits if each.txns.get(app_id(stream)) == seq), None)
 
-    def since_our_newest(self, stream: str) -> tuple[Commit | None, tuple[Commit, ...]]:
-        """Return our newest commit that is still in the log, and what others did after it."""
+    def since_our_newest(
+        self, stream: str, *, below: int | None = None
+    ) -> tuple[Commit | None, tuple[Commit, ...]]:
+        """Return our newest commit that is still in the log, and what others did after it.
+
+        With ``below``, look only at the versions before that one.
+        """
         others: list[Commit] = []
-        for commit in self.newest_first():
-            if commit.note is not None and app_id(stream) in commit.txns:
+        for version in self.versions():
+            if below is not None and version >= below:
+                continue
+            commit = self.read(version)
+            if app_id(stream) in commit.txns:
+                self._refuse_torn(stream, commit)
                 return commit, tuple(others)
             others.append(commit)
         return None, tuple(others)
@@ -117,25 +137,52 @@ class TableLog:
         """Count the table's rows, from the statistics of its files."""
         return int(DeltaTable(self.path).count())
 
-    def highest_offsets(self) -> Offsets:
-        """Return the offset after the highest ``_offset`` in the rows, a partition.
-
-        A lower bound of what was read: the newest records may have been deletes, or in quarantine.
-        """
+    def highest_epoch(self) -> int:
+        """Return the newest epoch that any row is of; 0 without rows."""
         dataset = DeltaTable(self.path).to_pyarrow_dataset()
-        highest: dict[TopicPartition, int] = {}
-        for batch in dataset.to_batches(columns=["_topic", "_partition", "_offset"]):
-            for topic, partition, offset in zip(
-                *(batch.column(i).to_pylist() for i in range(3)), strict=True
-            ):
-                at = TopicPartition(topic, partition)
-                highest[at] = max(highest.get(at, 0), offset + 1)
-        return Offsets(highest)
+        batches = dataset.to_batches(columns=["_epoch"])
+        return max((pc.max(each.column(0)).as_py() or 0 for each in batches), default=0)
 
     def table_id(self) -> str:
         """Return the id that Delta gave the table when it was made."""
         return str(DeltaTable(self.path).metadata().id)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
-        text = (self.path / "_delta_log" / f"{version:020d}.json").read_text("utf-8")
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        file = self.path / "_delta_log" / f"{version:020d}.json"
+        try:
+            lines = file.read_bytes().splitlines()
+            actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+        except ValueError as error:
+            raise damaged(self.path, f"{_named(file)} is cut short or garbage") from error
+        if not all(isinstance(action, dict) for action in actions):
+            raise damaged(self.path, f"{_named(file)} is garbage")
+        if not actions:
+            raise damaged(self.path, f"{_named(file)} is empty")
+        if not matches_checksum(file):
+            raise damaged(self.path, f"{_named(file)} is not as it was written")
+        return actions
+
+    def _refuse_torn(self, stream: str, commit: Commit) -> None:
+        """Make sure that fence and note of a commit of ours say the same."""
+        seq = commit.note.seq if commit.note else None
+        if seq != commit.txns[app_id(stream)]:
+            raise damaged(
+                self.path,
+                f"version {commit.version} is fenced as seq {commit.txns[app_id(stream)]}, "
+                f"and its note says {seq}",
+            )
+
+    def _note(self, version: int, text: str | None) -> Note | None:
+        try:
+            return Note.from_json(text)
+        except DamagedNoteError as error:
+            raise damaged(self.path, f"version {version}: {error}") from error
+
+
+def _changes_rows(action: Mapping[str, Any]) -> bool:
+    of_file = action.get("add") or action.get("remove")
+    return bool(of_file and of_file.get("dataChange", True))
+
+
+def _named(file: Path) -> str:
+    return f"_delta_log/{file.name}"

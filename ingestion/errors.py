@@ -15,14 +15,23 @@
     │       ├── SchemaChangedError       the table's columns are not the declared ones
     │       ├── ForeignTableError        the table holds rows that are not ours
     │       ├── TableReplacedError       the table is gone or another beside its old ledger
+    │       ├── TableRolledBackError     the table is older than its ledger: an older copy came back
     │       ├── TableRestoredError       somebody restored an older version
+    │       ├── TableAlteredError        somebody else changed rows after our last commit
+    │       ├── TableSettingsError       a property or feature takes away what we rest on
+    │       ├── DamagedTableError        a file of a table is missing, cut short or not as written
+    │       ├── RecordsForgottenError    quarantine or tombstones lack rows that were committed
+    │       ├── MemoryLostError          neither log nor ledger remembers what was read
+    │       ├── UnfitStorageError        the file system lacks what the guarantee rests on
     │       ├── UnbalancedBatchError     an earlier batch is red and nobody accepted it
     │       ├── KeyInTwoPartitionsError  one key in two partitions, and nothing to order it by
     │       ├── OffsetHoleError          a batch starts beyond the table's next offset
     │       └── CommitConflictError      our seq is in the table with other ranges
     └── TransientError               the same command may succeed later
         ├── StreamLockedError        another run holds the stream (exit 4)
+        ├── TableBusyError           somebody else's commits kept getting in first (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
+            └── StorageError             a volume is full, read-only or failing
 
 A message names the stream, what was expected, what was found, and what to do next.
 """
@@ -116,8 +125,36 @@ class TableReplacedError(RefusedError):
     """The ledger remembers a table that is gone, or that another has replaced."""
 
 
+class TableRolledBackError(RefusedError):
+    """The ledger remembers batches that the table no longer holds: an older copy came back."""
+
+
 class TableRestoredError(RefusedError):
     """Somebody restored the table to an older version after our last commit."""
+
+
+class TableAlteredError(RefusedError):
+    """Somebody else changed the table's rows after our last commit."""
+
+
+class TableSettingsError(RefusedError):
+    """A property or feature of the table takes away what the guarantee rests on."""
+
+
+class DamagedTableError(RefusedError):
+    """A file of a table is missing, cut short, or not as it was written."""
+
+
+class RecordsForgottenError(RefusedError):
+    """Quarantine or tombstones lack rows that a committed batch wrote there."""
+
+
+class MemoryLostError(RefusedError):
+    """Neither the table's log nor the ledger remembers what was read."""
+
+
+class UnfitStorageError(RefusedError):
+    """The lake's file system lacks what one writer and atomic commits rest on."""
 
 
 class UnbalancedBatchError(RefusedError):
@@ -142,7 +179,17 @@ class StreamLockedError(TransientError):
     exit_code = 4
 
 
+class TableBusyError(TransientError):
+    """Somebody else kept changing the table while a batch was being written."""
+
+    exit_code = 5
+
+
 class DependencyError(TransientError):
     """Something outside this process does not answer in time."""
 
     exit_code = 5
+
+
+class StorageError(DependencyError):
+    """A volume is full, read-only or failing; the message names it."""

@@ -7,17 +7,29 @@ silence; so it is set around one statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+)
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from ingestion.errors import TableBusyError
 from ingestion.notes import Note, app_id
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
+_ATTEMPTS = 3
+_HINDERED = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+)
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -33,6 +45,28 @@ def fenced(spark: SparkSession, stream: str, note: Note) -> Iterator[None]:
         # The version first: an application id alone fails loudly, both together skip silently.
         for key in (_VERSION, _APP_ID, _USER_METADATA):
             spark.conf.unset(key)
+
+
+def unhindered(statement: Callable[[], None], *, stream: str) -> None:
+    """Run a statement again when somebody's OPTIMIZE, UPDATE or DELETE got in before it.
+
+    Delta rebases what it can and throws the rest; nothing of the statement is in the table then.
+    Another commit under our own name is another matter: that is a second writer, and not retried.
+
+    Raises:
+        TableBusyError: it lost three times.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(*_HINDERED):
+            return statement()
+    try:
+        return statement()
+    except _HINDERED as error:
+        raise TableBusyError(
+            f"{stream}: somebody else changed the table {_ATTEMPTS} times while a batch was being "
+            f"merged ({type(error).__name__}). Nothing is lost. Next: oncelake run {stream}, when "
+            "that is over"
+        ) from error
 
 
 def commit_note_alone(spark: SparkSession, stream: str, path: Path, note: Note) -> None:

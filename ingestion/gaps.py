@@ -60,11 +60,21 @@ def find_gaps(
     """
     holes = [*_partitions_without_records(planned, tally), *_holes_between(copy, planned, tally)]
     asked = policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST)
-    if asked:
-        missed = list(kafka.records_in(holes))
-        if missed:
-            raise _missed(missed)
-    return Gaps(holes=tuple(holes), proven=asked or not holes)
+    left = _still_there(holes, kafka) if asked else []
+    missed = list(kafka.records_in(left))
+    if missed:
+        raise _missed(missed)
+    return Gaps(holes=tuple(holes), proven=left == holes)
+
+
+def _still_there(holes: list[Range], kafka: Kafka) -> list[Range]:
+    """Return what can still be asked: retention may have passed a hole since Spark read over it.
+
+    Spark found it empty while it was there, so the records that were read are kept, and the gap is
+    marked as unproven.
+    """
+    earliest = kafka.earliest({hole.topic_partition for hole in holes})
+    return [hole for hole in holes if hole.start >= earliest[hole.topic_partition]]
 
 
 def _partitions_without_records(planned: Iterable[Range], tally: Tally) -> list[Range]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
+from ingestion.alteration import altered_before
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
+from ingestion.errors import DamagedTableError
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
@@ -18,32 +20,79 @@ from ingestion.sinks.protocol import sink_class
 from ingestion.spec import StreamSpec
 
 
-def heal(spec: StreamSpec, paths: StreamPaths, position: Position) -> tuple[LedgerRow, ...]:
-    """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Healed:
+    """The ledger, as the commits say it must be.
 
-    Returns:
-        The rows that were missing, by seq. Their counts come from the commits; what only the lost
-        run could know is marked: ``derived`` counts the records whose disposition was inferred.
+    Attributes:
+        rows: Every row of the table, by seq.
+        recovered: Those of them that were missing. Their counts come from the commits; what only
+            the lost run could know is marked: ``derived`` counts the records whose disposition
+            was inferred.
     """
-    ledger = Ledger(paths.ledger)
-    known = ledger.rows_of(position.table_id)
-    unknown = _unknown(spec, paths, set(range(1, position.seq + 1)) - {row.seq for row in known})
+
+    rows: tuple[LedgerRow, ...]
+    recovered: tuple[LedgerRow, ...]
+
+
+def heal(
+    spec: StreamSpec, paths: StreamPaths, position: Position, known: Collection[LedgerRow]
+) -> Healed:
+    """Write the ledger rows that a crash swallowed, and remove what dead attempts left."""
+    healed = heal_ledger(spec, paths, position, known)
+    remove_leftovers(paths, position)
+    return healed
+
+
+def remove_leftovers(paths: StreamPaths, position: Position) -> None:
+    """Remove the side rows of every seq that was never committed."""
+    for side in (paths.quarantine, paths.tombstones):
+        remove_beyond(side, position.seq)
+
+
+def heal_ledger(
+    spec: StreamSpec, paths: StreamPaths, position: Position, known: Collection[LedgerRow]
+) -> Healed:
+    """Write the ledger rows that a crash swallowed, and the acceptances.
+
+    Args:
+        spec: The declared stream.
+        paths: Its tables.
+        position: Where the table stands.
+        known: The ledger's rows of this table.
+    """
+    unhealed = set(range(1, position.seq + 1)) - {row.seq for row in known}
+    unknown = commits_without_row(spec.name, paths, unhealed)
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     # A word that was given counts, also when the crash came before it was written beside the batch.
-    taken = [replace(row, accepted=accepted.get(row.seq)) for row in known if row.is_red]
-    ledger.put(*missing, *(row for row in taken if row.accepted is not None))
+    taken = [
+        replace(row, accepted=accepted[row.seq])
+        for row in known
+        if row.is_red and accepted.get(row.seq) is not None
+    ]
+    Ledger(paths.ledger).put(*missing, *taken)
     reached(At.LEDGER_HEALED)
-    for side in (paths.quarantine, paths.tombstones):
-        remove_beyond(side, position.seq)
-    return tuple(sorted(missing, key=lambda row: row.seq))
+    by_seq = {row.seq: row for row in (*known, *missing, *taken)}
+    rows = tuple(by_seq[seq] for seq in sorted(by_seq))
+    unheard = {row.seq for row in missing}
+    return Healed(rows=rows, recovered=tuple(row for row in rows if row.seq in unheard))
 
 
-def _unknown(spec: StreamSpec, paths: StreamPaths, missing: set[int]) -> list[Commit]:
-    """Walk our commits back to the oldest that the ledger misses; seq 0 opened the table."""
+def commits_without_row(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commit]:
+    """Walk our commits back to the oldest that the ledger misses, or as far as the log reaches.
+
+    Seq 0 opened the table, and is no batch.
+    """
     found: list[Commit] = []
-    for commit in TableLog(paths.data).newest_first() if missing else ():
-        if commit.note is None or app_id(spec.name) not in commit.txns:
+    log = TableLog(paths.data)
+    for version in log.versions() if missing else ():
+        try:
+            commit = log.read(version)
+        except DamagedTableError:
+            # Readers begin at a checkpoint behind it, or the start would have been refused.
+            break
+        if commit.note is None or app_id(stream) not in commit.txns:
             continue
         if commit.note.seq in missing:
             found.append(commit)
@@ -66,6 +115,9 @@ def _row(
     written = sink_class(spec.mode).recount(commit)
     counts = {**note.counts, **written.counts}
     held = rows_of_seq(paths.data, note.seq, version=commit.version)
-    problems = imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected)
+    problems = (
+        *imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected),
+        *altered_before(spec.name, TableLog(paths.data), commit),
+    )
     row = LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)
     return replace(row, accepted=accepted.get(note.seq))

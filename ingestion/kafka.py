@@ -6,30 +6,21 @@ an offset holds no record. Every question here is bounded in time.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicCollection,
-)
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka_client import client_options, unreachable
+from ingestion.kafka_client import Heard, client_options, code_of, unreachable
 from ingestion.offsets import Offsets, Range, TopicPartition
+from ingestion.reread import records_in
 from ingestion.settings import Settings
-
-# Closer than this, reading on is quicker than seeking.
-_SEEK_BEYOND = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +50,13 @@ class Kafka:
         self._settings = settings
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
-        self._options = client_options(settings)
-        self._admin = AdminClient(self._options)
+        self._heard = Heard()
+        self._admin = AdminClient(client_options(settings, self._heard))
+
+    def cluster_id(self) -> str:
+        """Return Kafka's own id of the cluster."""
+        asked = self._admin.describe_cluster(request_timeout=self._timeout)
+        return str(self._answer(asked).cluster_id)
 
     def topics(self, stream: str, names: Iterable[str]) -> Topics:
         """Return ids and partitions of topics.
@@ -70,24 +66,13 @@ class Kafka:
             DependencyError: no answer in time.
         """
         wanted = sorted(names)
-        cluster = self._answer(self._admin.describe_cluster(request_timeout=self._timeout))
+        cluster_id = self.cluster_id()
         answers = self._admin.describe_topics(
             TopicCollection(wanted), request_timeout=self._timeout
         )
-        described = {}
-        for name, answer in answers.items():
-            try:
-                described[name] = answer.result(self._timeout)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise unreachable(self._settings, error) from error
-                raise TopicMissingError(
-                    stream,
-                    f"topic {name!r} does not exist at {self.address}.",
-                    remedy="create the topic, or correct `topic:` in the stream's file",
-                ) from error
+        described = {name: self._described(stream, name, each) for name, each in answers.items()}
         return Topics(
-            cluster_id=cluster.cluster_id,
+            cluster_id=cluster_id,
             ids={name: str(each.topic_id) for name, each in described.items()},
             partitions=tuple(
                 TopicPartition(name, part.id)
@@ -104,6 +89,19 @@ class Kafka:
         """Return the last stable offset of each partition: what read_committed can reach."""
         return self._offsets(partitions, OffsetSpec.latest())
 
+    def withheld(self, partitions: Iterable[TopicPartition], *, since: dt.datetime) -> Offsets:
+        """Return the last stable offset of each partition that lies before its end since a time.
+
+        The record there is the first of the oldest open transaction, and is dated before
+        ``since``, as is every record before it.
+        """
+        stable = self.stable_end(partitions)
+        ends = self._offsets(stable, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        held = [at for at, offset in stable.items() if offset < ends[at]]
+        moment = OffsetSpec.for_timestamp(int(since.timestamp() * 1000))
+        younger = self._offsets(held, moment, IsolationLevel.READ_UNCOMMITTED)
+        return Offsets({at: stable[at] for at in held if not 0 <= younger[at] <= stable[at]})
+
     def records_in(self, holes: Iterable[Range]) -> Iterator[tuple[TopicPartition, int]]:
         """Yield (partition, offset) of every committed record inside ``holes``.
 
@@ -113,53 +111,31 @@ class Kafka:
         Raises:
             DependencyError: Kafka stopped answering before the proof was complete.
         """
-        consumer = Consumer(
-            {
-                **self._options,
-                "group.id": "oncelake-proof",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,
-            }
-        )
+        return records_in(holes, self._settings)
+
+    def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:
-            ordered = sorted(holes, key=lambda hole: (hole.topic_partition, hole.start))
-            for at, in_partition in groupby(ordered, key=lambda hole: hole.topic_partition):
-                yield from self._records_in_partition(consumer, at, in_partition)
-        finally:
-            consumer.close()
+            return self._answer(asked)
+        except DependencyError as error:
+            if code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            raise TopicMissingError(
+                stream,
+                f"topic {name!r} does not exist at {self.address}.",
+                remedy="create the topic, or correct `topic:` in the stream's file",
+            ) from error
 
-    def _records_in_partition(
-        self, consumer: Consumer, at: TopicPartition, holes: Iterable[Range]
-    ) -> Iterator[tuple[TopicPartition, int]]:
-        position = -_SEEK_BEYOND - 1
-        for hole in holes:
-            if hole.start - position > _SEEK_BEYOND:
-                consumer.assign([ClientTopicPartition(at.topic, at.partition, hole.start)])
-                position = hole.start
-            while position < hole.end:
-                offset, is_record = self._next(consumer)
-                if is_record and hole.start <= offset < hole.end:
-                    yield at, offset
-                position = offset + 1 if is_record else max(offset, hole.end)
-
-    def _next(self, consumer: Consumer) -> tuple[int, bool]:
-        message: Message | None = consumer.poll(self._timeout)
-        if message is None:
-            raise DependencyError(f"Kafka at {self.address} sent nothing for {self._timeout:g} s")
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise unreachable(self._settings, KafkaException(error))
-        return cast("int", message.offset()), error is None
-
-    def _offsets(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
+    def _offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> Offsets:
         asked = {ClientTopicPartition(at.topic, at.partition): spec for at in partitions}
         if not asked:
             return Offsets()
         answers = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
+            asked, isolation_level=isolation, request_timeout=self._timeout
         )
         return Offsets(
             {
@@ -170,6 +146,9 @@ class Kafka:
 
     def _answer(self, asked: Future[Any]) -> Any:
         try:
-            return asked.result(self._timeout)
+            # The client's own time-out comes first: it says what it waited for.
+            return asked.result(self._timeout + 1)
         except (KafkaException, TimeoutError) as error:
-            raise unreachable(self._settings, error) from error
+            # What the client has to say of its connections waits until it is asked for.
+            self._admin.poll(0)
+            raise unreachable(self._settings, error, self._heard) from error

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
 
 from ingestion.errors import DependencyError
 from ingestion.kafka_security import librdkafka_options, redact
 from ingestion.settings import Settings
 
 
-def client_options(settings: Settings) -> dict[str, Any]:
+class Heard(deque[KafkaError]):
+    """What a client has said of its connections, the newest last; it says it when it is polled."""
+
+    def __init__(self) -> None:
+        """Begin with nothing, and keep the newest only."""
+        super().__init__(maxlen=20)
+
+
+def client_options(settings: Settings, heard: Heard | None = None) -> dict[str, Any]:
     """Return what every client is told; it logs nothing of its own.
+
+    Args:
+        settings: Where Kafka is, and how to talk to it.
+        heard: Gets what the client has to say.
 
     Raises:
         InvalidSpecError: the settings contradict one another, or name a file that is not there.
@@ -19,17 +35,47 @@ def client_options(settings: Settings) -> dict[str, Any]:
     return {
         "bootstrap.servers": settings.bootstrap_servers(),
         "log_level": 0,
-        "error_cb": lambda error: None,
+        "error_cb": (Heard() if heard is None else heard).append,
         **librdkafka_options(settings),
     }
 
 
-def unreachable(settings: Settings, cause: object) -> DependencyError:
-    """Return the error that says who did not answer in time, and why; without secrets."""
-    said = redact(str(cause), settings)
+def unreachable(
+    settings: Settings, cause: object, heard: Iterable[KafkaError] = ()
+) -> DependencyError:
+    """Return the error that names the brokers, the user, and the reason; without secrets.
+
+    A question that nobody answers only times out: why, the client says of its connections.
+
+    Args:
+        settings: Whom was asked, and as whom.
+        cause: What the question ended with.
+        heard: What the client has said of its connections.
+    """
+    login = settings.kafka_sasl_username
+    why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
+    said = "; ".join(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
+    refuses = code_of(cause) > 0
     return DependencyError(
-        f"Kafka at {settings.bootstrap_servers()} does not answer within "
-        f"{settings.kafka_timeout_seconds:g} s"
-        + (f": {said}. " if said else ". ")
+        f"Kafka at {settings.bootstrap_servers()}"
+        + (f", asked as user {login!r}, " if login else " ")
+        + ("refuses" if refuses else f"does not answer within {settings.kafka_timeout_seconds:g} s")
+        + (f": {redact(said, settings)}. " if said else ". ")
         + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
     )
+
+
+def code_of(error: object) -> int:
+    """Return Kafka's code of an error: above 0 a broker's, below 0 one of the client itself."""
+    kafkas = _kafkas(error)
+    return int(kafkas.code()) if kafkas else -1
+
+
+def _reason(error: object) -> str:
+    kafkas = _kafkas(error)
+    return str(kafkas.str()) if kafkas else str(error)
+
+
+def _kafkas(error: object) -> KafkaError | None:
+    found = error.args[0] if isinstance(error, KafkaException) else error
+    return found if isinstance(found, KafkaError) else None

@@ -34,6 +34,12 @@ class StreamPaths:
     checkpoints: Path
     archive: Path
 
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """Every folder that a run writes to; each may be a volume of its own."""
+        tables = (self.data, self.quarantine, self.tombstones, self.ledger)
+        return (*tables, self.lock.parent, self.checkpoints)
+
     @classmethod
     def of(cls, stream: str, settings: Settings) -> StreamPaths:
         """Return the places of a stream, on this machine."""

@@ -7,111 +7,19 @@ It is written by delta-rs, which takes milliseconds where a Spark MERGE takes a 
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from ingestion.books import COUNTS, imbalances
-from ingestion.commits import Commit
-from ingestion.notes import CountedRange, Kind, Note
+from ingestion.commits import TableLog
+from ingestion.damage import damaged, told_as_damage
+from ingestion.integrity import refuse_damaged
+from ingestion.ledger_row import SCHEMA, LedgerRow
 from ingestion.offsets import Offsets
 
-SCHEMA = pa.schema(
-    [
-        pa.field("table_id", pa.string(), nullable=False),
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("epoch", pa.int32(), nullable=False),
-        pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("delta_version", pa.int64(), nullable=False),
-        pa.field(
-            "ranges",
-            pa.list_(
-                pa.struct(
-                    [
-                        pa.field("topic", pa.string()),
-                        pa.field("partition", pa.int32()),
-                        pa.field("start", pa.int64()),
-                        pa.field("end", pa.int64()),
-                        pa.field("records", pa.int64()),
-                        pa.field("gaps", pa.int64()),
-                    ]
-                )
-            ),
-        ),
-        pa.field("counts", pa.map_(pa.string(), pa.int64())),
-        pa.field("balanced", pa.bool_()),
-        pa.field("accepted", pa.string()),
-    ]
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerRow:
-    """One batch, as the ledger remembers it; the fields are the table's columns.
-
-    Beside them, ``problems`` says what does not balance; only the run that found it knows.
-    """
-
-    table_id: str
-    seq: int
-    kind: Kind
-    epoch: int
-    committed_at: dt.datetime
-    run_id: str
-    delta_version: int
-    ranges: tuple[CountedRange, ...]
-    counts: Mapping[str, int]
-    balanced: bool
-    accepted: str | None = None
-    problems: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        note: Note,
-        commit: Commit,
-        table_id: str,
-        *,
-        counts: Mapping[str, int],
-        problems: Sequence[str] = (),
-    ) -> LedgerRow:
-        """Project a commit of ours; it balances when nothing was found wrong with it.
-
-        Every count of the books is there by its name, those of 0 too. Winners are no disposition,
-        so they stay in the commit.
-        """
-        told = {name: count for name, count in counts.items() if name != "winners"}
-        return cls(
-            table_id=table_id,
-            seq=note.seq,
-            kind=note.kind,
-            epoch=note.epoch,
-            committed_at=commit.committed_at,
-            run_id=note.run_id,
-            delta_version=commit.version,
-            ranges=note.ranges,
-            counts={**dict.fromkeys(COUNTS, 0), **told},
-            balanced=not problems,
-            accepted=note.reason,
-            problems=tuple(problems),
-        )
-
-    @property
-    def is_red(self) -> bool:
-        """Tell whether the books of this batch do not balance and nobody has accepted that."""
-        return not self.balanced and self.accepted is None
-
-    def says(self) -> str:
-        """Say what does not balance, from the counts."""
-        lines = imbalances(self.counts, rows_of_seq=0, rows_expected=0)
-        return "; ".join(self.problems or lines) or "the table did not hold the rows it should"
+__all__ = ["SCHEMA", "Ledger", "LedgerRow", "next_offsets"]
 
 
 class Ledger:
@@ -127,11 +35,22 @@ class Ledger:
         return DeltaTable.is_deltatable(str(self.path))
 
     def rows(self) -> tuple[LedgerRow, ...]:
-        """Read every row, in the order in which the batches were committed."""
-        if not self.exists:
+        """Read every row, in the order in which the batches were committed.
+
+        Raises:
+            DamagedTableError: the ledger was written, and cannot be read any more.
+        """
+        log = TableLog(self.path)
+        if log.has_lost_its_log:
+            raise damaged(self.path, "its _delta_log is gone")
+        if not log.exists:
             return ()
-        raw = DeltaTable(self.path).to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
-        return tuple(sorted(map(_row, raw), key=lambda row: (row.committed_at, row.seq)))
+        refuse_damaged(self.path)
+        with told_as_damage(self.path):
+            raw = DeltaTable(self.path).to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
+            return tuple(
+                sorted(map(LedgerRow.of_record, raw), key=lambda row: (row.committed_at, row.seq))
+            )
 
     def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
         """Read the rows of one table, by seq."""
@@ -142,7 +61,7 @@ class Ledger:
         """Write rows, replacing those of the same table and seq; doing it twice changes nothing."""
         if not rows:
             return
-        written = pa.Table.from_pylist([_record(row) for row in rows], schema=SCHEMA)
+        written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
         table = DeltaTable.create(self.path, SCHEMA, mode="ignore")
         (
             table.merge(
@@ -150,6 +69,7 @@ class Ledger:
                 "t.table_id = s.table_id AND t.seq = s.seq",
                 source_alias="s",
                 target_alias="t",
+                merge_schema=True,
             )
             .when_matched_update_all()
             .when_not_matched_insert_all()
@@ -157,21 +77,12 @@ class Ledger:
         )
 
 
-def next_offsets(rows: Iterable[LedgerRow]) -> Offsets:
-    """Return the next offset of each partition that ``rows``, in order, have reached."""
+def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
+    """Return the next offset of each partition that ``rows``, in order, have reached.
+
+    Only those of the newest epoch count: the offsets of an earlier one mean other records.
+    """
     reached = Offsets()
-    for row in rows:
+    for row in (each for each in rows if each.epoch == rows[-1].epoch):
         reached = reached.advanced_by(counted.range for counted in row.ranges)
     return reached
-
-
-def _record(row: LedgerRow) -> dict[str, Any]:
-    return {
-        **{name: getattr(row, name) for name in SCHEMA.names if name not in {"ranges", "counts"}},
-        "ranges": [counted.as_row() for counted in row.ranges],
-        "counts": list(row.counts.items()),
-    }
-
-
-def _row(raw: dict[str, Any]) -> LedgerRow:
-    return LedgerRow(**{**raw, "ranges": tuple(map(CountedRange.of_row, raw["ranges"]))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -12,6 +13,10 @@ from ingestion.offsets import Offsets, Range
 Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema"]
 
 NOTE_VERSION = 1
+
+
+class DamagedNoteError(ValueError):
+    """A note of ours is not as it was written."""
 
 
 def app_id(stream: str) -> str:
@@ -34,6 +39,20 @@ class Identity:
     topic_ids: Mapping[str, str]
     keys: tuple[str, ...]
     order: tuple[str, ...]
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Identity:
+        """Read what ``as_row`` wrote."""
+        return cls(
+            cluster_id=row["cluster_id"],
+            topic_ids=row["topic_ids"],
+            keys=tuple(row["keys"]),
+            order=tuple(row["order"]),
+        )
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the fields as JSON holds them."""
+        return {**asdict(self), "topic_ids": dict(self.topic_ids)}
 
 
 UNKNOWN = Identity(cluster_id="", topic_ids={}, keys=(), order=())
@@ -102,45 +121,46 @@ class Note:
     accepts: tuple[int, ...] = ()
 
     def to_json(self) -> str:
-        """Write the note as ``userMetadata`` holds it."""
-        return json.dumps(
-            {
-                "oncelake": NOTE_VERSION,
-                "kind": self.kind,
-                "seq": self.seq,
-                "run_id": self.run_id,
-                "epoch": self.epoch,
-                "identity": {**asdict(self.identity), "topic_ids": dict(self.identity.topic_ids)},
-                "columns": self.columns,
-                "ranges": [counted.as_row() for counted in self.ranges],
-                "next": json.loads(self.next.to_json()),
-                "counts": dict(self.counts),
-                "reason": self.reason,
-                "accepts": list(self.accepts),
-            }
-        )
+        """Write the note as ``userMetadata`` holds it, with a checksum over all of it."""
+        said = {
+            "oncelake": NOTE_VERSION,
+            "kind": self.kind,
+            "seq": self.seq,
+            "run_id": self.run_id,
+            "epoch": self.epoch,
+            "identity": self.identity.as_row(),
+            "columns": self.columns,
+            "ranges": [counted.as_row() for counted in self.ranges],
+            "next": json.loads(self.next.to_json()),
+            "counts": dict(self.counts),
+            "reason": self.reason,
+            "accepts": list(self.accepts),
+        }
+        return json.dumps({**said, "check": _checksum(said)})
 
     @classmethod
     def from_json(cls, text: str | None) -> Note | None:
-        """Read a note; ``None`` for a commit that is not ours."""
+        """Read a note; ``None`` for a commit that is not ours.
+
+        Raises:
+            DamagedNoteError: it is ours, and not as it was written.
+        """
         try:
             raw = json.loads(text or "")
         except ValueError:
             return None
         if not isinstance(raw, dict) or raw.get("oncelake") != NOTE_VERSION:
             return None
-        identity = raw["identity"]
+        said = {name: value for name, value in raw.items() if name != "check"}
+        # Notes of an earlier version have none.
+        if raw.get("check", _checksum(said)) != _checksum(said):
+            raise DamagedNoteError("the note in it does not match its own checksum")
         return cls(
             kind=raw["kind"],
             seq=raw["seq"],
             run_id=raw["run_id"],
             epoch=raw["epoch"],
-            identity=Identity(
-                cluster_id=identity["cluster_id"],
-                topic_ids=identity["topic_ids"],
-                keys=tuple(identity["keys"]),
-                order=tuple(identity["order"]),
-            ),
+            identity=Identity.of_row(raw["identity"]),
             columns=raw["columns"],
             ranges=tuple(map(CountedRange.of_row, raw["ranges"])),
             next=Offsets.from_json(json.dumps(raw["next"])),
@@ -148,3 +168,8 @@ class Note:
             reason=raw["reason"],
             accepts=tuple(raw["accepts"]),
         )
+
+
+def _checksum(said: Mapping[str, Any]) -> int:
+    """Sum up a note, so that a flipped digit in it cannot be taken for an offset."""
+    return zlib.crc32(json.dumps(said, sort_keys=True).encode())

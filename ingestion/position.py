@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ingestion.errors import ClusterChangedError, TopicRecreatedError
+from ingestion.errors import ClusterChangedError, TopicMissingError, TopicRecreatedError
 from ingestion.kafka import Kafka, Topics
 from ingestion.notes import UNKNOWN, CountedRange, Identity, Kind, Note
 from ingestion.offsets import Offsets
@@ -89,17 +89,15 @@ def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> 
         ClusterChangedError: another cluster answers.
         TopicRecreatedError: a topic's id is another.
     """
-    found = kafka.topics(spec.name, spec.subscribed)
+    try:
+        found = kafka.topics(spec.name, spec.subscribed)
+    except TopicMissingError:
+        # It is not missing where it is looked for in the wrong place.
+        _refuse_another_cluster(spec, kafka, identity, kafka.cluster_id())
+        raise
+    _refuse_another_cluster(spec, kafka, identity, found.cluster_id)
     if identity == UNKNOWN:
         return found
-    if found.cluster_id != identity.cluster_id:
-        raise ClusterChangedError(
-            spec.name,
-            f"the table was filled from cluster {identity.cluster_id}; {kafka.address} is cluster "
-            f"{found.cluster_id}.",
-            remedy=f"correct ONCELAKE_KAFKA, or, if this cluster replaces the other, "
-            f"oncelake adopt-topic {spec.name}",
-        )
     for name, topic_id in found.ids.items():
         known = identity.topic_ids.get(name, topic_id)
         if known != topic_id:
@@ -111,3 +109,17 @@ def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> 
                 "into the same table",
             )
     return found
+
+
+def _refuse_another_cluster(
+    spec: StreamSpec, kafka: Kafka, identity: Identity, cluster_id: str
+) -> None:
+    if identity == UNKNOWN or cluster_id == identity.cluster_id:
+        return
+    raise ClusterChangedError(
+        spec.name,
+        f"the table was filled from cluster {identity.cluster_id}; {kafka.address} is cluster "
+        f"{cluster_id}.",
+        remedy=f"correct ONCELAKE_KAFKA, or, if this cluster replaces the other, "
+        f"oncelake adopt-topic {spec.name}",
+    )

@@ -6,59 +6,83 @@ a table that is not the one we left is refused.
 
 from __future__ import annotations
 
-from ingestion.commits import Commit, TableLog
+from collections.abc import Sequence
+
+from ingestion.alteration import refuse_alteration
+from ingestion.commits import TableLog
 from ingestion.errors import (
     ForeignTableError,
+    MemoryLostError,
+    RefusedError,
     TableReplacedError,
-    TableRestoredError,
+    TableRolledBackError,
     UnbalancedBatchError,
 )
+from ingestion.integrity import refuse_damaged
 from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow, next_offsets
+from ingestion.ledger import LedgerRow, next_offsets
+from ingestion.memory import Memory, remembered
 from ingestion.notes import UNKNOWN, Note
+from ingestion.offsets import Offsets
 from ingestion.position import Position
+from ingestion.table_settings import refuse_settings
 
 
 def read_position(
-    stream: str, paths: StreamPaths, *, even_if_restored: bool = False
+    stream: str,
+    paths: StreamPaths,
+    memory: Memory | None = None,
+    *,
+    even_if_altered: bool = False,
+    even_if_forgotten: bool = False,
 ) -> Position | None:
     """Learn where a stream's table stands.
 
+    Args:
+        stream: Its name.
+        paths: Its tables.
+        memory: What the ledger remembers, where the caller knows it already.
+        even_if_altered: Let a table pass that somebody else has changed or restored.
+        even_if_forgotten: Let a table pass of which nothing remembers what was read: its position
+            then has no offsets and an unknown identity.
+
     Returns:
         The position, or ``None`` when there is no table, or only an empty one that is not ours.
-        Its identity is ``UNKNOWN`` when the commits that knew it have aged out of the log.
 
     Raises:
-        RefusedError: the table is not the one that the ledger remembers, holds rows that are not
-            ours, or was restored by somebody to an older version.
+        RefusedError: the table is damaged, is not the one that the ledger remembers, holds rows
+            that are not ours, or was changed by somebody else.
     """
-    log, remembered = TableLog(paths.data), Ledger(paths.ledger).rows()
+    memory = memory or remembered(paths)
+    log = TableLog(paths.data)
     if not log.exists:
-        if remembered:
-            raise _replaced(stream, paths, "is gone")
+        _refuse_traces(stream, paths, memory)
         return None
+    refuse_damaged(paths.data)
     table_id = log.table_id()
-    if remembered and remembered[-1].table_id != table_id:
-        raise _replaced(
-            stream, paths, f"has id {table_id}, the ledger knows {remembered[-1].table_id}"
-        )
+    ours, others = log.since_our_newest(stream)
     seq = log.last_seq(stream)
+    _refuse_another(stream, paths, table_id, memory)
+    mine = memory.rows_of(table_id)
+    if mine and mine[-1].seq > (seq or 0):
+        raise _rolled_back(stream, paths, seq or 0, mine[-1])
     if seq is None:
         if log.file_count():
-            raise _foreign(stream, paths)
+            raise _foreign(stream, paths, "and no commit in its log is of this stream")
         return None
-    ours, others = log.since_our_newest(stream)
-    if not even_if_restored:
-        _refuse_restored(stream, ours, others)
-    if ours is None or ours.note is None:
-        # By seq: the order of commits by the writer's clock is not that of the batches.
-        by_seq = sorted(remembered, key=lambda row: row.seq)
-        mine = tuple(row for row in by_seq if row.table_id == table_id)
-        return _from_memory(table_id, seq, mine, log)
-    return _from_commit(table_id, ours.note)
+    refuse_settings(stream, log)
+    if not even_if_altered:
+        refuse_alteration(stream, ours, others)
+    if ours is not None and ours.note is not None and ours.note.seq == seq:
+        return _from_commit(table_id, ours.note)
+    if mine and mine[-1].seq == seq and mine[-1].identity != UNKNOWN:
+        return _from_ledger(table_id, mine)
+    if not even_if_forgotten:
+        raise _forgotten(stream, paths, seq)
+    return _from_rows(table_id, seq, paths)
 
 
-def refuse_red(stream: str, rows: tuple[LedgerRow, ...]) -> None:
+def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
     """Refuse to go on while an earlier batch is red and nobody has accepted it.
 
     Raises:
@@ -87,34 +111,70 @@ def _from_commit(table_id: str, note: Note) -> Position:
     )
 
 
-def _from_memory(table_id: str, seq: int, rows: tuple[LedgerRow, ...], log: TableLog) -> Position:
-    """Stand in for commits that have aged out: by the ledger, and failing that by the rows."""
+def _from_ledger(table_id: str, mine: Sequence[LedgerRow]) -> Position:
+    """Stand in for commits that have aged out of the log."""
+    last = mine[-1]
+    return Position(
+        table_id=table_id,
+        seq=last.seq,
+        epoch=last.epoch,
+        identity=last.identity,
+        columns="",
+        next=next_offsets(mine),
+        learned_from="ledger",
+    )
+
+
+def _from_rows(table_id: str, seq: int, paths: StreamPaths) -> Position:
+    """Say the little that the rows themselves tell: enough to begin a new epoch, no more."""
+    logs = (TableLog(table) for table in (paths.data, paths.tombstones))
     return Position(
         table_id=table_id,
         seq=seq,
-        epoch=rows[-1].epoch if rows else 1,
+        epoch=max(1, *(log.highest_epoch() for log in logs if log.exists)),
         identity=UNKNOWN,
         columns="",
-        next=next_offsets(rows) if rows else log.highest_offsets(),
-        learned_from="ledger" if rows else "rows",
+        next=Offsets(),
+        learned_from="rows",
     )
 
 
-def _refuse_restored(stream: str, ours: Commit | None, others: tuple[Commit, ...]) -> None:
-    restored = next((each for each in others if each.operation == "RESTORE"), None)
-    if restored is None:
-        return
-    last = f"version {ours.version}" if ours else "a version that has aged out of the log"
-    raise TableRestoredError(
+def _refuse_traces(stream: str, paths: StreamPaths, memory: Memory) -> None:
+    """Make sure that no table has ever been where none is now."""
+    if memory.rows or memory.damage:
+        raise _replaced(stream, paths, "is gone")
+    if TableLog(paths.data).has_lost_its_log:
+        raise _foreign(stream, paths, "and there is no Delta log beside them")
+
+
+def _refuse_another(stream: str, paths: StreamPaths, table_id: str, memory: Memory) -> None:
+    if memory.rows and memory.rows[-1].table_id != table_id:
+        known = memory.rows[-1].table_id
+        raise _replaced(stream, paths, f"has id {table_id}, the ledger knows {known}")
+
+
+def _rolled_back(stream: str, paths: StreamPaths, seq: int, last: LedgerRow) -> RefusedError:
+    return TableRolledBackError(
         stream,
-        f"somebody restored the table (version {restored.version}) after our last commit "
-        f"({last}), so rows that its offsets count may be missing.",
-        remedy=f"oncelake reset {stream}, to ingest the topic again; or, if the table is as you "
-        f"want it, oncelake accept {stream} --reason '…'",
+        f"{paths.data} ends with seq {seq}, and the ledger remembers seq {last.seq} (version "
+        f"{last.delta_version}): an older copy of the table came back, or its newest commits are "
+        "gone.",
+        remedy=f"put the newer files back, or oncelake reset {stream}, to ingest the topic again",
     )
 
 
-def _replaced(stream: str, paths: StreamPaths, what: str) -> TableReplacedError:
+def _forgotten(stream: str, paths: StreamPaths, seq: int) -> RefusedError:
+    return MemoryLostError(
+        stream,
+        f"the commits of {paths.data} have aged out of its log, and the ledger does not remember "
+        f"seq {seq}: nobody knows what was read, and of which topic.",
+        remedy=f"put {paths.ledger} back (an older one may lie in {paths.archive}), or "
+        f"oncelake adopt-topic {stream}: the rows stay, and the topic is read again from its "
+        "start, in a new epoch",
+    )
+
+
+def _replaced(stream: str, paths: StreamPaths, what: str) -> RefusedError:
     return TableReplacedError(
         stream,
         f"the ledger remembers a table at {paths.data}, which {what}.",
@@ -122,9 +182,9 @@ def _replaced(stream: str, paths: StreamPaths, what: str) -> TableReplacedError:
     )
 
 
-def _foreign(stream: str, paths: StreamPaths) -> ForeignTableError:
+def _foreign(stream: str, paths: StreamPaths, why: str) -> RefusedError:
     return ForeignTableError(
         stream,
-        f"{paths.data} holds rows, and no commit in its log is of this stream.",
+        f"{paths.data} holds rows, {why}.",
         remedy="rename the stream's file, or move that table away",
     )

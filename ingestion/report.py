@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ingestion.ledger import LedgerRow
-from ingestion.offsets import Offsets
+from ingestion.notes import CountedRange
+from ingestion.offsets import Offsets, TopicPartition
+
+if TYPE_CHECKING:
+    from ingestion.transactions import Stall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +24,7 @@ class RunReport:
         batches: Ledger rows of the batches that this run committed, by seq.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
-            what stood in for commits that have aged out.
+            what stood in for commits that have aged out, what an open transaction holds back.
         seq: Number of the table's last batch.
         epoch: Life of the stream's identity.
         next: Next offset of every partition.
@@ -26,6 +32,7 @@ class RunReport:
         delta_version: Version of the table now.
         row_count: Rows in the table now.
         table: Folder of the table.
+        stalls: Partitions that an open transaction has held back for long.
     """
 
     stream: str
@@ -40,6 +47,7 @@ class RunReport:
     delta_version: int
     row_count: int
     table: str
+    stalls: tuple[Stall, ...] = ()
 
     @property
     def is_balanced(self) -> bool:
@@ -48,4 +56,38 @@ class RunReport:
 
     def total(self, count: str) -> int:
         """Add up one count over the batches of this run."""
-        return sum(row.counts.get(count, 0) for row in self.batches)
+        return total_of(self.batches, count)
+
+    @property
+    def ranges(self) -> tuple[CountedRange, ...]:
+        """What the run read of each partition."""
+        return ranges_of(self.batches)
+
+
+def total_of(rows: Iterable[LedgerRow], count: str) -> int:
+    """Add up one count over batches."""
+    return sum(row.counts.get(count, 0) for row in rows)
+
+
+def ranges_of(rows: Iterable[LedgerRow]) -> tuple[CountedRange, ...]:
+    """Return what batches read, by partition: one range where they follow one another.
+
+    Ranges that do not follow one another stay apart, so that no hole, and no other epoch's
+    offsets, are covered up.
+    """
+    read: dict[TopicPartition, list[CountedRange]] = {}
+    for counted in (each for row in rows for each in row.ranges if len(each.range)):
+        of_partition = read.setdefault(counted.range.topic_partition, [])
+        if of_partition and counted.range.follows(of_partition[-1].range):
+            of_partition[-1] = _joined(of_partition[-1], counted)
+        else:
+            of_partition.append(counted)
+    return tuple(counted for at in sorted(read) for counted in read[at])
+
+
+def _joined(earlier: CountedRange, later: CountedRange) -> CountedRange:
+    return CountedRange(
+        range=replace(later.range, start=earlier.range.start),
+        records=earlier.records + later.records,
+        gaps=earlier.gaps + later.gaps,
+    )

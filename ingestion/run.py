@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
+from ingestion.fitness import refuse_unfit
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
@@ -31,9 +32,11 @@ from ingestion.report import RunReport
 from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
 from ingestion.source import read_stream
-from ingestion.spark_errors import told_apart
+from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
 from ingestion.spec import StreamSpec
-from ingestion.start import Start, find_start
+from ingestion.start import Start, find_start, look_again
+from ingestion.storage import told_by_volume
+from ingestion.transactions import find_stalls
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -68,28 +71,42 @@ class Run:
         Raises:
             RefusedError: a person must decide first.
             StreamLockedError: another run holds the stream.
-            DependencyError: Kafka does not answer.
+            DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
+        paths = StreamPaths.of(self.spec.name, self.settings)
+        kafka = Kafka(self.settings)
+        with (
+            told_apart(self.spec.name, kafka=kafka.address),
+            told_as_damaged_file(paths),
+            told_by_volume(self.spec.name, *paths.written, self.settings.state),
+        ):
+            return self._execute(paths, kafka)
+
+    def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)
         reached(At.BEFORE_LOCK)
         with held_by_python(self.spec.name, paths, me):
             reached(At.LOOKING)
+            refuse_unfit(self.spec.name, paths)
             look = find_start(self.spec, paths, kafka)
             if look and not look.lag and look.position.columns == self.spec.ddl:
-                return self._report(look.position, kafka, recovered=look.recovered)
+                return self._report(
+                    look.position, kafka, recovered=look.recovered, notices=look.notices
+                )
         spark = self.spark()
-        with told_apart(self.spec.name), held_by_jvm(spark, self.spec.name, paths, me):
+        with held_by_jvm(spark, self.spec.name, paths, me):
             reached(At.LOCK_HELD)
             start = self._start(spark, paths, kafka)
             reached(At.TABLE_READ)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
             reached(At.GENERATION_OPENED)
+            notices = (*(look.notices if look else ()), *start.notices, *notices)
             writer = BatchWriter(
                 self.spec, paths, kafka, position=start.position, run_id=self.run_id
             )
-            batches = self._read(spark, writer, start, checkpoint)
+            with asked_again(lambda: look_again(self.spec, writer.position, self.settings)):
+                batches = self._read(spark, writer, start, checkpoint)
             return self._report(
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices
             )
@@ -141,20 +158,23 @@ class Run:
         notices: tuple[str, ...] = (),
     ) -> RunReport:
         log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
+        partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
+        stalls = find_stalls(partitions, kafka, self.settings)
         reached(At.REPORTED)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,
             batches=batches,
             recovered=recovered,
-            notices=notices,
+            notices=(*notices, *map(str, stalls)),
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
-            lag=at.next.lag_to(kafka.stable_end(at.next)),
+            lag=at.next.lag_to(kafka.stable_end(partitions)),
             delta_version=log.versions()[0],
             row_count=log.row_count(),
             table=str(log.path),
+            stalls=stalls,
         )
 
 
@@ -164,12 +184,14 @@ class _RedBatchError(Exception):
 
 def _open(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
     """Begin the checkpoint's generation, and say what a person may want to know."""
-    checkpoint, found = open_generation(paths.checkpoints, start.starting)
+    checkpoint, found = open_generation(
+        paths.checkpoints, start.starting, had_one=start.position.seq > 0
+    )
     notices = []
-    if start.position.learned_from != "commit":
+    told_by = start.position.learned_from
+    if told_by != "commit":
         notices.append(
-            "our commits have aged out of the table's log; the "
-            f"{start.position.learned_from} told the offsets"
+            f"our commits have aged out of the table's log; the {told_by} told the offsets"
         )
     if found is not None:
         notices.append(

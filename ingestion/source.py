@@ -37,7 +37,7 @@ def read_stream(
         "kafka.isolation.level": "read_committed",
         "kafka.max.poll.records": "5000",
         "kafka.max.partition.fetch.bytes": "8388608",
-        "kafkaConsumer.pollTimeoutMs": str(int(settings.kafka_timeout_seconds * 1000)),
+        **_patience(settings),
         **java_options(settings),
     }
     return (
@@ -54,3 +54,18 @@ def read_stream(
             F.col("headers").alias("_headers"),
         )
     )
+
+
+def _patience(settings: Settings) -> dict[str, str]:
+    """Bound every wait by the one setting.
+
+    Left alone, Spark asks for offsets three times for a minute each, and a task waits two minutes
+    for a record, then a minute more to learn where the partition ends.
+    """
+    milliseconds = str(int(settings.kafka_timeout_seconds * 1000))
+    return {
+        "kafkaConsumer.pollTimeoutMs": milliseconds,
+        "kafka.request.timeout.ms": milliseconds,
+        "kafka.default.api.timeout.ms": milliseconds,
+        "fetchOffset.numRetries": "1",
+    }

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
+from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from ingestion.damage import damaged
 from ingestion.errors import DependencyError
+from ingestion.lake import StreamPaths
 
-_LAST_BREATH_SECONDS = 2.0
+_DAMAGE = re.compile(
+    r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
+    r"|DELTA_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS|DELTA_TRUNCATED_TRANSACTION_LOG"
+)
+
+# What follows is the query's plan, which names Kafka whatever has failed.
+_PLAN: Final = "=== Streaming Query ==="
+_KAFKAS: Final = re.compile(
+    r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
+)
+_LONGEST: Final = 400
+_LAST_BREATH_SECONDS: Final = 2.0
 
 
 @contextmanager
-def told_apart(stream: str) -> Iterator[None]:
+def told_apart(stream: str, *, kafka: str) -> Iterator[None]:
     """Translate failures that a rerun may cure; the others pass as they are.
+
+    Args:
+        stream: The stream that is run.
+        kafka: The address of its brokers.
 
     Raises:
         DependencyError: Kafka failed under Spark, or the JVM died.
@@ -29,7 +48,9 @@ def told_apart(stream: str) -> Iterator[None]:
         said = _kafkas_word(str(error))
         if said is None:
             raise
-        raise DependencyError(f"{stream}: Kafka failed under Spark: {said}. {again}") from error
+        raise DependencyError(
+            f"{stream}: Kafka at {kafka} failed under Spark: {said}. Check the brokers. {again}"
+        ) from error
     except (Py4JError, ConnectionError, TypeError) as error:
         # PySpark takes a JVM that is gone for one that lacks a class, or a class for a package.
         if not (isinstance(error, Py4JNetworkError | ConnectionError) or _jvm_is_gone()):
@@ -38,6 +59,26 @@ def told_apart(stream: str) -> Iterator[None]:
             f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, it "
             "may want more memory: ONCELAKE_SPARK_DRIVER_MEMORY"
         ) from error
+
+
+@contextmanager
+def asked_again(look: Callable[[], object]) -> Iterator[None]:
+    """When Kafka failed under Spark, let ``look`` refuse with what it finds there now.
+
+    Spark knows neither topic ids nor what retention deletes after it has planned, and says of
+    both only that it cannot read.
+
+    Raises:
+        RefusedError: whatever ``look`` refuses for; where it finds nothing, the failure itself.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        if _kafkas_word(str(error)) is not None:
+            # A Kafka that cannot be asked either leaves the failure to speak for itself.
+            with suppress(DependencyError):
+                look()
+        raise
 
 
 def _jvm_is_gone() -> bool:
@@ -52,8 +93,37 @@ def _jvm_is_gone() -> bool:
     return True
 
 
+@contextmanager
+def told_as_damaged_file(paths: StreamPaths) -> Iterator[None]:
+    """Translate what Spark says of a table's file that it cannot read as it was written.
+
+    Raises:
+        DamagedTableError: names the table, and the file in Spark's own words.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        said = next((line.strip() for line in text.splitlines() if _DAMAGE.search(line)), None)
+        table = next(
+            (
+                each
+                for each in (paths.data, paths.quarantine, paths.tombstones)
+                if f"{each}/" in text
+            ),
+            None,
+        )
+        if said is None or table is None:
+            raise
+        raise damaged(table, f"Spark says: {said[:300]}") from error
+
+
 def _kafkas_word(text: str) -> str | None:
-    """Return the line in which Kafka's client, or Spark's source, says what failed."""
-    marks = ("org.apache.kafka.", "KAFKA_DATA_LOSS", "kafka010")
-    lines = (line.strip() for line in text.splitlines() if not line.lstrip().startswith("at "))
-    return next((line[:300] for line in lines if any(mark in line for mark in marks)), None)
+    """Return what was said last before Kafka's client, or Spark's source, shows up in a trace."""
+    said = ""
+    for line in map(str.strip, text.partition(_PLAN)[0].splitlines()):
+        is_frame = line.startswith("at ")
+        said = said if is_frame else line or said
+        if _KAFKAS.search(line):
+            return said.strip(": ")[-_LONGEST:]
+    return None

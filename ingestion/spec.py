@@ -74,6 +74,9 @@ class StreamSpec(Part):
     expectations: tuple[Expectation, ...] = Field(
         (), description="Great Expectations on a run's rows."
     )
+    verify: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether every run ends with a proof, as the check `verified`."
+    )
     schedule: Cron | None = Field(None, description="Cron line, in UTC, that starts runs.")
     sensor_seconds: Annotated[int, Field(strict=True, ge=5)] = Field(
         60, description="How often the sensor looks for new records."

@@ -43,6 +43,7 @@ _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "tuple_type": lambda _: "must be a list, such as [a, b]",
     "model_type": lambda _: "must be a map, one `key: value` a line",
     "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
+    "bool_type": lambda _: "write true or false",
     "int_type": lambda _: "must be a whole number, without quotes",
     "int_from_float": lambda _: "must be a whole number",
     "float_type": lambda _: "must be a number, without quotes",

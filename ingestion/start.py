@@ -8,12 +8,17 @@ from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTru
 from ingestion.healing import heal
 from ingestion.kafka import Kafka, Topics
 from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.ledger import LedgerRow
+from ingestion.memory import recall, told
 from ingestion.notes import UNKNOWN, Identity
 from ingestion.offsets import Offsets, Range
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
+from ingestion.settings import Settings
+from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
+
+_SOON_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,12 +30,14 @@ class Start:
         starting: Where to begin in the partitions that the topics have now.
         ends: How far they can be read now: their last stable offsets.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
+        notices: What was mended, for people.
     """
 
     position: Position
     starting: Offsets
     ends: Offsets
     recovered: tuple[LedgerRow, ...]
+    notices: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -49,14 +56,21 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     Raises:
         RefusedError: table, topic, cluster or declaration is not what it was, an earlier batch
             is red, or records that were never read are gone.
+        DependencyError: Kafka does not answer.
     """
-    position = read_position(spec.name, paths)
+    memory = recall(paths)
+    position = read_position(spec.name, paths, memory)
     if position is None:
+        # A Kafka, or a topic, that is not there is found out before Spark is started for it.
+        kafka.topics(spec.name, spec.subscribed)
         return None
     refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    recovered = heal(spec, paths, position)
-    refuse_red(spec.name, Ledger(paths.ledger).rows_of(position.table_id))
+    mine = memory.rows_of(position.table_id)
+    refuse_damaged_side_tables(paths)
+    healed = heal(spec, paths, position, mine)
+    refuse_red(spec.name, healed.rows)
+    refuse_forgotten(spec.name, paths, healed.rows)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
@@ -68,8 +82,22 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
         ),
         starting=starting,
         ends=ends,
-        recovered=recovered,
+        recovered=healed.recovered,
+        notices=told(memory, healed.recovered),
     )
+
+
+def look_again(spec: StreamSpec, position: Position, settings: Settings) -> None:
+    """Compare a table with Kafka as it is now, when a run that had begun could not read on.
+
+    Raises:
+        RefusedError: topic or cluster is another, or records that were not read yet are gone.
+        DependencyError: Kafka, which has just been waited for, does not answer soon.
+    """
+    seconds = min(settings.kafka_timeout_seconds, _SOON_SECONDS)
+    kafka = Kafka(settings.model_copy(update={"kafka_timeout_seconds": seconds}))
+    topics = refuse_another_topic(spec, kafka, position.identity)
+    offsets_to_read(spec, position, kafka, topics)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:

@@ -10,16 +10,17 @@ longer be seen, or is not understood, is said, and never taken for right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from json import JSONDecodeError
 
 from deltalake.exceptions import DeltaError
 from pyarrow import ArrowException
 
+from ingestion.errors import TerminalError
 from ingestion.lake import StreamPaths
 from ingestion.notes import UNKNOWN
-from ingestion.offsets import Range
 from ingestion.proof import chain, quarantined
 from ingestion.proof.batch import Batch
 from ingestion.proof.difference import Difference, Evidence, Part
@@ -27,7 +28,7 @@ from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory
-from ingestion.proof.record import SYSTEM_COLUMNS, Change
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Record
 from ingestion.proof.recount import miscounts
 from ingestion.proof.rows import RowsProof
 from ingestion.proof.sight import identity_in, look_around
@@ -40,6 +41,8 @@ from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 
 Tell = Callable[[str, int, int], None]
+
+_UNREADABLE = (DeltaError, ArrowException, OSError, JSONDecodeError)
 
 
 def verify(
@@ -61,6 +64,7 @@ def verify(
         InvalidSpecError: there is no table yet.
         RefusedError: topic, cluster, table or declaration is not the one the table was filled from.
         DependencyError: Kafka does not answer.
+        TerminalError: the table, its log or its ledger cannot be read.
     """
     return _Proof(spec, settings, limit=limit, tell=tell).verdict()
 
@@ -76,7 +80,7 @@ class _Proof:
         self._records = self._recounted = self._quarantined = self._rows = 0
 
     def verdict(self) -> Verdict:
-        snapshot = take_snapshot(self._spec, self._paths)
+        snapshot = self._snapshot()
         self._prove_the_ledger(snapshot)
         batches, identity = snapshot.batches, identity_in(snapshot.commits)
         if identity == UNKNOWN:
@@ -93,7 +97,7 @@ class _Proof:
             delta_version=snapshot.version,
             seq=batches[-1].seq if batches else 0,
             epoch=horizon.epoch,
-            proven=_reached(batches, horizon),
+            proven=horizon.reached,
             records=self._records,
             batches=self._recounted,
             commits=sum(commit.is_ours for commit in snapshot.commits),
@@ -101,9 +105,18 @@ class _Proof:
             quarantined=self._quarantined,
             differences=tuple(self._evidence.kept),
             difference_count=dict(self._evidence.counts),
-            limits=(*horizon.limits(batches), *self._limits),
+            limits=(*horizon.limits(), *self._limits),
             obstacles=obstacles,
         )
+
+    def _snapshot(self) -> Snapshot:
+        try:
+            return take_snapshot(self._spec, self._paths)
+        except _UNREADABLE as error:
+            raise TerminalError(
+                f"{self._spec.name}: table, log or ledger cannot be read: {_first_line(error)}. "
+                f"Next: restore it, or oncelake reset {self._spec.name}"
+            ) from error
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._evidence.add
@@ -133,18 +146,21 @@ class _Proof:
     def _prove_the_dispositions(
         self, batches: Sequence[Batch], fold: Fold, horizon: Horizon, in_ledger: set[int]
     ) -> None:
-        done, total = 0, sum(p.span for batch in batches for p in horizon.seen_of(batch))
+        total = sum(part.span for batch in batches for part in horizon.seen_of(batch))
         with TopicReader.opened(self._settings, partitions=len(horizon.begin)) as topic:
             for batch in (batch for batch in batches if batch.kind == "ingest"):
-                stretches = horizon.seen_of(batch)
-                recount = fold.batch(batch, topic.read(stretches))
+                records = topic.read(horizon.seen_of(batch))
+                recount = fold.batch(batch, self._counted(records, total))
                 self._evidence.add(recount.clashes)
                 if batch.seq in in_ledger and horizon.can_recount(batch):
                     self._evidence.add(miscounts(batch, recount))
                     self._recounted += 1
-                self._records += recount.read
-                done += sum(part.span for part in stretches)
-                self._tell("reading the topic", done, total)
+
+    def _counted(self, chunks: Iterable[list[Record]], total: int) -> Iterator[list[Record]]:
+        for records in chunks:
+            yield records
+            self._records += len(records)
+            self._tell("reading the topic", self._records, total)
 
     def _prove_the_quarantine(self, fold: Fold, horizon: Horizon, *, last: int) -> None:
         self._quarantined = len(fold.bad)
@@ -174,15 +190,10 @@ class _Proof:
         """Tell a table that cannot be read as what it is: not as it should be."""
         try:
             yield
-        except (DeltaError, ArrowException, OSError) as error:
-            said = str(error).partition("\n")[0]
-            self._evidence.add([Difference(part=part, what=f"delta-rs cannot read it: {said}")])
+        except _UNREADABLE as error:
+            what = f"delta-rs cannot read it: {_first_line(error)}"
+            self._evidence.add([Difference(part=part, what=what)])
 
 
-def _reached(batches: Sequence[Batch], horizon: Horizon) -> tuple[Range, ...]:
-    """Return what was read again, one range a partition."""
-    ends = {p.at: p.end for batch in batches for p in horizon.seen_of(batch)}
-    return tuple(
-        Range(topic=at.topic, partition=at.partition, start=horizon.first(at), end=end)
-        for at, end in sorted(ends.items())
-    )
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

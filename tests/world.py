@@ -157,3 +157,11 @@ class World:
 def row(id: int, name: str | None, at: int | None = None) -> dict[str, Any]:
     """One row, or the record that says it."""
     return {"id": id, "name": name, "at": at}
+
+
+def transactional(world: World, **options: Any) -> Producer:
+    """A producer whose records count only when it commits."""
+    address = {"bootstrap.servers": world.settings.bootstrap_servers(), "log_level": 0}
+    producer = Producer({**address, "transactional.id": world.topic, **options})
+    producer.init_transactions(30)
+    return producer

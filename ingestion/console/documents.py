@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from ingestion.books import COUNTS
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.offsets import Offsets
 from ingestion.report import RunReport
 
 
@@ -43,7 +42,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "table": report.table,
         "lag": report.lag,
         "counts": {name: report.total(name) for name in COUNTS},
-        "ranges": ranges_document(ranges_of(report)),
+        "ranges": ranges_document(report.ranges),
         "next": next_document(report.next),
         "batches": [
             {**row_document(row), "problems": list(row.problems)} for row in report.batches
@@ -64,20 +63,3 @@ def next_document(reached: Offsets) -> list[dict[str, Any]]:
         {"topic": at.topic, "partition": at.partition, "offset": offset}
         for at, offset in reached.items()
     ]
-
-
-def ranges_of(report: RunReport) -> tuple[CountedRange, ...]:
-    """Return what a run read of each partition, over all of its batches."""
-    read: dict[TopicPartition, CountedRange] = {}
-    for counted in (each for row in report.batches for each in row.ranges if len(each.range)):
-        at = counted.range.topic_partition
-        read[at] = _joined(read[at], counted) if at in read else counted
-    return tuple(read[at] for at in sorted(read))
-
-
-def _joined(earlier: CountedRange, later: CountedRange) -> CountedRange:
-    return CountedRange(
-        range=replace(later.range, start=earlier.range.start),
-        records=earlier.records + later.records,
-        gaps=earlier.gaps + later.gaps,
-    )

@@ -100,9 +100,7 @@ def _print_counts(report: RunReport) -> None:
 
 
 def _print_ranges(report: RunReport) -> None:
-    from ingestion.console.documents import ranges_of
-
-    ranges = ranges_of(report)
+    ranges = report.ranges
     speech.table(
         ["partition", "start", "end", "records", "gaps"],
         [

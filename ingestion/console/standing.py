@@ -13,18 +13,21 @@ from ingestion.commits import TableLog
 from ingestion.console.documents import next_document
 from ingestion.console.exits import first_of
 from ingestion.console.failure import Failure
+from ingestion.damage import told_as_damage
 from ingestion.declarations import Declared
-from ingestion.errors import DependencyError, IngestionError
+from ingestion.errors import DamagedTableError, DependencyError, IngestionError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger
 from ingestion.lock import Holder, holder_of
+from ingestion.memory import remembered
 from ingestion.offsets import Offsets
 from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings
+from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
 from ingestion.start import offsets_to_read
+from ingestion.transactions import Stall, find_stalls
 
 _MOST_SECONDS = 10.0
 
@@ -43,6 +46,7 @@ class Standing:
         red: Seqs of batches that do not balance and that nobody has accepted.
         holder: The run that holds the stream now.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
+        stalls: Partitions that an open transaction has held back for long.
         problems: Why a run would not go through, in the order in which it would find out.
     """
 
@@ -55,6 +59,7 @@ class Standing:
     red: tuple[int, ...] = ()
     holder: Holder | None = None
     lag: int | None = None
+    stalls: tuple[Stall, ...] = ()
     problems: tuple[Failure, ...] = ()
 
     @property
@@ -74,6 +79,7 @@ class Standing:
             "delta_version": self.delta_version,
             "row_count": self.row_count,
             "lag": self.lag,
+            "stalled": [str(stall) for stall in self.stalls],
             "next": next_document(at.next) if at else [],
             "learned_from": at and at.learned_from,
             "red": list(self.red),
@@ -108,7 +114,10 @@ class Surveyor:
         if self._silence is not None:
             raise self._silence
         try:
-            _compare_with_kafka(found, spec, Kafka(self._settings))
+            kafka = Kafka(self._settings)
+            partitions = kafka.topics(spec.name, spec.subscribed).partitions
+            found.stalls = find_stalls(partitions, kafka, self._settings)
+            _compare_with_kafka(found, spec, kafka)
         except DependencyError as error:
             self._silence = error
             raise
@@ -125,14 +134,28 @@ class Surveyor:
 
 
 def _read_table(found: Standing, paths: StreamPaths) -> None:
-    log, rows = TableLog(paths.data), Ledger(paths.ledger).rows()
+    log, memory = TableLog(paths.data), remembered(paths)
     found.exists = log.exists
-    found.red = tuple(row.seq for row in rows if row.is_red)
-    if found.exists:
-        found.delta_version, found.row_count = log.versions()[0], log.row_count()
-    found.position = read_position(found.stream, paths)
+    found.red = tuple(row.seq for row in memory.rows if row.is_red)
+    try:
+        found.position = read_position(found.stream, paths, memory)
+    finally:
+        if found.exists:
+            found.delta_version, found.row_count = _size(log)
     if found.position is not None:
-        refuse_red(found.stream, tuple(r for r in rows if r.table_id == found.position.table_id))
+        rows = memory.rows_of(found.position.table_id)
+        refuse_damaged_side_tables(paths)
+        refuse_red(found.stream, rows)
+        refuse_forgotten(found.stream, paths, rows)
+
+
+def _size(log: TableLog) -> tuple[int | None, int | None]:
+    """Return version and rows of a table, as far as they can be told of a damaged one."""
+    try:
+        with told_as_damage(log.path):
+            return max(log.versions(), default=None), log.row_count()
+    except DamagedTableError:
+        return None, None
 
 
 def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None:

@@ -56,6 +56,8 @@ def _print(found: list[Standing]) -> None:
                 f"{by.since})",
                 "yellow",
             )
+    for stall in (stall for each in found for stall in each.stalls):
+        speech.say(str(stall), "yellow")
     for message in dict.fromkeys(problem.message for each in found for problem in each.problems):
         speech.say(message, "bold red")
 

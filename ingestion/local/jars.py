@@ -55,6 +55,11 @@ def fetch(folder: Path) -> Iterator[str]:
             (incoming / conf).rename(folder / conf)
 
 
+def missing_jars(folder: Path) -> tuple[str, ...]:
+    """List the locked jars that are not in ``folder``; their contents are not looked at."""
+    return tuple(name for name in _read_lock() if not (folder / name).is_file())
+
+
 def lock(folder: Path) -> Iterator[str]:
     """Fetch every jar afresh and write down what came."""
     lines: list[str] = []

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from ingestion.commits import TableLog
+from ingestion.alteration import altered_since
+from ingestion.archive import put_away
 from ingestion.errors import InvalidSpecError
-from ingestion.healing import heal
+from ingestion.healing import heal_ledger, remove_leftovers
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
+from ingestion.memory import recall
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, CountedRange
 from ingestion.offsets import Range
 from ingestion.position import identity_of, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
+from ingestion.side_memory import given_up, written_off
 from ingestion.spec import StreamSpec
 from ingestion.start import begin_offsets, lost_ranges
+from ingestion.storage import told_by_volume
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:
-    """Accept what the stream is refused for: lost ranges, red batches, a foreign RESTORE.
+    """Accept what the stream is refused for: lost ranges, red batches, what others have altered.
 
     The lost ranges are skipped, and stay in the ledger with the reason; a red batch stays red,
-    with the reason beside it.
+    with the reason beside it. A quarantine, or a memory of deletes, that is damaged or short of
+    rows moves into the archive.
 
     Returns:
         The ledger row of this decision.
@@ -38,38 +44,46 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
     if not reason.strip():
         raise InvalidSpecError(f"{spec.name}: say why, in --reason; it is kept in the ledger")
     paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
-    with held_by_python(spec.name, paths, Holder.me(run_id)):
-        position = read_position(spec.name, paths, even_if_restored=True)
+    with (
+        told_by_volume(spec.name, *paths.written),
+        held_by_python(spec.name, paths, Holder.me(run_id)),
+    ):
+        memory = recall(paths)
+        position = read_position(spec.name, paths, memory, even_if_altered=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
-        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-        heal(spec, paths, position)
-        ledger = Ledger(paths.ledger)
-        red = [row for row in ledger.rows_of(position.table_id) if row.is_red]
+        rows = heal_ledger(spec, paths, position, memory.rows_of(position.table_id)).rows
+        red = [row for row in rows if row.is_red]
+        gone = given_up(paths, rows)
         topics = refuse_another_topic(spec, kafka, position.identity)
         if position.identity == UNKNOWN:
             position = replace(position, identity=identity_of(spec, topics))
         lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
-        if not (red or lost or _restored(spec.name, paths)):
+        if not (red or lost or gone or altered_since(spec.name, paths)):
             raise InvalidSpecError(
-                f"{spec.name}: nothing is lost, red or restored; nothing to accept"
+                f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
             )
+        counts = {**_lost(lost), **written_off(gone, rows)}
         note = replace(
-            position.next_note(run_id, kind="accept", ranges=_skipped(lost), counts=_lost(lost)),
+            position.next_note(run_id, kind="accept", ranges=_skipped(lost), counts=counts),
             reason=reason,
             accepts=tuple(row.seq for row in red),
         )
+        put_away(paths, gone.values())
+        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
+        remove_leftovers(paths, position)
         commit = commit_note(spec.name, paths, note)
         reached(At.DECIDED)
         row = LedgerRow.of(
-            note,
-            commit,
-            position.table_id,
-            counts=note.counts,
-            problems=[f"{len(lost)} ranges were lost"] if lost else [],
+            note, commit, position.table_id, counts=counts, problems=_problems(lost, gone)
         )
-        ledger.put(row, *(replace(each, accepted=reason) for each in red))
+        Ledger(paths.ledger).put(row, *(replace(each, accepted=reason) for each in red))
         return row
+
+
+def _problems(lost: tuple[Range, ...], gone: Iterable[str]) -> list[str]:
+    ranges = [f"{len(lost)} ranges were lost"] if lost else []
+    return [*ranges, *(f"{name} was given up" for name in gone)]
 
 
 def _skipped(lost: tuple[Range, ...]) -> tuple[CountedRange, ...]:
@@ -78,8 +92,3 @@ def _skipped(lost: tuple[Range, ...]) -> tuple[CountedRange, ...]:
 
 def _lost(lost: tuple[Range, ...]) -> dict[str, int]:
     return {"offsets": sum(map(len, lost)), "lost": sum(map(len, lost))} if lost else {}
-
-
-def _restored(stream: str, paths: StreamPaths) -> bool:
-    _, others = TableLog(paths.data).since_our_newest(stream)
-    return any(each.operation == "RESTORE" for each in others)

@@ -11,17 +11,20 @@ from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
+from ingestion.memory import recall
 from ingestion.note_commit import commit_note
 from ingestion.position import identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+from ingestion.storage import told_by_volume
 
 
 def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
     """Begin a new epoch: read the topics as they are now, from their start, into the same table.
 
-    Rows of the earlier epoch stay, and lose against any record of the new one.
+    Rows of the earlier epoch stay, and lose against any record of the new one. So it also helps
+    where nothing remembers what was read: whatever the topic still holds is read again.
 
     Returns:
         The ledger row of this decision.
@@ -31,12 +34,16 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         RefusedError: the table is not the one that the ledger remembers.
     """
     paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
-    with held_by_python(spec.name, paths, Holder.me(run_id)):
-        position = read_position(spec.name, paths)
+    with (
+        told_by_volume(spec.name, *paths.written),
+        held_by_python(spec.name, paths, Holder.me(run_id)),
+    ):
+        memory = recall(paths)
+        position = read_position(spec.name, paths, memory, even_if_forgotten=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
         # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-        heal(spec, paths, position)
+        heal(spec, paths, position, memory.rows_of(position.table_id))
         topics = kafka.topics(spec.name, spec.subscribed)
         identity = replace(
             position.identity,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
 from pathlib import Path
 
+from ingestion.archive import put_away
 from ingestion.lake import StreamPaths
 from ingestion.lock import Holder, held_by_python
 from ingestion.settings import Settings
+from ingestion.storage import told_by_volume
 
 
 def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
@@ -20,14 +21,12 @@ def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
         Where each table went.
     """
     paths = StreamPaths.of(stream, settings)
-    with held_by_python(stream, paths, Holder.me(run_id)):
-        archive = paths.archive / dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S%fZ")
-        moved = []
+    with (
+        told_by_volume(stream, *paths.written),
+        held_by_python(stream, paths, Holder.me(run_id)),
+    ):
         # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
         # halfway cannot be mistaken for a new stream.
-        for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
-            if table.exists():
-                archive.mkdir(parents=True, exist_ok=True)
-                moved.append(Path(shutil.move(table, archive / table.name)))
+        moved = put_away(paths, [paths.tombstones, paths.quarantine, paths.data, paths.ledger])
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
-        return tuple(moved)
+        return moved

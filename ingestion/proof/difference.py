@@ -42,13 +42,9 @@ class Difference:
         where = f"{self.topic}-{self.partition} offset {self.offset}" if self.topic else ""
         batch = f"batch {self.seq}" if self.seq is not None else ""
         about = " · ".join(filter(None, (f"key ({named})" if named else "", where, batch)))
-        sides = [f"expected {self.expected}"] if self.expected is not None else []
-        sides += [f"found {self.found}"] if self.found is not None else []
-        return (
-            f"{about}: {self.what}" * bool(about)
-            + self.what * (not about)
-            + (f": {', '.join(sides)}" if sides else "")
-        )
+        both = (("expected", self.expected), ("found", self.found))
+        sides = ", ".join(f"{name} {side}" for name, side in both if side is not None)
+        return ": ".join(filter(None, (about, self.what, sides)))
 
     def as_row(self) -> dict[str, Any]:
         """Return the fields by name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.offsets import TopicPartition
+from ingestion.offsets import Range, TopicPartition
 from ingestion.proof.batch import Batch, Stretch
 from ingestion.proof.record import Change, Place
 
@@ -24,6 +24,7 @@ class Horizon:
         is_ordered: Whether a record can be beaten by one that came before it.
         doubted: Batches whose outcome a person accepted as it is.
         doubted_through: A person accepted the table as it was after this batch.
+        batches: Every batch, by seq.
         thinned: Batches from which compaction has removed records since.
     """
 
@@ -33,6 +34,7 @@ class Horizon:
     is_ordered: bool
     doubted: frozenset[int] = frozenset()
     doubted_through: int = 0
+    batches: Mapping[int, Batch] = field(default_factory=dict)
     thinned: set[int] = field(default_factory=set)
 
     def first(self, at: TopicPartition) -> int:
@@ -44,6 +46,15 @@ class Horizon:
         """Tell whether records of this epoch have been read that Kafka no longer holds."""
         gone = any(self.first(at) > begin for at, begin in self.begin.items())
         return gone or bool(self.thinned)
+
+    @property
+    def reached(self) -> tuple[Range, ...]:
+        """What is proven, one range a partition."""
+        ends = {part.at: part.end for each in self.batches.values() for part in self.seen_of(each)}
+        return tuple(
+            Range(topic=at.topic, partition=at.partition, start=self.first(at), end=end)
+            for at, end in sorted(ends.items())
+        )
 
     def sees(self, batch: Batch) -> bool:
         """Tell whether all of a batch can be read again."""
@@ -64,10 +75,23 @@ class Horizon:
         return [part for part in cut if part.span]
 
     def sees_record(self, place: Place, seq: int) -> bool:
-        """Tell whether the record at a place is one that was read again."""
+        """Tell whether the record at a place would have been read again, if there is one."""
         at = TopicPartition(*place[-3:-1])
-        is_there = place[0] == self.epoch and place[-1] >= self.first(at)
-        return is_there and seq not in self.thinned
+        is_gone = place[0] < self.epoch or place[-1] < self.first(at)
+        return not is_gone and seq not in self.thinned
+
+    def epoch_of(self, seq: int) -> int:
+        """Return the epoch of a batch; of one that nobody knows, the current."""
+        return self.batches[seq].epoch if seq in self.batches else self.epoch
+
+    def remembers(self, place: Place, seq: int) -> bool:
+        """Tell whether the ledger says that a batch has read the record at a place."""
+        batch = self.batches.get(seq)
+        return batch is not None and any(
+            (batch.epoch, *part.at) == (place[0], *place[-3:-1])
+            and part.start <= place[-1] < part.end
+            for part in batch.ranges
+        )
 
     def doubts(self, state: Change | None) -> bool:
         """Tell whether the table may have held something else than ``state`` of a key."""
@@ -77,9 +101,9 @@ class Horizon:
 
     def is_accepted(self, seq: int) -> bool:
         """Tell whether a person accepted what a batch left behind."""
-        return seq in self.doubted or seq <= self.doubted_through
+        return seq in self.doubted or 0 < seq <= self.doubted_through
 
-    def limits(self, batches: Sequence[Batch]) -> Iterator[str]:
+    def limits(self) -> Iterator[str]:
         """Say what could not be proven, a sentence each."""
         for at, begin in sorted(self.begin.items()):
             if self.first(at) > begin:
@@ -87,14 +111,18 @@ class Horizon:
                     f"{at}: proven from offset {self.first(at)} on; Kafka no longer holds "
                     f"[{begin}, {self.first(at)})"
                 )
-        earlier = [batch.seq for batch in batches if batch.epoch < self.epoch and batch.ranges]
+        earlier = [
+            batch.seq
+            for batch in self.batches.values()
+            if batch.epoch < self.epoch and batch.ranges
+        ]
         if earlier:
             yield (
                 f"epoch {self.epoch} began behind batch {earlier[-1]}: the topics of batches "
                 f"{earlier[0]} to {earlier[-1]} are gone, so their counts were not recounted, and "
                 "their rows were held only against newer records of their keys"
             )
-        for batch in batches:
+        for batch in self.batches.values():
             yield from self._accepted(batch)
         if self.thinned:
             named = ", ".join(map(str, sorted(self.thinned)[:20]))

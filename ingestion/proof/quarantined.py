@@ -50,11 +50,15 @@ def misplaced(
         last_seq: Rows of later batches are leftovers of a dead attempt, which the next run removes.
     """
     for rows in chunks:
-        found = {str(_record(row)): row for row in rows if row[4] <= last_seq}
-        yield from _twice(rows, expected.find(found), last_seq)
-        known = expected.get(found)
-        for place, row in found.items():
-            yield from _judged(row, known.get(place), horizon)
+        told = [(_name(row, horizon), row) for row in rows if row[4] <= last_seq]
+        seen = expected.find({name for name, _ in told})
+        known = expected.get({name for name, _ in told})
+        for name, row in told:
+            if name in seen:
+                yield _difference(_record(row), row[4], "is in quarantine more than once")
+            else:
+                yield from _judged(row, known.get(name), horizon)
+            seen.add(name)
     for missing in expected.chunks(unfound=True):
         for bad in missing.values():
             if not horizon.is_accepted(bad.seq):
@@ -62,13 +66,10 @@ def misplaced(
                 yield _difference(bad, bad.seq, what, expected=bad.value)
 
 
-def _twice(rows: Sequence[Sequence[Any]], before: set[str], last_seq: int) -> Iterator[Difference]:
-    seen = set(before)
-    for row in rows:
-        record = _record(row)
-        if row[4] <= last_seq and str(record) in seen:
-            yield _difference(record, row[4], "is in quarantine more than once")
-        seen.add(str(record))
+def _name(row: Sequence[Any], horizon: Horizon) -> str:
+    """Name a record's place; in an earlier epoch it was another record's."""
+    epoch = horizon.epoch_of(row[4])
+    return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != horizon.epoch else "")
 
 
 def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iterator[Difference]:
@@ -76,9 +77,7 @@ def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iter
     if horizon.is_accepted(seq):
         return
     if bad is None:
-        if horizon.sees_record((horizon.epoch, *record[:3]), seq):
-            what = "is in quarantine, and the topic has no bad record there"
-            yield _difference(record, seq, what, found=_fingerprint(record.value))
+        yield from _unexpected(record, seq, horizon)
         return
     pairs = {
         "key": (bad.key, _fingerprint(record.key)),
@@ -90,6 +89,15 @@ def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iter
         if expected != found:
             what = f"its {name} in quarantine is not the record's"
             yield _difference(record, seq, what, expected=expected, found=found)
+
+
+def _unexpected(record: Record, seq: int, horizon: Horizon) -> Iterator[Difference]:
+    place = (horizon.epoch_of(seq), *record[:3])
+    if horizon.sees_record(place, seq):
+        what = "is in quarantine, and the topic has no bad record there"
+        yield _difference(record, seq, what, found=_fingerprint(record.value))
+    elif not horizon.remembers(place, seq):
+        yield _difference(record, seq, "is in quarantine, and no batch has read it")
 
 
 def _record(row: Sequence[Any]) -> Record:

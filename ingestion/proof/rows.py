@@ -104,6 +104,8 @@ class RowsProof:
             yield from self._unequal(row, change.row or ())
         elif not self.horizon.sees_record(place, seq) and (change is None or place > change.place):
             self.tally.unseen += 1
+            if not self.horizon.remembers(place, seq):
+                yield self._difference(row, "is in the table, and no batch has read its record")
         else:
             self.tally.compared += 1
             yield from self._unlike(row, change)

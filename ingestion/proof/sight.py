@@ -42,6 +42,7 @@ def look_around(spec: StreamSpec, settings: Settings, identity: Identity,
         is_ordered=bool(spec.sequence_by),
         doubted=doubted,
         doubted_through=through,
+        batches={batch.seq: batch for batch in batches},
     )
 
 

@@ -165,12 +165,11 @@ def is_compacted(settings: Settings, topic: str) -> bool:
     Raises:
         DependencyError: Kafka does not answer, or does not tell.
     """
-    asked = ConfigResource(ResourceType.TOPIC, topic)
+    # The answer comes only while the client lives.
+    admin, asked = AdminClient(client_options(settings)), ConfigResource(ResourceType.TOPIC, topic)
     timeout = settings.kafka_timeout_seconds
     try:
-        answers = AdminClient(client_options(settings)).describe_configs(
-            [asked], request_timeout=timeout
-        )
+        answers = admin.describe_configs([asked], request_timeout=timeout)
         return "compact" in str(answers[asked].result(timeout)["cleanup.policy"].value)
     except (KafkaException, TimeoutError) as error:
         raise unreachable(settings, error) from error

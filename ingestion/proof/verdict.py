@@ -63,13 +63,12 @@ class Verdict:
         """Say what came out, in one line."""
         about = f"{self.stream} through batch {self.seq} (Delta version {self.delta_version})"
         if self.total:
-            parts = ", ".join(f"{n:,} in the {name}" for name, n in self.difference_count.items())
-            return f"{about}: DISPROVED: {self.total:,} differences: {parts}"
+            parts = ", ".join(f"{name} {n:,}" for name, n in self.difference_count.items())
+            return f"{about}: DISPROVED: differences {self.total:,} ({parts})"
         if self.obstacles:
             return f"{about}: not proven: {'; '.join(self.obstacles)}"
-        return (
-            f"{about}: proven: {self.records:,} records in {self.batches:,} batches, "
-            f"{self.rows:,} rows, {self.quarantined:,} in quarantine"
+        return f"{about}: proven: " + " · ".join(
+            f"{name} {getattr(self, name):,}" for name in _COUNTS
         )
 
     def document(self) -> dict[str, Any]:

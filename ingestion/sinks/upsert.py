@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from ingestion.commits import Commit, TableLog
-from ingestion.fence import commit_note_alone, fenced
+from ingestion.fence import commit_note_alone, fenced, unhindered
 from ingestion.keys import examine_keys, told_incomparable, two_partitions
 from ingestion.latest import is_newer, latest_per_key, place, quoted
 from ingestion.notes import Note
@@ -80,8 +80,8 @@ class Upsert:
         is_copy = self._winner_count == self._good.count and self._dead is None
         spark.conf.set(_MATERIALIZE, "none" if is_copy else "auto")
         try:
-            with told_incomparable(name), fenced(spark, name, note):
-                self._merge()
+            with told_incomparable(name):
+                unhindered(lambda: self._merge(note), stream=name)
         finally:
             spark.conf.unset(_MATERIALIZE)
 
@@ -90,7 +90,7 @@ class Upsert:
         counts = _merged(commit)
         rows_expected = counts["inserted"] + counts["updated"]
         if self._winner_count != sum(counts.values()):
-            found = self._classify()
+            found = self._classify(commit.version - 1)
             counts |= {name: found.get(name, 0) for name in _LEFT_ALONE}
         problems = []
         if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
@@ -122,7 +122,7 @@ class Upsert:
             return winners
         return winners.join(self._dead, on=list(self._keys), how="left")
 
-    def _merge(self) -> None:
+    def _merge(self, note: Note) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
         columns: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
@@ -132,7 +132,9 @@ class Upsert:
         if self._good.deletes:
             merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
         merge = merge.whenMatchedUpdate(~F.col("s._delete") & newer, columns)
-        merge.whenNotMatchedInsert(self._is_alive(), columns).execute()
+        merge = merge.whenNotMatchedInsert(self._is_alive(), columns)
+        with fenced(self._target.spark, self._target.spec.name, note):
+            merge.execute()
 
     def _source(self) -> DataFrame:
         # A source from foreachBatch has no known size: without the hint Spark broadcasts the
@@ -161,9 +163,9 @@ class Upsert:
             return ~F.col("s._delete")
         return ~F.col("s._delete") & self._is_newer_than(F.col("s._dead"))
 
-    def _classify(self) -> Mapping[str, int]:
+    def _classify(self, version: int) -> Mapping[str, int]:
         """Count what each winner was, measured against the table as it was before the commit."""
-        before = self._table_at(self._target.version)
+        before = self._table_at(version)
         is_absent = F.col("t._offset").isNull()
         mine, theirs = place("s", self._order), place("t", self._order)
         what = (

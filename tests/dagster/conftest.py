@@ -31,7 +31,7 @@ def _settings_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
     """A Dagster instance that forgets everything."""
-    with dg.instance_for_test() as made:
+    with dg.DagsterInstance.ephemeral() as made:
         yield made
 
 

@@ -17,10 +17,12 @@ from assets.checks import (
     quarantine_rate,
 )
 from assets.evidence import Evidence
+from assets.history import Untold
 from assets.outcomes import Outcome, outcome_of
 from ingestion.ledger import LedgerRow
 from ingestion.offsets import Offsets, TopicPartition
 from ingestion.spec_parts import Expectation
+from ingestion.transactions import Stall
 from tests.dagster.conftest import NOW, batch, declared, report
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
@@ -33,7 +35,9 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
     given = {
         "spec": spec,
         "report": report(*batches, **parts.pop("report", {})),
+        "table_id": "t",
         "ledger": batches,
+        "untold": Untold(),
         "reasons": {},
         "outcomes": None,
         "now": NOW,
@@ -153,6 +157,20 @@ def outcome(**fields: Any) -> Outcome:
     """One expectation that is not met, unless told otherwise."""
     base = {"type": "expect_x", "severity": "critical", "on": "column=id", "success": False}
     return Outcome(**{**base, **fields})
+
+
+def test_a_transaction_that_hides_records_warns(tmp_path: Path) -> None:
+    """A stall warns where nothing seems unread, and where no freshness is declared."""
+    at = TopicPartition("orders", 3)
+    stall = Stall(at=at, offset=41, since=NOW, holder="producer id 7", remedy="abort it")
+
+    result = freshness(evidence(tmp_path, batch(1, 0, 5), report={"stalls": (stall,)}))
+
+    assert (result.passed, result.severity) == (False, WARN)
+    assert str(result.description).startswith(
+        "orders-3 cannot be read beyond offset 41 since 2026-01-01 12:00:00 UTC: producer id 7 "
+        "holds a transaction open there. Next: abort it"
+    )
 
 
 @pytest.mark.parametrize(

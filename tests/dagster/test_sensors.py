@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.events import EngineEventData
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from assets.definitions import _of_stream
 from assets.refusal import remember_refusal, state_of
 from assets.sensors import lag_sensor
 from ingestion.declarations import Declared
-from ingestion.errors import DependencyError, KeyInTwoPartitionsError
+from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
+from ingestion.lock import Holder
+from ingestion.offsets import TopicPartition
 from ingestion.settings import load_settings
+from ingestion.transactions import Stall
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -31,6 +38,7 @@ def tick(
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
     lag: int | DependencyError = 0,
+    stalls: tuple[Stall, ...] = (),
 ) -> dg.SensorResult | dg.SkipReason:
     """Evaluate the sensor while Kafka holds ``lag`` offsets that the table has not read."""
 
@@ -40,6 +48,7 @@ def tick(
         return {"orders": lag}
 
     monkeypatch.setattr("assets.sensors.lag_of", lag_of)
+    monkeypatch.setattr("assets.sensors.stalls_of", lambda *parts: stalls)
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         return lag_sensor(stream)(context)  # type: ignore[return-value]
@@ -109,6 +118,47 @@ def test_a_run_under_way_is_not_joined_by_another(
     assert f"run {run_id[:8]} of this stream is {status.value.lower()}" == found.skip_message
 
 
+def killed(stream: Declared, instance: dg.DagsterInstance) -> str:
+    """Leave a run that is STARTED, and whose process is over."""
+    run_id = start(stream, instance, dg.DagsterRunStatus.STARTED)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(30)
+    run = instance.get_run_by_id(run_id)
+    instance.report_engine_event("began", run, EngineEventData.in_process(ended.pid))
+    return run_id
+
+
+def test_a_run_whose_process_is_gone_is_called_so(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed may never end in Dagster: the sensor says whom to ask."""
+    stream = declared(tmp_path)
+    killed(stream, instance)
+
+    found = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SkipReason)
+    assert "its process is gone. Next: oncelake doctor orders" in str(found.skip_message)
+
+
+@pytest.mark.parametrize("why", ["holds its stream", "is of another machine"])
+def test_a_run_that_may_live_is_not_called_dead(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A JVM that still holds the stream, or an instance that hosts share, leaves it open."""
+    stream = declared(tmp_path)
+    run_id = killed(stream, instance)
+    if why == "holds its stream":
+        monkeypatch.setattr("assets.runs.holder_of", lambda paths: Holder.me(run_id))
+    else:
+        monkeypatch.setattr("assets.runs.InMemoryEventLogStorage", SqliteEventLogStorage)
+
+    found = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SkipReason)
+    assert str(found.skip_message).endswith("of this stream is started")
+
+
 def test_a_refusal_is_not_met_again_until_something_has_changed(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +175,52 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
     assert isinstance(before, dg.SkipReason)
     assert "KeyInTwoPartitionsError" in str(before.skip_message)
     assert isinstance(after, dg.SensorResult)
+
+
+def test_a_stall_starts_one_run_that_tells_of_it(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lag nothing would run, and no check would warn; the run key makes it one run."""
+    at = TopicPartition("orders", 0)
+    stall = Stall(at=at, offset=41, since=None, holder="a producer", remedy="abort it")
+
+    found = tick(declared(tmp_path), instance, monkeypatch, stalls=(stall,))
+
+    assert isinstance(found, dg.SensorResult)
+    (request,) = found.run_requests or ()
+    assert request.run_key == "held back: orders-0 at 41"
+
+
+def test_a_set_up_that_was_mended_is_tried_again(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that found no jars is not started again until they are there."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
+    missing = SetupError("no jars for Spark. Next: make setup")
+    remember_refusal(instance, run_id, missing, state=state_of(stream, load_settings()))
+
+    before = tick(stream, instance, monkeypatch, lag=12)
+    (tmp_path / ".jars" / "spark").mkdir(parents=True)
+    (tmp_path / ".jars" / "spark" / "delta.jar").write_bytes(b"jar")
+    after = tick(stream, instance, monkeypatch, lag=12)
+
+    assert isinstance(before, dg.SkipReason)
+    assert "SetupError" in str(before.skip_message)
+    assert isinstance(after, dg.SensorResult)
+
+
+def test_a_refusal_stands_whatever_spark_was_given(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run knows settings that its sensor does not; what both see must be called the same."""
+    stream = declared(tmp_path)
+    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
+    of_run = load_settings(spark_master="local[7]", kafka_timeout_seconds=99)
+    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
+    remember_refusal(instance, run_id, refused, state=state_of(stream, of_run))
+
+    assert isinstance(tick(stream, instance, monkeypatch, lag=12), dg.SkipReason)
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(

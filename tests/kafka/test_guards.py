@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -25,18 +24,9 @@ from ingestion.offsets import Offsets
 from ingestion.operations.accept import accept
 from ingestion.recovery import read_position
 from ingestion.sinks.upsert import Upsert
-from tests.world import World, row
+from tests.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-def transactional(world: World) -> Producer:
-    """A producer whose records count only when it commits."""
-    producer = Producer(
-        {"bootstrap.servers": world.settings.bootstrap_servers(), "transactional.id": world.topic}
-    )
-    producer.init_transactions(30)
-    return producer
 
 
 def test_aborted_transactions_leave_proven_gaps(world: World) -> None:

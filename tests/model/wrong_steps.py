@@ -13,6 +13,7 @@ import ingestion.operations.accept
 import ingestion.operations.adopt_topic
 import ingestion.run
 import ingestion.start
+from ingestion.healing import Healed
 from ingestion.ledger import LedgerRow
 from tests.model import process_rules, rules, sink
 from tests.model.lake import ModelLedger, Table
@@ -115,12 +116,16 @@ def side_rows_not_cleaned() -> AbstractContextManager[Any]:
 
 def heal_omitted() -> AbstractContextManager[Any]:
     """What a crash swallowed stays swallowed."""
-    return patch.object(ingestion.start, "heal", lambda *_: ())
+    return patch.object(
+        ingestion.start,
+        "heal",
+        lambda spec, paths, position, known: Healed(rows=tuple(known), recovered=()),
+    )
 
 
 def decisions_do_not_heal() -> AbstractContextManager[Any]:
     """A person's word takes the seq whose rows a dead attempt left beside the table."""
     return together(
-        patch.object(ingestion.operations.accept, "heal", nothing),
+        patch.object(ingestion.operations.accept, "remove_leftovers", nothing),
         patch.object(ingestion.operations.adopt_topic, "heal", nothing),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -19,12 +20,12 @@ from typing import Any
 
 import dagster as dg
 import psutil
-from ingestion.verify import verify
 from rich.console import Console
 
 from assets.sensors import lag_of
 from ingestion.errors import IngestionError
 from ingestion.lock import holder_of
+from ingestion.verify import verify
 from tests.crash.matrix import engine_version
 from tests.crash.victim import ROOT
 from tests.soak.nemesis import Nemesis
@@ -42,13 +43,15 @@ def main() -> int:
     stage = Stage(
         folder=Path(tempfile.mkdtemp(prefix="soak-")),
         seed=asked.seed,
-        rate=asked.records / (asked.minutes * 60) * 1.2,
+        # Nothing is sent while it is proven.
+        rate=asked.records / (asked.minutes * 60) * 2,
         records=asked.records,
     )
-    stage.set_up()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     nemesis = Nemesis(stage, random.Random(asked.seed))
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     try:
+        stage.set_up()
         for window in _windows(asked, stage, nemesis):
             stage.failures += window["evidence"]
             told = {**window, "seed": asked.seed, "engine": engine_version()}

@@ -52,6 +52,7 @@ class Stage:
     paused: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     daemon: subprocess.Popen[bytes] | None = None
+    producer: threading.Thread | None = None
 
     def set_up(self) -> None:
         """Start all of it."""
@@ -74,18 +75,21 @@ class Stage:
         self.traffic = Traffic(
             settings=self.settings, topic=STREAM, partitions=PARTITIONS, seed=self.seed
         )
-        self.raise_daemon()
+        # Before the daemon: two processes that make the tables of Dagster at once fail.
         subprocess.run(
             [sys.executable, *_WORDS], cwd=ROOT, env=self._environment(), check=True, timeout=120
         )
-        self._producer = threading.Thread(target=self._produce, daemon=True)
-        self._producer.start()
+        self.raise_daemon()
+        self.producer = threading.Thread(target=self._produce, daemon=True)
+        self.producer.start()
 
     def tear_down(self) -> None:
         """End all of it, and delete its files unless something was wrong."""
         self.over.set()
-        self._producer.join(60)
-        self.end_daemon()
+        if self.producer is not None:
+            self.producer.join(60)
+        if self.daemon is not None:
+            self._end_daemon(self.daemon)
         broker.down(self.folder / "kafka")
         if not self.failures:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -128,27 +132,25 @@ class Stage:
                 stderr=log,
             )
 
-    def end_daemon(self) -> None:
-        """End the daemon and every process under it."""
-        assert self.daemon is not None
-        under = psutil.Process(self.daemon.pid).children(recursive=True) if self._is_up() else []
-        self.daemon.send_signal(signal.SIGINT)
-        try:
-            self.daemon.wait(20)
-        except subprocess.TimeoutExpired:
-            self.daemon.kill()
-            self.daemon.wait(20)
-        for process in under:
-            if process.is_running():
-                process.kill()
-
     @property
     def home(self) -> Path:
         """Dagster's home."""
         return self.folder / "dagster"
 
-    def _is_up(self) -> bool:
-        return self.daemon is not None and self.daemon.poll() is None
+    @staticmethod
+    def _end_daemon(daemon: subprocess.Popen[bytes]) -> None:
+        """End the daemon and every process under it."""
+        is_up = daemon.poll() is None
+        under = psutil.Process(daemon.pid).children(recursive=True) if is_up else []
+        daemon.send_signal(signal.SIGINT)
+        try:
+            daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait(20)
+        for process in under:
+            if process.is_running():
+                process.kill()
 
     def _environment(self) -> dict[str, str]:
         given = {

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ingestion.checkpoint import Checkpoint, open_generation
+from ingestion.checksum import sidecar_of
 from ingestion.offsets import Offsets, TopicPartition
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})
@@ -24,7 +29,15 @@ def generation(folder: Path, number: int = 1, *, finished: int = 2) -> Path:
     }.items():
         (at / name).parent.mkdir(parents=True, exist_ok=True)
         (at / name).write_text(text)
+        seal(at / name)
     return at
+
+
+def seal(file: Path) -> None:
+    """Write the checksums that Hadoop writes beside a file: one for each 512 bytes."""
+    content = file.read_bytes()
+    sums = [zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512)]
+    sidecar_of(file).write_bytes(struct.pack(f">4sI{len(sums)}I", b"crc\0", 512, *sums))
 
 
 def test_planned_ranges_are_read_from_the_offset_log(tmp_path: Path) -> None:
@@ -42,7 +55,7 @@ def test_each_run_begins_a_new_generation(tmp_path: Path) -> None:
     fresh, found = open_generation(tmp_path, TABLE)
 
     assert (fresh.path.name, found) == ("4", None)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [fresh.path]
 
 
 def test_the_first_run_begins_the_first_generation(tmp_path: Path) -> None:
@@ -53,26 +66,96 @@ def test_the_first_run_begins_the_first_generation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("text", "said"),
     [
-        ("offsets/1", "", "cut short"),
-        ("offsets/1", "garbage", "cut short or garbage"),
-        ("offsets/1", 'v1\n{}\n{"t":', "Expecting value"),
-        ("offsets/1", 'v1\n{}\n["t"]', "not a map"),
-        ("commits/1", None, "was planned"),
-        ("offsets/1", 'v1\n{}\n{"t":{"0":7,"1":4}}', "it stood at"),
+        ('v1\n{}\n{"t":', "Expecting value"),
+        ('v1\n{}\n["t"]', "not a map"),
+        ("garbage", "cut short or garbage"),
+        ('v1\n{}\n{"t":{"0":7,"1":4}}', "it stood at"),
+        ('v1\n{}\n{"other":{"0":9,"1":4}}', "it stood at Offsets(other-0: 9"),
     ],
-    ids=["empty", "garbage", "truncated", "not offsets", "unfinished", "elsewhere"],
+    ids=["truncated", "not offsets", "garbage", "elsewhere", "another topic"],
 )
-def test_what_the_last_generation_says_otherwise_is_told(
-    tmp_path: Path, file: str, text: str | None, said: str
+def test_offsets_without_a_seal_are_compared_with_the_table(
+    tmp_path: Path, text: str, said: str
 ) -> None:
-    """Damage, an unfinished batch or another place is told in a line, and stops nothing."""
-    at = generation(tmp_path) / file
-    at.unlink() if text is None else at.write_text(text)
+    """Where no checksum gives a change away, what the file says is held against the table."""
+    at = generation(tmp_path) / "offsets/1"
+    at.write_text(text)
+    sidecar_of(at).unlink()
 
     fresh, found = open_generation(tmp_path, TABLE)
 
     assert fresh.path.name == "2"
     assert found is not None
     assert said in found
+
+
+FILES = ["metadata", "sources/0/0", "offsets/0", "offsets/1", "commits/0", "commits/1"]
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "zero-length": lambda content: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "garbage": lambda content: b"\x80garbage\xff",
+    "flipped": lambda content: bytes([content[0] ^ 1]) + content[1:],
+    "flipped-last": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "other-stream": lambda content: content.replace(b"t", b"u").replace(b"x", b"y"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", FILES)
+def test_whatever_happened_to_a_file_is_told(tmp_path: Path, file: str, damage: str) -> None:
+    """Every kind of damage to every kind of file is told by the file's name, and stops nothing."""
+    at = generation(tmp_path) / file
+    at.write_bytes(DAMAGES[damage](at.read_bytes()))
+
+    fresh, found = open_generation(tmp_path, TABLE)
+
+    assert (fresh.path.name, list(tmp_path.iterdir())) == ("2", [fresh.path])
+    assert found in {f"{file} is empty", f"{file} is not as it was written"}
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("metadata", "metadata is missing"),
+        ("sources/0/0", "0 cannot be read"),
+        ("offsets/1", "batch 0 was planned, 1 finished"),
+        ("commits/1", "batch 1 was planned, 0 finished"),
+        ("offsets", "no batch was planned, 1 finished"),
+        ("commits", "no batch of it was finished"),
+    ],
+)
+def test_a_file_that_is_gone_is_told(tmp_path: Path, file: str, said: str) -> None:
+    """A missing file or folder is told, and stops nothing."""
+    at = generation(tmp_path) / file
+    shutil.rmtree(at) if at.is_dir() else at.unlink()
+
+    fresh, found = open_generation(tmp_path, TABLE)
+
+    assert fresh.path.name == "2"
+    assert found is not None
+    assert said in found
+
+
+def test_an_old_copy_of_everything_is_told(tmp_path: Path) -> None:
+    """A checkpoint from last week is sound in itself, and stands where the table no longer is."""
+    generation(tmp_path)
+    moved_on = Offsets({TopicPartition("t", 0): 12, TopicPartition("t", 1): 4})
+
+    _, found = open_generation(tmp_path, moved_on)
+
+    assert found is not None
+    assert "it stood at Offsets(t-0: 9, t-1: 4), the table at Offsets(t-0: 12, t-1: 4)" in found
+
+
+@pytest.mark.parametrize("left", ["no folder", "an empty folder", "an empty generation"])
+def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path, left: str) -> None:
+    """Where an earlier run has left a checkpoint, none at all is worth a word."""
+    folder = tmp_path / "checkpoints"
+    if left != "no folder":
+        (folder / "1" if left == "an empty generation" else folder).mkdir(parents=True)
+
+    _, found = open_generation(folder, TABLE, had_one=True)
+
+    assert found in {"there was none", "metadata is missing"}

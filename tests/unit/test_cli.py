@@ -15,9 +15,8 @@ from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 __all__ = ["home"]
 
 COMMANDS = (
-    *("run", "status", "ledger", "validate", "schema", "accept", "adopt-topic", "reset"),
-    "unlock",
-    *("kafka up", "kafka down", "kafka status"),
+    *("run", "status", "ledger", "verify", "validate", "schema", "doctor", "accept"),
+    *("adopt-topic", "reset", "unlock", "kafka up", "kafka down", "kafka status"),
 )
 
 
@@ -89,7 +88,9 @@ def test_schema_is_a_json_schema_of_a_declaration(home: Path) -> None:
     assert {"topic", "schema", "keys"} <= set(answer(result)["properties"])
 
 
-@pytest.mark.parametrize("command", ["run", "status", "ledger", "validate", "adopt-topic", "reset"])
+@pytest.mark.parametrize(
+    "command", ["run", "status", "doctor", "ledger", "validate", "adopt-topic", "reset"]
+)
 def test_an_unknown_stream_is_bad_usage(home: Path, command: str) -> None:
     """A mistyped name exits with 2 and is told the nearest that exists, as JSON too."""
     words = [command, "ordrs"] if command == "validate" else [command, "ordrs", "--json"]

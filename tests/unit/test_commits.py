@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from ingestion.commits import TableLog
+from ingestion.errors import DamagedTableError
 from ingestion.notes import CountedRange, Identity, Note, app_id
 from ingestion.offsets import Offsets, Range, TopicPartition
 
@@ -50,7 +52,7 @@ def commit(path: Path, stream: str, seq: int) -> None:
         pa.table({"id": [seq]}),
         mode="append",
         commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": NOTE.to_json()},
+            custom_metadata={"userMetadata": replace(NOTE, seq=seq).to_json()},
             app_transactions=[Transaction(app_id(stream), seq)],
         ),
     )
@@ -70,12 +72,36 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
     newest, others = log.since_our_newest("a")
 
     assert found is not None
-    assert (found.version, found.note, found.txns) == (3, NOTE, {"oncelake:a": 2})
+    assert (found.version, found.note, found.txns) == (3, replace(NOTE, seq=2), {"oncelake:a": 2})
     assert log.find("a", 1, after=0) is None
     assert log.find("a", 5) is None
     assert newest == found
     assert [each.version for each in others] == [4]
     assert (log.last_seq("a"), log.last_seq("b"), log.last_seq("c")) == (2, 5, None)
+
+
+def test_a_flipped_digit_in_a_note_is_no_other_offset(tmp_path: Path) -> None:
+    """A commit without Hadoop's checksums is guarded by that of its note."""
+    table = tmp_path / "t"
+    commit(table, "t", 1)
+    file = table / "_delta_log" / f"{0:020d}.json"
+    text = file.read_text()
+    assert '\\"0\\": 12' in text
+    file.write_text(text.replace('\\"0\\": 12', '\\"0\\": 13'))
+
+    with pytest.raises(DamagedTableError, match="does not match its own checksum"):
+        TableLog(table).since_our_newest("t")
+
+
+def test_a_fence_and_a_note_that_disagree_are_no_commit_of_ours(tmp_path: Path) -> None:
+    """The seq that fences a commit is the seq that its note speaks of."""
+    table = tmp_path / "t"
+    commit(table, "t", 1)
+    file = table / "_delta_log" / f"{0:020d}.json"
+    file.write_text(file.read_text().replace('"version":1', '"version":2'))
+
+    with pytest.raises(DamagedTableError, match="fenced as seq 2, and its note says 1"):
+        TableLog(table).since_our_newest("t")
 
 
 def test_files_beside_the_log_are_no_versions(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ingestion.errors import CommitConflictError
 from ingestion.healing import heal
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.memory import remembered
 from ingestion.note_commit import commit_note
 from ingestion.notes import Identity, Note
 from ingestion.offsets import Offsets
@@ -56,7 +57,8 @@ def healed(paths: StreamPaths) -> list[int]:
     """Heal, and list the seqs of the rows that were missing."""
     position = read_position("s", paths)
     assert position is not None
-    return [row.seq for row in heal(SPEC, paths, position)]
+    known = remembered(paths).rows_of(position.table_id)
+    return [row.seq for row in heal(SPEC, paths, position, known).recovered]
 
 
 def test_a_hole_in_the_ledger_is_filled(paths: StreamPaths) -> None:

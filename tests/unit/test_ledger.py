@@ -6,8 +6,11 @@ import datetime as dt
 from dataclasses import replace
 from pathlib import Path
 
-from ingestion.ledger import Ledger, LedgerRow, next_offsets
-from ingestion.notes import CountedRange
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from ingestion.ledger import SCHEMA, Ledger, LedgerRow, next_offsets
+from ingestion.notes import CountedRange, Identity
 from ingestion.offsets import Offsets, Range, TopicPartition
 
 
@@ -65,6 +68,38 @@ def test_rows_of_another_table_are_kept_apart(tmp_path: Path) -> None:
 def test_the_next_offsets_are_the_last_ends() -> None:
     """What the ledger's rows have reached is where the next batch begins."""
     assert next_offsets([batch(1, 0, 5), batch(2, 5, 9)]) == Offsets({TopicPartition("t", 0): 9})
+
+
+def test_the_offsets_of_an_earlier_epoch_do_not_count() -> None:
+    """They mean records of a topic that is no more."""
+    adopted = replace(batch(3, 0, 4), epoch=2)
+
+    assert next_offsets([batch(1, 0, 5), batch(2, 5, 9), adopted]) == Offsets(
+        {TopicPartition("t", 0): 4}
+    )
+
+
+def test_an_identity_outlives_the_commits(tmp_path: Path) -> None:
+    """The ledger keeps what the offsets mean, beside the offsets."""
+    ledger = Ledger(tmp_path / "ledger")
+    known = Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=())
+
+    ledger.put(replace(batch(1, 0, 5), identity=known))
+
+    assert ledger.rows()[0].identity == known
+
+
+def test_a_ledger_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """Rows without an identity are read, and new ones are written beside them."""
+    ledger = Ledger(tmp_path / "ledger")
+    earlier = SCHEMA.remove(SCHEMA.get_field_index("identity"))
+    record = batch(1, 0, 5).as_record()
+    del record["identity"]
+    write_deltalake(ledger.path, pa.Table.from_pylist([record], schema=earlier))
+
+    ledger.put(batch(2, 5, 9))
+
+    assert ledger.rows() == (batch(1, 0, 5), batch(2, 5, 9))
 
 
 def test_a_ledger_that_was_never_written_is_empty(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""What may be wrong with a Dagster instance, told from facts; pure.
+
+A run whose process was killed stays STARTED where nobody watches it, keeps its pool's slot, and
+the next run of its stream waits for that slot for ever. The commands here are those that work in
+the Dagster that this project pins: its own command line has none for either.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from assets.instance import InstanceFacts
+from assets.runs import RunFacts, SlotFacts
+from ingestion.doctor.finding import Finding
+
+_ABOUT: Final = "dagster"
+_QUEUE_PATIENCE_SECONDS: Final = 600.0
+# The daemon frees the slots of ended runs itself, half a minute later.
+_SLOT_PATIENCE_SECONDS: Final = 120.0
+
+
+def ailments(facts: InstanceFacts) -> Iterator[Finding]:
+    """Say everything that is wrong with an instance."""
+    for run in facts.runs:
+        yield from _of_run(run, facts)
+    for slot in facts.slots:
+        yield from _of_slot(slot, facts)
+    yield from _of_daemon(facts)
+    for stream, sensor in facts.sensors:
+        if sensor not in facts.switched_on:
+            yield Finding(
+                about=stream,
+                what="nothing starts its runs: its sensor is off and no schedule is declared",
+                evidence=f"sensor {sensor}",
+                command=f"{facts.prefix}dagster sensor start {sensor} -w workspace.yaml",
+                exit_code=0,
+            )
+
+
+def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
+    if run.is_dead(facts.now):
+        yield Finding(
+            about=run.about,
+            what=f"run {run.run_id[:8]} is {run.status}, and its process "
+            + ("never began" if run.pid is None else "is gone"),
+            evidence=_evidence(run, facts.now),
+            command=_mutation(
+                facts,
+                f'terminateRun(runId: "{run.run_id}", '
+                "terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename }",
+            ),
+        )
+    elif run.status == "QUEUED" and facts.now - run.since > _QUEUE_PATIENCE_SECONDS:
+        yield from _of_queued(run, facts)
+
+
+def _of_queued(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
+    """Say why a run does not get its turn; a dead run before it has a finding of its own."""
+    busy = [each for each in facts.runs if each.status != "QUEUED"]
+    if not facts.has_daemon or any(each.is_dead(facts.now) for each in busy):
+        return
+    same = next((each for each in busy if each.about == run.about != _ABOUT), None)
+    what = f"run {run.run_id[:8]} has been waiting in the queue"
+    evidence = f"{_evidence(run, facts.now)}; runs before it: {len(busy)}"
+    if same is not None:
+        what += f" for run {same.run_id[:8]} of the same stream"
+        yield Finding(
+            about=run.about, what=what, evidence=evidence, command="wait for it", exit_code=0
+        )
+    else:
+        remedy = "raise concurrency.runs.max_concurrent_runs in dagster.yaml"
+        yield Finding(about=run.about, what=what, evidence=evidence, command=remedy)
+
+
+def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:
+    run, age = slot.run, facts.now - slot.run.since
+    is_leaked = run.is_over and (age > _SLOT_PATIENCE_SECONDS or not facts.has_daemon)
+    if not (is_leaked or run.is_dead(facts.now)):
+        return
+    waits = f"; steps that wait for it: {slot.waiting}" if slot.waiting else ""
+    yield Finding(
+        about=slot.pool,
+        what=f"the slot of pool {slot.pool} is claimed by run {run.run_id[:8]}, which "
+        + (f"is {run.status}" if run.is_over else "is dead"),
+        evidence=_evidence(run, facts.now) + waits,
+        command=_mutation(facts, f'freeConcurrencySlotsForRun(runId: "{run.run_id}")'),
+    )
+
+
+def _of_daemon(facts: InstanceFacts) -> Iterator[Finding]:
+    queued = [run for run in facts.runs if run.status == "QUEUED"]
+    if facts.has_daemon or not (facts.switched_on or queued):
+        return
+    waiting = [*facts.switched_on, *(f"queued run {run.run_id[:8]}" for run in queued)]
+    last = "never" if facts.heartbeat is None else _since(facts.heartbeat, facts.now)
+    yield Finding(
+        about=_ABOUT,
+        what="no daemon is running, and something waits for one",
+        evidence=f"last sign of life: {last}; waiting: {', '.join(waiting)}",
+        command=f"{facts.prefix}dagster-daemon run -w workspace.yaml",
+    )
+
+
+def _evidence(run: RunFacts, now: float) -> str:
+    process = "no process" if run.pid is None else f"pid {run.pid}"
+    return f"run {run.run_id}, {process}, since {_since(run.since, now)}"
+
+
+def _since(moment: float, now: float) -> str:
+    at = dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds")
+    return f"{at} ({dt.timedelta(seconds=int(now - moment))} ago)"
+
+
+def _mutation(facts: InstanceFacts, call: str) -> str:
+    text = shlex.quote(f"mutation {{ {call} }}")
+    return f"{facts.prefix}dagster-graphql --empty-workspace -t {text}"

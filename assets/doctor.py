@@ -1,0 +1,32 @@
+"""Dagster's part of ``oncelake doctor``: one JSON document about the instance, on stdout.
+
+    python -m assets.doctor [STREAM…]
+
+Reads the instance that ``DAGSTER_HOME`` names, and changes nothing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.ailments import ailments
+from assets.instance import look_at
+from ingestion.settings import load_settings
+
+
+def main(streams: Sequence[str]) -> None:
+    """Print what is wrong with the instance, of these streams or of all."""
+    with dg.DagsterInstance.get() as instance:
+        facts = look_at(instance, os.environ.get("DAGSTER_HOME", ""), load_settings())
+    wanted = {*streams, "dagster"}
+    found = [each for each in ailments(facts) if not streams or each.about in wanted]
+    sys.stdout.write(json.dumps({"findings": [each.document() for each in found]}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,93 @@
+"""What Dagster has not been told: batches in the ledger that no materialization speaks of.
+
+A run that dies between its last commit and its result leaves its batches in the table and, at the
+latest after the next run, in the ledger. Dagster's metadata is a projection of that as well, so
+what a crash swallowed, what ran outside Dagster, and what a wiped event log forgot is found here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import dagster as dg
+
+from ingestion.ledger import LedgerRow
+
+COMPLETE: Final = "complete"
+_PAGE: Final = 100
+# So far back a table is looked for that was put away and came back.
+_MOST_EVENTS: Final = 5_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Untold:
+    """Batches that are in the table, and in no materialization.
+
+    Attributes:
+        rows: Their ledger rows, by seq, without those of the run that asks.
+        unknown: Why Dagster's history could not be read; then nothing is known of earlier batches.
+    """
+
+    rows: tuple[LedgerRow, ...] = ()
+    unknown: str = ""
+
+    @property
+    def history(self) -> str:
+        """What a materialization says of the batches before its own."""
+        return f"unknown: {self.unknown}" if self.unknown else COMPLETE
+
+
+def find_untold(
+    instance: dg.DagsterInstance,
+    stream: str,
+    ledger: Sequence[LedgerRow],
+    *,
+    table_id: str,
+    mine: Collection[int],
+    up_to: int,
+) -> Untold:
+    """Find the batches that Dagster has not been told of.
+
+    Args:
+        instance: Holds the event log, which may have been wiped.
+        stream: Name of the stream, and of its asset.
+        ledger: Every row of the table, by seq.
+        table_id: Delta's id of the table; what is known of another one does not count.
+        mine: Seqs that the asking run tells by itself.
+        up_to: Seq at which that run ended; what lies beyond is somebody else's to tell.
+    """
+    try:
+        told = [range(up_to + 1, sys.maxsize), *_told(instance, stream, table_id)]
+    except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
+        return Untold(unknown=f"{type(error).__name__}: {error}")
+    known = [*told, mine]
+    return Untold(rows=tuple(row for row in ledger if not any(row.seq in seqs for seqs in known)))
+
+
+def _told(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:
+    """Yield the seqs that materializations speak of, back to one that knew of all before it."""
+    for found in _materializations(instance, stream):
+        if found.get("table_id") != table_id:
+            continue
+        last = int(found["seq"])
+        if found["history"] == COMPLETE:
+            yield range(last + 1)
+            return
+        yield range(last - int(found["batches"]) + 1, last + 1)
+
+
+def _materializations(instance: dg.DagsterInstance, stream: str) -> Iterator[dict[str, Any]]:
+    """Yield the metadata of the asset's materializations, newest first."""
+    cursor, key = None, dg.AssetKey(stream)
+    for _ in range(0, _MOST_EVENTS, _PAGE):
+        page = instance.fetch_materializations(key, limit=_PAGE, cursor=cursor)
+        for record in page.records:
+            event = record.asset_materialization
+            if event is not None:
+                yield {name: entry.value for name, entry in event.metadata.items()}
+        if not page.has_more:
+            return
+        cursor = page.cursor

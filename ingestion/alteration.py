@@ -1,0 +1,72 @@
+"""What others did to the rows of a table of ours: its commits alone do not say it all any more.
+
+OPTIMIZE, VACUUM and new properties change no row, and concern nobody. A foreign write, update,
+delete or RESTORE does: the table is then no longer what the topic says, and a person must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ingestion.commits import Commit, TableLog
+from ingestion.errors import TableAlteredError, TableRestoredError
+from ingestion.lake import StreamPaths
+
+
+def alterations(commits: Iterable[Commit]) -> tuple[Commit, ...]:
+    """Return those commits of others that changed rows, newest first."""
+    return tuple(each for each in commits if each.changes_rows or each.operation == "RESTORE")
+
+
+def altered_since(stream: str, paths: StreamPaths) -> tuple[Commit, ...]:
+    """Return the commits with which others changed the rows after our last one."""
+    _, others = TableLog(paths.data).since_our_newest(stream)
+    return alterations(others)
+
+
+def altered_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...]:
+    """Say what others did to the rows between a commit of ours and the one of ours before it.
+
+    Returns:
+        One sentence for each, as the books take them.
+    """
+    _, others = log.since_our_newest(stream, below=commit.version)
+    return tuple(
+        f"version {each.version} ({each.operation}) by somebody else changed rows before this batch"
+        for each in alterations(others)
+    )
+
+
+def refuse_alteration(stream: str, ours: Commit | None, others: Iterable[Commit]) -> None:
+    """Refuse to go on with rows that somebody else changed.
+
+    Args:
+        stream: The stream.
+        ours: Our newest commit that is still in the log.
+        others: What was committed after it.
+
+    Raises:
+        TableRestoredError: they were put back to an older version.
+        TableAlteredError: they were changed in another way.
+    """
+    altered = next(iter(alterations(others)), None)
+    if altered is None:
+        return
+    last = f"version {ours.version}" if ours else "a version that has aged out of the log"
+    remedy = (
+        f"oncelake reset {stream}, to ingest the topic again; or, if the table is as you want it, "
+        f"oncelake accept {stream} --reason '…'"
+    )
+    if altered.operation == "RESTORE":
+        raise TableRestoredError(
+            stream,
+            f"somebody restored the table (version {altered.version}) after our last commit "
+            f"({last}), so rows that its offsets count may be missing.",
+            remedy=remedy,
+        )
+    raise TableAlteredError(
+        stream,
+        f"somebody else changed the table's rows (version {altered.version}, {altered.operation}) "
+        f"after our last commit ({last}), so they are no longer what the topic says.",
+        remedy=remedy,
+    )

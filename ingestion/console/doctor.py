@@ -1,0 +1,110 @@
+"""``oncelake doctor``: what is wrong, what shows it, and the command to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.declared import chosen
+from ingestion.console.exits import UNREACHABLE, WRONG, first_of
+from ingestion.console.options import AnyStream, AsJson
+from ingestion.console.progress import Tell, progress
+
+if TYPE_CHECKING:
+    from ingestion.console.failure import Failure
+    from ingestion.console.standing import Surveyor
+    from ingestion.declarations import Declared
+    from ingestion.doctor.finding import Finding
+    from ingestion.settings import Settings
+
+
+def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
+    """Look for what is wrong with this installation, and say which command puts it right.
+
+    Looks at this machine, at Kafka, at each stream's table, ledger, lock and checkpoints, and at
+    Dagster's runs, pool slots and daemon. Starts no Spark and changes nothing. Exits with 0 when
+    nothing was found, 1 when something was, 5 when all of it is that Kafka does not answer; notes
+    (a sensor that is off, a run that is under way) do not count.
+    """
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    declared = chosen([stream] if stream else None, settings)
+    with progress() as tell:
+        found = list(dict.fromkeys(_examine(settings, declared, named=bool(stream), tell=tell)))
+    found.sort(key=lambda each: not each.exit_code)
+    code = first_of(each.exit_code for each in found)
+    if as_json:
+        documents = [each.document() for each in found]
+        speech.document({"exit_code": code, "findings": documents})
+    else:
+        _print(found)
+    raise typer.Exit(code)
+
+
+def _examine(
+    settings: Settings, declared: list[Declared], *, named: bool, tell: Tell
+) -> Iterator[Finding]:
+    """Yield what is wrong, part by part: machine, streams, Dagster."""
+    from ingestion.console.standing import Surveyor
+    from ingestion.doctor.elsewhere import ask_dagster, dagster_home
+    from ingestion.doctor.leftovers import orphans
+    from ingestion.doctor.machine import ailments_of_machine, look_at_machine
+
+    tell("looking at this machine…")
+    yield from ailments_of_machine(look_at_machine(settings, dagster_home()))
+    surveyor = Surveyor(settings)
+    for each in declared:
+        tell(f"{each.name}: looking at its table, its ledger, its lock, and Kafka…")
+        yield from _of_stream(each, settings, surveyor)
+    if not named:
+        yield from orphans(settings.state / "checkpoints", {each.name for each in declared})
+    tell("asking Dagster…")
+    yield from ask_dagster([each.name for each in declared] if named else [])
+
+
+def _of_stream(declared: Declared, settings: Settings, surveyor: Surveyor) -> list[Finding]:
+    """Examine a stream; one that cannot be examined does not keep the others from it."""
+    from ingestion.console.failure import Failure
+    from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers
+    from ingestion.lake import StreamPaths
+
+    try:
+        problems = [_of_problem(each) for each in surveyor.survey(declared).problems]
+        left = look_for_leftovers(declared.name, StreamPaths.of(declared.name, settings))
+        return [*problems, *ailments_of_stream(left)]
+    except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
+        return [_of_problem(Failure.of(error, stream=declared.name))]
+
+
+def _of_problem(problem: Failure) -> Finding:
+    """Take over what a run would meet."""
+    from ingestion.doctor.finding import Finding
+
+    what, _, following = problem.message.partition(" Next: ")
+    is_silence = problem.exit_code == UNREACHABLE
+    return Finding(
+        about="kafka" if is_silence else problem.stream or "streams",
+        what=what,
+        evidence=problem.type,
+        command=problem.remedy or following or f"oncelake status {problem.stream or ''}".rstrip(),
+        exit_code=UNREACHABLE if is_silence else WRONG,
+    )
+
+
+def _print(found: list[Finding]) -> None:
+    for each in found:
+        speech.say(f"{each.about}: {each.what}", "bold red" if each.exit_code else "yellow")
+        if each.evidence:
+            speech.say(f"  evidence: {each.evidence}")
+        speech.say(f"  next: {each.command}")
+    wrong = sum(1 for each in found if each.exit_code)
+    notes = len(found) - wrong
+    told = f"; {speech.counted(notes, 'note')}" if notes else ""
+    if wrong:
+        speech.say(f"{speech.counted(wrong, 'finding')}{told}", "bold red")
+    else:
+        speech.say(f"nothing is wrong{told}", "bold green")

@@ -1,0 +1,80 @@
+"""``oncelake verify``: the proof, with a progress bar, for a person or a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.exits import DONE, WRONG
+from ingestion.console.options import AsJson, Stream
+
+if TYPE_CHECKING:
+    from ingestion.proof.verdict import Verdict
+
+_SHOWN = 20
+_IN_DOCUMENT = 1_000
+
+
+def verify(
+    stream: Stream,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--most",
+            min=1,
+            help=f"Tell at most N differences: {_SHOWN}, or {_IN_DOCUMENT} in JSON.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove a stream's table, quarantine and ledger from its topic, and say what is not proven.
+
+    Reads the topic a second time with another client, folds it without Spark, counts every batch
+    again, and compares every column of every row. Changes nothing, and may run beside a run.
+    Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
+    """
+    from ingestion.declarations import find_stream
+    from ingestion.settings import load_settings
+    from ingestion.verify import verify as prove
+
+    settings = load_settings()
+    spec = find_stream(settings.streams, stream)
+    with _progress() as tell:
+        limit = most or (_IN_DOCUMENT if as_json else _SHOWN)
+        verdict = prove(spec, settings, limit=limit, tell=tell)
+    if as_json:
+        speech.document(verdict.document())
+    else:
+        _report(verdict)
+    raise typer.Exit(DONE if verdict.holds else WRONG)
+
+
+def _report(verdict: Verdict) -> None:
+    speech.say(verdict.headline, "" if verdict.holds else "bold red")
+    for each in verdict.differences:
+        speech.say(f"  {each}")
+    if verdict.total > len(verdict.differences):
+        speech.say(f"  … and {verdict.total - len(verdict.differences):,} more (--most, --json)")
+    for limit in (*verdict.obstacles, *verdict.limits):
+        speech.say(f"  not proven: {limit}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar on a terminal, and nothing elsewhere."""
+    from rich.progress import Progress, TaskID
+
+    console = speech.err()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step)
+            bar.update(tasks[step], completed=done, total=max(total, 1))
+
+        yield tell

@@ -1,0 +1,169 @@
+"""What a stream's dead runs may have left: a lock that outlives its driver, and half-done work."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from ingestion.audit import count_rows
+from ingestion.commits import TableLog
+from ingestion.doctor.finding import Finding
+from ingestion.doctor.processes import is_running, process_holding
+from ingestion.healing import commits_without_row
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger
+from ingestion.lock import Holder, holder_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leftovers:
+    """What lies around of a stream.
+
+    Attributes:
+        stream: Its name.
+        holder: Who holds the stream now; while somebody does, nothing else is a leftover.
+        locking_pid: The process that holds the kernel's lock.
+        driver_is_alive: Whether the holder's driver runs; ``None`` on another machine.
+        is_leased: Whether a lease, which stays when its holder dies, stands in for that lock.
+        unrecorded: Seqs of commits that have no ledger row.
+        side_rows: Rows of a seq that was never committed, by table.
+        generations: Generations of the Spark checkpoint; a run leaves one.
+    """
+
+    stream: str
+    holder: Holder | None = None
+    locking_pid: int | None = None
+    driver_is_alive: bool | None = None
+    is_leased: bool = False
+    unrecorded: tuple[int, ...] = ()
+    side_rows: tuple[tuple[Path, int], ...] = ()
+    generations: tuple[Path, ...] = ()
+
+
+def look_for_leftovers(stream: str, paths: StreamPaths) -> Leftovers:
+    """Gather what lies around of a stream, without Spark and without Kafka."""
+    holder = holder_of(paths)
+    if holder is not None:
+        return Leftovers(
+            stream=stream,
+            holder=holder,
+            locking_pid=process_holding(paths),
+            driver_is_alive=_is_alive(holder),
+            is_leased=paths.lease is not None,
+        )
+    seq = _last_seq(stream, paths)
+    sides = (paths.quarantine, paths.tombstones)
+    return Leftovers(
+        stream=stream,
+        unrecorded=_unrecorded(stream, paths),
+        side_rows=tuple((side, rows) for side in sides if (rows := _rows_beyond(side, seq))),
+        generations=_generations(paths.checkpoints),
+    )
+
+
+def ailments_of_stream(found: Leftovers) -> Iterator[Finding]:
+    """Say what is left over, and what puts it right: nearly always the next run."""
+    run = f"oncelake run {found.stream}"
+    if found.holder is not None:
+        yield _of_holder(found, found.holder)
+    if found.unrecorded:
+        yield Finding(
+            about=found.stream,
+            what="commits without a ledger row: a run died in between",
+            evidence=f"seq {', '.join(map(str, found.unrecorded))}",
+            command=run,
+        )
+    for table, rows in found.side_rows:
+        yield Finding(
+            about=found.stream,
+            what="rows of a batch that was never committed",
+            evidence=f"{table}: {rows:,}",
+            command=run,
+        )
+    if len(found.generations) > 1:
+        yield Finding(
+            about=found.stream,
+            what="more generations of its Spark checkpoint than the one that a run leaves",
+            evidence=", ".join(map(str, found.generations)),
+            command=run,
+        )
+
+
+def orphans(checkpoints: Path, declared: set[str]) -> Iterator[Finding]:
+    """Say which checkpoints belong to no declared stream."""
+    for folder in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else ():
+        if folder.is_dir() and folder.name not in declared:
+            yield Finding(
+                about=folder.name,
+                what="a Spark checkpoint of a stream that is not declared",
+                evidence=str(folder),
+                command=f"rm -r {folder}",
+                exit_code=0,
+            )
+
+
+def _of_holder(found: Leftovers, holder: Holder) -> Finding:
+    evidence = f"run {holder.run_id}, pid {holder.pid} on {holder.host}, since {holder.since}"
+    if found.driver_is_alive is not False:
+        return Finding(
+            about=found.stream,
+            what="a run holds this stream"
+            + ("" if found.driver_is_alive else "; it is on another machine"),
+            evidence=evidence,
+            command="wait for it to end",
+            exit_code=0,
+        )
+    return Finding(
+        about=found.stream,
+        what="a run holds this stream whose driver is dead: its JVM has not ended with it",
+        evidence=f"{evidence}; process {found.locking_pid or 'unknown'} has the lock",
+        command=_release(found, holder),
+    )
+
+
+def _release(found: Leftovers, holder: Holder) -> str:
+    if found.is_leased:
+        return f"oncelake unlock {found.stream}"
+    if found.locking_pid:
+        return f"kill {found.locking_pid}"
+    return f"find the java process that was started by pid {holder.pid}, and kill it"
+
+
+def _is_alive(holder: Holder) -> bool | None:
+    if holder.host != socket.gethostname():
+        return None
+    try:
+        since = datetime.fromisoformat(holder.since).timestamp()
+    except ValueError:
+        return None
+    return is_running(holder.pid, since=since)
+
+
+def _last_seq(stream: str, paths: StreamPaths) -> int:
+    log = TableLog(paths.data)
+    return (log.last_seq(stream) or 0) if log.exists else 0
+
+
+def _unrecorded(stream: str, paths: StreamPaths) -> tuple[int, ...]:
+    log = TableLog(paths.data)
+    if not log.exists:
+        return ()
+    known = {row.seq for row in Ledger(paths.ledger).rows_of(log.table_id())}
+    missing = set(range(1, _last_seq(stream, paths) + 1)) - known
+    commits = commits_without_row(stream, paths, missing)
+    return tuple(sorted(each.note.seq for each in commits if each.note))
+
+
+def _rows_beyond(table: Path, seq: int) -> int:
+    return count_rows(table, pc.field("_seq") > seq) if DeltaTable.is_deltatable(str(table)) else 0
+
+
+def _generations(folder: Path) -> tuple[Path, ...]:
+    found = (at for at in (folder.iterdir() if folder.is_dir() else ()) if at.name.isdigit())
+    return tuple(sorted(found, key=lambda at: int(at.name)))

@@ -1,0 +1,78 @@
+"""Whether a table's files are those that its commits speak of, without reading the rows.
+
+A reader that meets an empty commit file, or none, sees an older table and says nothing; a MERGE
+that prunes a lost file does not miss it. So each run begins by looking: at the names in the log,
+at the commits since the last checkpoint, and at the size of every data file. That costs one
+listing and one ``stat`` a file. What it cannot see, a bit flipped inside a data file, the readers
+find when they come to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from ingestion.checksum import matches_checksum
+from ingestion.commits import TableLog
+from ingestion.damage import damaged, told_as_damage
+
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
+# What is written only when the commit of that number is there: no draft of a commit that died.
+_AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")
+_MOST_NAMED = 3
+
+
+def refuse_damaged(table: Path) -> None:
+    """Make sure that the log is whole and that every data file is there, in its full length.
+
+    Raises:
+        DamagedTableError: something is missing, cut short or not as it was written; names it.
+    """
+    log = TableLog(table)
+    with told_as_damage(table):
+        for problem in _log_problems(log):
+            raise damaged(table, problem)
+        lost = list(_lost_files(table))
+    if lost:
+        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+        raise damaged(table, f"{', '.join(lost[:_MOST_NAMED])}{more}")
+
+
+def _log_problems(log: TableLog) -> Iterator[str]:
+    """Yield what is wrong with the log, from the checkpoint that readers begin at to its end."""
+    names = sorted(each.name for each in (log.path / "_delta_log").iterdir())
+    versions = set(log.versions())
+    checkpoints = {int(found[1]): name for name in names if (found := _CHECKPOINT.fullmatch(name))}
+    newest = max([*versions, *checkpoints], default=-1)
+    for name in names:
+        found = _AFTER_COMMIT.fullmatch(name)
+        if found and int(found[1] or found[2]) > newest:
+            yield f"_delta_log/{name} says that a commit is gone: the newest left is {newest}"
+    begin = max(checkpoints, default=-1)
+    for version in range(begin + 1, newest + 1):
+        if version not in versions:
+            yield f"_delta_log/{version:020d}.json is missing, and {newest} is the newest commit"
+        log.read(version)
+    for name in names:
+        at = _CHECKPOINT.fullmatch(name)
+        if at and int(at[1]) == begin and not matches_checksum(log.path / "_delta_log" / name):
+            yield f"_delta_log/{name} is not as it was written"
+
+
+def _lost_files(table: Path) -> Iterator[str]:
+    """Yield each file of the snapshot that is missing or of another size."""
+    files = DeltaTable(table).get_add_actions(flatten=True)
+    for path, size in zip(
+        files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
+    ):
+        file = table / unquote(path)
+        found = file.stat().st_size if file.is_file() else None
+        if found is None:
+            yield f"data file {path} is missing"
+        elif found != size:
+            yield f"data file {path} has {found:,} bytes, and {size:,} were committed"

@@ -1,0 +1,96 @@
+"""Somebody else at work on the table: compacting it under a run's hands, and dying of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactionException
+
+from ingestion.errors import TableBusyError
+from ingestion.fence import unhindered
+from tests.oracle import evidence_against
+from tests.world import World, row
+
+_COMPACT_FOR_EVER = """
+import sys
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+print("begins", flush=True)
+while True:
+    try:
+        DeltaTable(sys.argv[1]).optimize.compact()
+    except DeltaError:
+        pass
+"""
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_compaction_that_dies_under_a_run_changes_nothing(world: World) -> None:
+    """Whoever gets in first, and wherever the other is killed, the table is what the topic says."""
+    world.declare(sequence_by=["at"], max_offsets_per_trigger=20)
+    world.send(*(row(i, "first", at=0) for i in range(20)))
+    world.run()
+    for attempt in range(1, 4):
+        world.send(*(row(i, f"{attempt}", at=attempt) for i in range(40)))
+        with _compacting(world):
+            world.run()
+
+    assert evidence_against(world) == ()
+
+
+def test_a_statement_that_lost_to_a_stranger_is_made_again() -> None:
+    """What Delta threw away for somebody's sake is not in the table, so it is made once more."""
+    thrown = [ConcurrentDeleteReadException("OPTIMIZE"), ConcurrentDeleteReadException("OPTIMIZE")]
+    made = []
+
+    def statement() -> None:
+        made.append(1)
+        if thrown:
+            raise thrown.pop()
+
+    unhindered(statement, stream="orders")
+
+    assert len(made) == 3
+
+
+def test_a_stranger_who_never_rests_is_named() -> None:
+    """After three times it is said that somebody else is at work, and that nothing is lost."""
+
+    def statement() -> None:
+        raise ConcurrentDeleteReadException("OPTIMIZE")
+
+    with pytest.raises(TableBusyError, match="oncelake run orders"):
+        unhindered(statement, stream="orders")
+
+
+def test_a_second_writer_of_ours_is_not_outwaited() -> None:
+    """Another commit under our own name means two writers: the statement is made only once."""
+    made = []
+
+    def statement() -> None:
+        made.append(1)
+        raise ConcurrentTransactionException("oncelake:orders")
+
+    with pytest.raises(ConcurrentTransactionException):
+        unhindered(statement, stream="orders")
+    assert len(made) == 1
+
+
+@contextmanager
+def _compacting(world: World) -> Iterator[None]:
+    """Compact the table again and again in another process, and kill that in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _COMPACT_FOR_EVER, world.paths.data], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,30 @@
+"""The definitions of the project with a run that stops between its commits and its result.
+
+It writes down its pid where ``STALLED`` says and waits to be killed, once: when that file is there
+already, a run goes through.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import assets.ingest
+from assets.definitions import defs as defs
+
+_honest = assets.ingest.gather
+
+
+def _stalling(*given: Any) -> Any:
+    stalled = Path(os.environ["STALLED"])
+    if not stalled.exists():
+        draft = stalled.with_suffix(".new")
+        draft.write_text(str(os.getpid()))
+        draft.rename(stalled)
+        signal.pause()
+    return _honest(*given)
+
+
+assets.ingest.gather = _stalling

@@ -1,0 +1,123 @@
+"""Which facts about a Dagster instance are an ailment, and which command each one gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from assets.ailments import ailments
+from assets.instance import InstanceFacts
+from assets.runs import RunFacts, SlotFacts
+from ingestion.doctor.finding import Finding
+
+NOW = 1_800_000_000.0
+
+
+def run(**fields: Any) -> RunFacts:
+    """A run of ``orders`` that began an hour ago, and whose process is gone."""
+    base = {"run_id": "abcdef0123", "about": "orders", "status": "STARTED", "since": NOW - 3600}
+    return RunFacts(**{**base, "pid": 7, "is_alive": False, **fields})
+
+
+def found(**fields: Any) -> list[Finding]:
+    """Diagnose an instance with a daemon."""
+    return list(ailments(InstanceFacts(**{"prefix": "", "now": NOW, "heartbeat": NOW, **fields})))
+
+
+def test_a_sound_instance_has_nothing() -> None:
+    """A run that works, with its slot, under a daemon, is no finding."""
+    alive = run(is_alive=True)
+
+    assert found(runs=(alive,), slots=(SlotFacts(pool="orders", run=alive, waiting=1),)) == []
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        pytest.param(run(), id="started"),
+        pytest.param(run(status="CANCELING"), id="canceling"),
+        pytest.param(run(status="STARTING", pid=None, is_alive=None), id="never began"),
+    ],
+)
+def test_a_run_without_its_process_is_named_with_what_ends_it(dead: RunFacts) -> None:
+    """The finding has the run's whole id, and the mutation that marks it as ended."""
+    (only,) = found(runs=(dead,))
+
+    assert (only.about, only.exit_code) == ("orders", 1)
+    assert f"run abcdef01 is {dead.status}" in only.what
+    assert "abcdef0123" in only.evidence
+    assert 'terminateRun(runId: "abcdef0123"' in only.command
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        pytest.param(run(is_alive=True), id="alive"),
+        pytest.param(run(is_alive=None), id="on another machine"),
+        pytest.param(run(status="STARTING", pid=None, since=NOW - 20), id="just starting"),
+        pytest.param(run(status="QUEUED", pid=None, since=NOW - 20), id="just queued"),
+    ],
+)
+def test_a_run_that_may_be_alive_is_left_alone(sound: RunFacts) -> None:
+    """Only what is known to be dead is called so."""
+    assert found(runs=(sound,)) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "heartbeat", "leaked"),
+    [
+        pytest.param(run(), NOW, True, id="dead"),
+        pytest.param(run(status="GONE", since=0.0), NOW, True, id="deleted"),
+        pytest.param(run(status="CANCELED"), NOW, True, id="ended long ago"),
+        pytest.param(run(status="SUCCESS", since=NOW - 10), NOW, False, id="ended just now"),
+        pytest.param(run(status="SUCCESS", since=NOW - 10), None, True, id="and nobody frees it"),
+        pytest.param(run(is_alive=True), NOW, False, id="alive"),
+    ],
+)
+def test_a_slot_that_nobody_will_free_is_named(
+    owner: RunFacts, heartbeat: float | None, leaked: bool
+) -> None:
+    """The finding names the pool, who waits, and the mutation that frees the slot."""
+    slots = (SlotFacts(pool="orders", run=owner, waiting=2),)
+
+    all_found = found(slots=slots, heartbeat=heartbeat)
+
+    assert [each.about for each in all_found] == ["orders"] * leaked
+    for each in all_found:
+        assert "steps that wait for it: 2" in each.evidence
+        assert 'freeConcurrencySlotsForRun(runId: "abcdef0123")' in each.command
+
+
+def test_a_daemon_that_is_missed_is_a_finding() -> None:
+    """Without a sign of life, sensors that are on and queued runs wait for ever."""
+    queued = run(status="QUEUED", pid=None, is_alive=None, since=NOW - 5)
+
+    (only,) = found(heartbeat=NOW - 3600, switched_on=("orders_lag",), runs=(queued,))
+
+    assert "no daemon is running" in only.what
+    assert "orders_lag, queued run abcdef01" in only.evidence
+    assert len(found(heartbeat=None, switched_on=("orders_lag",))) == 1
+    assert found(heartbeat=None) == []
+
+
+def test_a_queue_that_does_not_move_says_behind_what() -> None:
+    """A run that waits long names how many are before it."""
+    queued = run(status="QUEUED", pid=None, is_alive=None)
+
+    (of_others,) = found(runs=(queued, run(about="bills", is_alive=True)))
+    (of_its_own,) = found(runs=(queued, run(run_id="1234567890", is_alive=True)))
+
+    assert "runs before it: 1" in of_others.evidence
+    assert "max_concurrent_runs" in of_others.command
+    assert "for run 12345678 of the same stream" in of_its_own.what
+    assert of_its_own.exit_code == 0
+
+
+def test_a_sensor_that_is_off_is_a_note() -> None:
+    """It is a person's to switch it on, so it is said and counts for nothing."""
+    (note,) = found(sensors=(("orders", "orders_lag"),))
+
+    assert (note.exit_code, note.about) == (0, "orders")
+    assert "dagster sensor start orders_lag" in note.command
+    assert found(sensors=(("orders", "orders_lag"),), switched_on=("orders_lag",)) == []

@@ -1,0 +1,105 @@
+"""What the tests of the proof share: a small stream, its records, its batches, and their fold."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ingestion.offsets import TopicPartition
+from ingestion.proof.batch import Batch, Stretch
+from ingestion.proof.fold import Fold
+from ingestion.proof.horizon import Horizon
+from ingestion.proof.judge import Judge
+from ingestion.proof.memory import Memory
+from ingestion.proof.record import Record, Row
+from ingestion.proof.recount import Recount
+from ingestion.spec import StreamSpec
+
+DDL = "id BIGINT NOT NULL, name STRING, at INT"
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def declared(**fields: Any) -> StreamSpec:
+    """Return a small stream, ordered by ``at`` unless told otherwise."""
+    base = {"name": "s", "topic": "t", "schema": DDL, "keys": "id", "sequence_by": "at"}
+    return StreamSpec.model_validate({**base, **fields})
+
+
+def record(offset: int, value: object, *, partition: int = 0, key: bytes | None = None) -> Record:
+    """Return a record whose value is bytes, nothing, or an object to be written as JSON."""
+    raw = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+    return Record("t", partition, offset, 1_000 * offset, key, raw)
+
+
+def stretch(start: int, end: int, *, at: TopicPartition = P0, records: int = -1) -> Stretch:
+    """Return a range that is full of records unless told otherwise."""
+    records = end - start if records < 0 else records
+    return Stretch(at, start, end, records, end - start - records)
+
+
+def batch(seq: int, *ranges: Stretch, **fields: Any) -> Batch:
+    """Return a sound batch of inserts; ``counts`` given replace those of the same name."""
+    read, gaps = sum(r.records for r in ranges), sum(r.gaps for r in ranges)
+    counts = {"offsets": read + gaps, "read": read, "gaps": gaps, "inserted": read}
+    given = {
+        "table_id": "table",
+        "seq": seq,
+        "kind": "ingest",
+        "epoch": 1,
+        "run_id": f"run-{seq}",
+        "delta_version": seq + 1,
+        "ranges": ranges,
+        "balanced": True,
+        "accepted": None,
+    }
+    return Batch(**{**given, **fields, "counts": {**counts, **fields.get("counts", {})}})
+
+
+def horizon(**fields: Any) -> Horizon:
+    """Return a horizon that sees everything from offset 0 on."""
+    begin = {P0: 0, P1: 0}
+    return Horizon(**{"epoch": 1, "earliest": begin, "begin": begin, "is_ordered": True, **fields})
+
+
+@contextmanager
+def remembering() -> Iterator[Memory]:
+    """Lend a memory."""
+    with tempfile.TemporaryDirectory() as folder, Memory.in_folder(Path(folder)) as memory:
+        yield memory
+
+
+class Folded:
+    """Batches folded one after the other, each the list of its records."""
+
+    def __init__(
+        self, *batches: list[Record], spec: StreamSpec | None = None, sight: Horizon | None = None
+    ) -> None:
+        """Fold them."""
+        spec, sight = spec or declared(), sight or horizon()
+        with remembering() as memory:
+            fold = Fold(spec, Judge(spec, epoch=sight.epoch), memory, sight)
+            self.recounts: list[Recount] = [
+                fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
+            ]
+            newest = [each for chunk in fold.newest.chunks() for each in chunk.values()]
+            self.rows: list[Row] = sorted(each.row for each in newest if each.row is not None)
+            self.deleted = sum(each.row is None for each in newest)
+            self.bad = {
+                (each.partition, each.offset): each.reason
+                for chunk in fold.bad.chunks()
+                for each in chunk.values()
+            }
+
+    def fates(self, seq: int = 1) -> dict[str, int]:
+        """Return the dispositions of a batch's winners."""
+        return dict(self.recounts[seq - 1].fates)
+
+
+def unlike(each: Batch, **fields: Any) -> Batch:
+    """Return a batch with some fields changed."""
+    return replace(each, **fields)

@@ -1,0 +1,72 @@
+"""``apply_as_deletes`` by another engine: the same answer as Spark's, or none."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+
+from ingestion.proof.predicate import Deletes
+from ingestion.proof.values import UnprovableError
+from tests.unit.proofs import declared
+
+DDL = "id INT, name STRING, at TIMESTAMP, price DECIMAL(9, 2), ratio FLOAT, `key` STRING"
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+ROWS = [
+    (1, "gone", NOON, Decimal("1.50"), 0.5, "a"),
+    (2, "Gone ", NOON, None, None, None),
+    (3, None, None, None, None, "b"),
+]
+
+CONDITIONS = [
+    ("name = 'gone'", [1]),
+    ('NAME == "gone" OR `key` <=> null', [1, 2]),
+    ("name <> 'gone'", [2]),
+    ("not (name = 'gone')", [2]),
+    ("name is null or name in ('gone', null)", [1, 3]),
+    ("lower(name) like 'gone%'", [1, 2]),
+    ("at >= '2020-01-01 12:00:00' and id between 2 and 9", [2]),
+    ("at = timestamp '2020-01-01 12:00:00'", [1, 2]),
+    ("at > date '2020-01-01'", [1, 2]),
+    ("price > 1.49", [1]),
+    ("nvl(name, 'x') = 'x'", [3]),
+    ("case when id % 2 = 1 then true else null end", [1, 3]),
+    ("if(key = 'a', true, false)", [1]),
+    ("name = null", []),
+]
+
+
+def selected(condition: str) -> list[int]:
+    """Return the ids of the rows that a condition selects."""
+    spec = declared(schema=DDL, sequence_by=[], apply_as_deletes=condition)
+    return [row[0] for row, is_it in zip(ROWS, Deletes(spec)(ROWS), strict=True) if is_it]
+
+
+@pytest.mark.parametrize(("condition", "ids"), CONDITIONS)
+def test_a_condition_selects_what_spark_would(condition: str, ids: list[int]) -> None:
+    """A condition that is null selects nothing."""
+    assert selected(condition) == ids
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "name rlike '^gone'",
+        "ratio > 0.1",
+        "at < current_timestamp()",
+        "rand() < 0.5",
+        "name = 'a\\nb'",
+        "cast(name as int) = 1",
+        "name = 1",
+        "nosuch = 1",
+        "id",
+        "id =",
+        "id in (select 1)",
+        "read_text('/etc/passwd') = 'x'",
+    ],
+)
+def test_what_may_be_read_in_two_ways_is_not_answered(condition: str) -> None:
+    """No guess is taken for a proof, and nothing but the rows is ever read."""
+    with pytest.raises(UnprovableError, match="deletes are not provable"):
+        selected(condition)
