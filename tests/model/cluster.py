@@ -49,7 +49,7 @@ class Cluster:
 
     def __init__(self, partitions: int) -> None:
         """Create the topic."""
-        self.cluster_id = "c1"
+        self.id = "c1"
         self.lives: list[list[Partition]] = []
         self.create(partitions)
 
@@ -75,7 +75,7 @@ class Cluster:
         """Answer as ``ingestion.kafka.Kafka`` does."""
         step("ask for the topic's id")
         return Topics(
-            cluster_id=self.cluster_id,
+            cluster_id=self.id,
             ids={TOPIC: self.topic_id},
             partitions=tuple(TopicPartition(TOPIC, i) for i in range(len(self.partitions))),
         )
@@ -89,6 +89,14 @@ class Cluster:
         """Answer as ``ingestion.kafka.Kafka`` does."""
         step("ask for the ends")
         return Offsets({at: self._partition(at).stable_end for at in partitions})
+
+    def cluster_id(self) -> str:
+        """Answer as ``ingestion.kafka.Kafka`` does."""
+        return self.id
+
+    def withheld(self, partitions: Iterable[TopicPartition], **_: object) -> Offsets:
+        """Answer as ``ingestion.kafka.Kafka`` does: no transaction here is old."""
+        return Offsets()
 
     def records_in(self, holes: Iterable[Range]) -> Iterator[tuple[TopicPartition, int]]:
         """Answer as ``ingestion.kafka.Kafka`` does."""

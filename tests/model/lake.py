@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from ingestion.commits import Commit, TableLog
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.notes import Note, app_id
-from ingestion.offsets import Offsets, TopicPartition
-from tests.model.cluster import TOPIC
 from tests.model.process import CallFailedError, step
 
 STREAM = "s"
@@ -75,6 +73,7 @@ class Table:
                 operation=operation,
                 metrics=metrics or {},
                 txns={} if note is None else {APP: note.seq},
+                changes_rows=False,
                 note=note,
             )
         )
@@ -83,7 +82,7 @@ class Table:
             self.txn = note.seq
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Side:
     """A side table: what each seq wrote, at most once; None is a table that was never made."""
 
@@ -120,6 +119,8 @@ class Paths:
     lock: str = "lock"
     holder: str = "holder"
     world: Any = None
+    written: tuple[Any, ...] = ()
+    archive: Any = None
 
 
 class ModelLog(TableLog):
@@ -134,7 +135,9 @@ class ModelLog(TableLog):
 
     @property
     def exists(self) -> bool:
-        """Tell whether there is a table."""
+        """Tell whether there is a table; a side table is one as soon as it was written."""
+        if isinstance(self.path, Side):
+            return bool(self.path.by_seq)
         step("read the table's log")
         return self.path.table is not None
 
@@ -158,13 +161,14 @@ class ModelLog(TableLog):
         """Count the rows."""
         return len(self._table.states[-1])
 
-    def highest_offsets(self) -> Offsets:
-        """Return the offset after the highest a partition."""
-        highest: dict[TopicPartition, int] = {}
-        for row in self._table.states[-1].values():
-            at = TopicPartition(TOPIC, row.partition)
-            highest[at] = max(highest.get(at, 0), row.offset + 1)
-        return Offsets(highest)
+    @property
+    def has_lost_its_log(self) -> bool:
+        """Tell whether there are files without a log; here there are none."""
+        return False
+
+    def highest_epoch(self) -> int:
+        """Return the newest epoch of the rows."""
+        return max((row.epoch for row in self._table.states[-1].values()), default=0)
 
     def table_id(self) -> str:
         """Return the table's id."""

@@ -71,7 +71,7 @@ def _ledger_tells_the_offsets(world: World, table: Table) -> bool:
         return False
     if note.identity.topic_ids.get(TOPIC) != world.cluster.topic_id:
         return False
-    rows = (world.ledger["table", seq] for seq in range(1, note.seq + 1))
+    rows = [world.ledger["table", seq] for seq in range(1, note.seq + 1)]
     return {at: to for at, to in next_offsets(rows).items() if to} == {
         at: to for at, to in note.next.items() if to
     }

@@ -7,19 +7,22 @@ Everything that decides (``run``, ``start``, ``recovery``, ``healing``, ``positi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import ingestion.alteration
 import ingestion.batch
 import ingestion.gaps
 import ingestion.healing
+import ingestion.memory
 import ingestion.opening
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
 import ingestion.recovery
 import ingestion.run
+import ingestion.side_memory
 import ingestion.start
 from ingestion.commits import Commit
 from ingestion.errors import CommitConflictError, StreamLockedError
@@ -48,7 +51,13 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
     paths = SimpleNamespace(of=lambda stream, world: world.paths)
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
-    person = {**outside, "Ledger": ModelLedger, "commit_note": commit_note, "held_by_python": held}
+    person = {
+        **outside,
+        "told_by_volume": lambda *places: nullcontext(),
+        "Ledger": ModelLedger,
+        "commit_note": commit_note,
+        "held_by_python": held,
+    }
     return (
         (
             ingestion.run,
@@ -61,6 +70,9 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_bad_condition": nothing,
                 "refuse_other_columns": nothing,
                 "open_generation": open_generation,
+                "refuse_unfit": nothing,
+                "told_as_damaged_file": lambda paths: nullcontext(),
+                "told_by_volume": lambda *places: nullcontext(),
                 "read_stream": lambda spark, spec, world, starting: query.Stream(world, starting),
                 "drain": query.drain,
             },
@@ -69,8 +81,16 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.opening,
             {"_create": create_table, "refuse_other_columns": nothing, "commit_note": commit_note},
         ),
-        (ingestion.recovery, {"TableLog": ModelLog, "Ledger": ModelLedger}),
-        (ingestion.start, {"Ledger": ModelLedger}),
+        (
+            ingestion.recovery,
+            {"TableLog": ModelLog, "refuse_damaged": nothing, "refuse_settings": nothing},
+        ),
+        (ingestion.memory, {"TableLog": ModelLog, "Ledger": ModelLedger}),
+        (ingestion.alteration, {"TableLog": ModelLog}),
+        (
+            ingestion.side_memory,
+            {"TableLog": ModelLog, "refuse_damaged": nothing, "rows_of_seq": sink.rows_of_seq},
+        ),
         (
             ingestion.healing,
             {
@@ -99,7 +119,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (ingestion.gaps, {"_holes_between": frames.holes_between}),
         (
             ingestion.operations.accept,
-            {**person, "TableLog": ModelLog, "Holder": SimpleNamespace(me=_me)},
+            {**person, "put_away": nothing, "Holder": SimpleNamespace(me=_me)},
         ),
         (ingestion.operations.adopt_topic, {**person, "Holder": SimpleNamespace(me=_me)}),
     )
@@ -124,7 +144,9 @@ def held(_stream: str, paths: Any, holder: Holder) -> Iterator[None]:
             world.lock = None
 
 
-def open_generation(world: World, table_at: Offsets) -> tuple[query.Checkpoint, str | None]:
+def open_generation(
+    world: World, table_at: Offsets, **_: object
+) -> tuple[query.Checkpoint, str | None]:
     """Begin a generation of the checkpoint at the table's offsets."""
     return query.Checkpoint(world, table_at), None
 

@@ -156,6 +156,8 @@ def quarantine(bad: Any, paths: Paths, seq: int) -> int:
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
     """Count rows that carry a seq, as ``ingestion.audit`` does."""
+    if isinstance(place, Side):
+        return len(place.by_seq.get(seq, ()))
     table: Table = place.table
     state = table.states[len(table.states) - 1 if version is None else version]
     return sum(row.seq == seq for row in state.values())

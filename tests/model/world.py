@@ -58,6 +58,7 @@ class World:
         self.spoiled: dict[int, int | None] = {}
         self.zombies: set[str] = set()
         self.started = 0
+        self.state = "state"
 
     def now_ms(self) -> int:
         """Tell the time, which grows with every look unless somebody sets it back."""
