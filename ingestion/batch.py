@@ -80,6 +80,9 @@ class BatchWriter:
             reached(At.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)
             gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)
+            if gaps.holes:
+                # The proof is worth nothing if it was another topic that gave it.
+                refuse_another_topic(self._spec, self._kafka, self.position.identity)
             reached(At.GAPS_PROVEN)
             note = self._note(planned, plan.fresh, tally, gaps)
             return self._commit(copy, tally, note)

@@ -41,6 +41,7 @@ class Copy(list[Judged]):
     sparkSession: Any = None  # noqa: N815 (Spark's own name)
     world: World
     is_doubled = False
+    skipped: Judged | None = None
 
     def where(self, condition: str) -> Copy:
         """Select the quarantined; the product asks for nothing else by text."""
@@ -51,6 +52,7 @@ class Copy(list[Judged]):
         """Select records of some fates."""
         found = Copy(each for each in self if each.fate in fates)
         found.world, found.is_doubled = self.world, self.is_doubled
+        found.skipped = self.skipped
         return found
 
 
@@ -84,7 +86,7 @@ def _fetched(frame: Frame) -> Copy:
                 fate = "overlap" if offset < reached else _FATES[record.kind]
                 copy.append(Judged(part.partition, offset, record, fate))
     if copy and world.takes("record skipped"):
-        del copy[-1]
+        copy.skipped = copy.pop()
     if copy and world.takes("record doubled"):
         copy.append(copy[-1])
         copy.is_doubled = True

@@ -67,7 +67,7 @@ def _ledger_tells_the_offsets(world: World, table: Table) -> bool:
     It has no row of seq 0, and no topic ids: what only the commits know must not be at stake.
     """
     note = next((each.note for each in reversed(table.commits) if each.note), None)
-    if note is None or len(world.ledger) < note.seq or len(table.commits) < 3:
+    if note is None or not 0 < note.seq <= len(world.ledger):
         return False
     if note.identity.topic_ids.get(TOPIC) != world.cluster.topic_id:
         return False

@@ -57,6 +57,8 @@ class ModelUpsert:
         table.land(rows, note, clock_ms=self._world.now_ms(), read_at=read_at, metrics=metrics)
         if self._copy.is_doubled or self._dropped is not None:
             self._world.spoiled[note.seq] = self._dropped
+        if self._copy.skipped is not None:
+            self._world.skipped.add((note.seq, *self._copy.skipped[:2]))
         step("hear of the commit")
 
     def account(self, commit: Commit) -> Written:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ingestion.errors import (
     DependencyError,
     InvalidSpecError,
+    OffsetHoleError,
     OffsetsExpiredError,
     RecordsMissedError,
     RefusedError,
@@ -52,12 +53,17 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
             return world.cluster.topic_id not in topic_ids
         case OffsetsExpiredError():
             return bool(_lost(world, oracle))
+        case OffsetHoleError():
+            # A partition that came after the start, and had lost its first records before it did.
+            grown = {"topic re-created", "partition added"} & world.taken.keys()
+            return bool(grown) and "retention" in world.taken
         case UnbalancedBatchError():
             # A zombie may write its verdict over the acceptance: the person is asked again.
             known = set() if "zombie" in world.taken else oracle.accepted
             return bool(world.spoiled.keys() - known)
         case RecordsMissedError():
-            return "record skipped" in world.taken
+            # A topic that is made again while its gaps are proven is not the one that was read.
+            return bool({"record skipped", "topic re-created"} & world.taken.keys())
         case InvalidSpecError():
             return _answers_a_person(error)
         case _:

@@ -37,6 +37,7 @@ class World:
         zombies: Processes that have lost the lock without knowing.
         armed: Faults of Spark that the next process to come by takes.
         taken: Every fault that has happened, by kind, for the statistics.
+        skipped: (seq, partition, offset) of records that Spark passed over in a committed batch.
         spoiled: Seqs whose batch a fault has spoiled, with the key whose winner was dropped, or
             ``None`` where a record was delivered twice.
     """
@@ -55,6 +56,7 @@ class World:
         self.ended: list[Process] = []
         self.armed: set[str] = set()
         self.taken: dict[str, int] = {}
+        self.skipped: set[tuple[int, int, int]] = set()
         self.spoiled: dict[int, int | None] = {}
         self.zombies: set[str] = set()
         self.started = 0
