@@ -9,10 +9,11 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test unit kills lint format bench lock clean
+.PHONY: help setup demo ui test unit lint format lock clean
+.PHONY: bench kills crash-matrix double-starts mutants model soak
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
 
@@ -32,6 +33,22 @@ unit: setup ## Run the tests that need neither Spark nor Kafka
 
 kills: setup ## Kill a run at ten random moments, and prove that nothing is lost or doubled
 	@RANDOM_KILLS=10 $(bin)/pytest tests/crash -k random
+
+crash-matrix: setup ## Kill runs everywhere, every way (MINUTES=60 SEED=1; goes on where it was)
+	@$(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+
+double-starts: setup ## Start two runs at the same moment, fifty times
+	@DOUBLE_STARTS=50 $(bin)/pytest tests/crash/test_double_start.py
+
+mutants: setup ## Plant one bug at a time, and see the tests catch it
+	@$(bin)/python -m tests.mutants
+
+model: setup ## Play a million schedules of faults through the model of the protocol
+	@$(bin)/python -m tests.model
+
+soak: setup ## Ingest while things go wrong (MINUTES=10 SEED=1 RECORDS=200000)
+	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
+		--records $(or $(RECORDS),200000)
 
 lint: setup ## Check format, style, types and the import law
 	@$(bin)/ruff format --check

@@ -13,15 +13,12 @@ import dagster as dg
 
 from assets.contiguity import breaks
 from assets.evidence import Evidence
+from assets.judgement import ERROR, WARN, result, table
 from assets.proof import metadata_of, sentences
 from ingestion.declarations import Declared
 from ingestion.ledger import LedgerRow
 from ingestion.proof.verdict import Verdict
 from ingestion.spec import StreamSpec
-
-ERROR: Final = dg.AssetCheckSeverity.ERROR
-WARN: Final = dg.AssetCheckSeverity.WARN
-_MOST_ROWS: Final = 50
 
 
 def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:
@@ -44,7 +41,7 @@ def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
     detailed = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}
     rows = {row.seq: row for row in evidence.ledger} | detailed
     red = [row for seq, row in sorted(rows.items()) if row.is_red]
-    return _result(
+    return result(
         evidence,
         "books_balance",
         passed=not red,
@@ -53,7 +50,7 @@ def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
         metadata={
             "batches": len(evidence.judged),
             "red_batches": len(red),
-            "red": _table([_red(row) for row in red]),
+            "red": table([_red(row) for row in red]),
         },
     )
 
@@ -65,13 +62,13 @@ def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
         {"partition": str(at), "problem": problem}
         for at, problem in breaks(evidence.ledger, epoch=report.epoch, reached=report.next)
     ]
-    return _result(
+    return result(
         evidence,
         "offsets_contiguous",
         passed=not broken,
         says="; ".join(f"{each['partition']}: {each['problem']}" for each in broken[:3])
         or "no hole and no overlap in any partition",
-        metadata={"breaks": len(broken), "where": _table(broken)},
+        metadata={"breaks": len(broken), "where": table(broken)},
     )
 
 
@@ -81,7 +78,7 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
     quarantined = evidence.total("quarantined")
     rate = quarantined / max(evidence.total("read"), 1)
     why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
-    return _result(
+    return result(
         evidence,
         "quarantine_rate",
         passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.untold.unknown,
@@ -94,7 +91,7 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
             "quarantined": quarantined,
             "warn_above": limit.warn_above,
             "fail_above": limit.fail_above,
-            "reasons": _table(
+            "reasons": table(
                 [{"reason": why, "records": n} for why, n in sorted(evidence.reasons.items())]
             ),
         },
@@ -111,7 +108,7 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
     says = waits if lag else "nothing is unread"
     if limit is None:
         says = f"not declared (freshness_minutes); {says}"
-    return _result(
+    return result(
         evidence,
         "freshness",
         passed=not stalls and (limit is None or waited <= limit),
@@ -132,7 +129,7 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     missed = [each for each in outcomes if not each.success]
     is_error = any(each.severity == "critical" or each.error for each in missed)
     passed = not missed and not (evidence.spec.expectations and evidence.untold.unknown)
-    return _result(
+    return result(
         evidence,
         "expectations",
         passed=passed,
@@ -141,7 +138,7 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
         metadata={
             "evaluated": len(outcomes),
             "missed": len(missed),
-            "expectations": _table([each.as_row() for each in outcomes]),
+            "expectations": table([each.as_row() for each in outcomes]),
         },
     )
 
@@ -151,8 +148,8 @@ def verified(evidence: Evidence) -> dg.AssetCheckResult:
     found = evidence.proof
     if not isinstance(found, Verdict):
         says = f"not verified: {found}"
-        return _result(evidence, "verified", passed=False, says=says, metadata={})
-    return _result(
+        return result(evidence, "verified", passed=False, says=says, metadata={})
+    return result(
         evidence,
         "verified",
         passed=found.holds,
@@ -170,31 +167,6 @@ _CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
 def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.AssetCheckResult]]:
     """Return the checks of a stream: the proof only where its file asks for it."""
     return {**_CHECKS, verified.__name__: verified} if spec and spec.verify else _CHECKS
-
-
-def _result(
-    evidence: Evidence,
-    name: str,
-    *,
-    passed: bool,
-    says: str,
-    metadata: dict[str, Any],
-    severity: dg.AssetCheckSeverity = ERROR,
-) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        asset_key=evidence.spec.name,
-        check_name=name,
-        passed=passed,
-        severity=severity,
-        description=says,
-        metadata=metadata,
-    )
-
-
-def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:
-    if not rows:
-        return "none"
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:_MOST_ROWS]])
 
 
 def _red(row: LedgerRow) -> dict[str, Any]:

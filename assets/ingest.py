@@ -66,9 +66,9 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
             spec = _sound(declared)
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report, context.instance)
+            reached(At.EVIDENCE_GATHERED)
             for swallowed in recovered(evidence, by=context.run.run_id):
                 context.log_event(swallowed)
-            reached(At.EVIDENCE_GATHERED)
             return dg.MaterializeResult(
                 metadata=metadata_of(evidence), check_results=check_results(evidence)
             )

@@ -10,7 +10,16 @@ from typing import Annotated
 
 import typer
 
-from ingestion.console import declared, doctor, kafka, ledger, operations, run, status, verify
+from ingestion.console import (
+    declared,
+    doctor,
+    kafka,
+    ledger,
+    operations,
+    run,
+    status,
+    verify,
+)
 from ingestion.console.boundary import Guarded
 
 app = typer.Typer(
@@ -43,8 +52,8 @@ def oncelake(
 app.command("run", cls=Guarded)(run.run)
 app.command("status", cls=Guarded)(status.status)
 app.command("ledger", cls=Guarded)(ledger.ledger)
-app.command("verify", cls=Guarded)(verify.verify)
 app.command("doctor", cls=Guarded)(doctor.doctor)
+app.command("verify", cls=Guarded)(verify.verify)
 app.command("validate", cls=Guarded)(declared.validate)
 app.command("schema", cls=Guarded)(declared.schema)
 kafka_app.command("up", cls=Guarded)(kafka.up)

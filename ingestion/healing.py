@@ -62,7 +62,7 @@ def heal_ledger(
         known: The ledger's rows of this table.
     """
     unhealed = set(range(1, position.seq + 1)) - {row.seq for row in known}
-    unknown = commits_without_row(spec.name, paths, unhealed)
+    unknown = commits_of(spec.name, paths, unhealed)
     accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     # A word that was given counts, also when the crash came before it was written beside the batch.
@@ -79,7 +79,7 @@ def heal_ledger(
     return Healed(rows=rows, recovered=tuple(row for row in rows if row.seq in unheard))
 
 
-def commits_without_row(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commit]:
+def commits_of(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commit]:
     """Walk our commits back to the oldest that the ledger misses, or as far as the log reaches.
 
     Seq 0 opened the table, and is no batch.

@@ -79,9 +79,15 @@ def quoted(name: str) -> str:
 
 
 def incomparable(error_text: str) -> dict[str, Any] | None:
-    """Return the evidence that ``is_newer`` put into an error, or ``None`` for any other error."""
+    """Return the evidence that ``is_newer`` put into an error, or ``None`` for any other error.
+
+    One that quotes its statement holds the marker, too, and no evidence behind it.
+    """
     _, marker, rest = error_text.partition(f"{TWO_PARTITIONS} ")
     if not marker:
         return None
-    evidence: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    try:
+        evidence: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    except ValueError:
+        return None
     return evidence

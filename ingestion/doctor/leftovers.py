@@ -14,9 +14,10 @@ from deltalake import DeltaTable
 from ingestion.audit import count_rows
 from ingestion.commits import TableLog
 from ingestion.doctor.finding import Finding
-from ingestion.doctor.processes import is_running, process_holding
-from ingestion.healing import commits_without_row
+from ingestion.doctor.processes import is_running, process_locking
+from ingestion.healing import commits_of
 from ingestion.lake import StreamPaths
+from ingestion.lease import read_lease
 from ingestion.ledger import Ledger
 from ingestion.lock import Holder, holder_of
 
@@ -28,9 +29,10 @@ class Leftovers:
     Attributes:
         stream: Its name.
         holder: Who holds the stream now; while somebody does, nothing else is a leftover.
-        locking_pid: The process that holds the kernel's lock.
+        is_leased: Whether it is held by a lease, which outlives its processes.
+        locking_pid: A process that may still commit: it has the kernel's lock, or stands in the
+            lease and lives.
         driver_is_alive: Whether the holder's driver runs; ``None`` on another machine.
-        is_leased: Whether a lease, which stays when its holder dies, stands in for that lock.
         unrecorded: Seqs of commits that have no ledger row.
         side_rows: Rows of a seq that was never committed, by table.
         generations: Generations of the Spark checkpoint; a run leaves one.
@@ -38,9 +40,9 @@ class Leftovers:
 
     stream: str
     holder: Holder | None = None
+    is_leased: bool = False
     locking_pid: int | None = None
     driver_is_alive: bool | None = None
-    is_leased: bool = False
     unrecorded: tuple[int, ...] = ()
     side_rows: tuple[tuple[Path, int], ...] = ()
     generations: tuple[Path, ...] = ()
@@ -53,15 +55,15 @@ def look_for_leftovers(stream: str, paths: StreamPaths) -> Leftovers:
         return Leftovers(
             stream=stream,
             holder=holder,
-            locking_pid=process_holding(paths),
-            driver_is_alive=_is_alive(holder),
             is_leased=paths.lease is not None,
+            locking_pid=_locking_pid(paths),
+            driver_is_alive=_is_alive(holder),
         )
     seq = _last_seq(stream, paths)
     sides = (paths.quarantine, paths.tombstones)
     return Leftovers(
         stream=stream,
-        unrecorded=_unrecorded(stream, paths),
+        unrecorded=_unrecorded(stream, paths, seq),
         side_rows=tuple((side, rows) for side in sides if (rows := _rows_beyond(side, seq))),
         generations=_generations(paths.checkpoints),
     )
@@ -121,18 +123,24 @@ def _of_holder(found: Leftovers, holder: Holder) -> Finding:
         )
     return Finding(
         about=found.stream,
-        what="a run holds this stream whose driver is dead: its JVM has not ended with it",
+        what="a run whose driver is dead holds this stream",
         evidence=f"{evidence}; process {found.locking_pid or 'unknown'} has the lock",
-        command=_release(found, holder),
+        command=_freeing(found),
     )
 
 
-def _release(found: Leftovers, holder: Holder) -> str:
-    if found.is_leased:
-        return f"oncelake unlock {found.stream}"
-    if found.locking_pid:
-        return f"kill {found.locking_pid}"
-    return f"find the java process that was started by pid {holder.pid}, and kill it"
+def _freeing(found: Leftovers) -> str:
+    """Return what ends the hold of a dead driver: its JVM goes first, and then the lease."""
+    steps = [f"kill {found.locking_pid}"] if found.locking_pid else []
+    steps += [f"oncelake unlock {found.stream}"] if found.is_leased else []
+    return " && ".join(steps) or "find the java process of that run, and kill it"
+
+
+def _locking_pid(paths: StreamPaths) -> int | None:
+    if paths.lease is None:
+        return process_locking(paths.lock)
+    lease = read_lease(paths.lease)
+    return next((worker.pid for worker in lease.living()), None) if lease else None
 
 
 def _is_alive(holder: Holder) -> bool | None:
@@ -150,13 +158,12 @@ def _last_seq(stream: str, paths: StreamPaths) -> int:
     return (log.last_seq(stream) or 0) if log.exists else 0
 
 
-def _unrecorded(stream: str, paths: StreamPaths) -> tuple[int, ...]:
+def _unrecorded(stream: str, paths: StreamPaths, seq: int) -> tuple[int, ...]:
     log = TableLog(paths.data)
     if not log.exists:
         return ()
     known = {row.seq for row in Ledger(paths.ledger).rows_of(log.table_id())}
-    missing = set(range(1, _last_seq(stream, paths) + 1)) - known
-    commits = commits_without_row(stream, paths, missing)
+    commits = commits_of(stream, paths, set(range(1, seq + 1)) - known)
     return tuple(sorted(each.note.seq for each in commits if each.note))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkContext
 
@@ -23,6 +24,8 @@ from ingestion.killpoints import At
 
 _PLAN = "ONCELAKE_FATE"
 _PATIENCE_SECONDS = 20.0
+# The one place that is Dagster's own.
+EVENT_WRITTEN = "event_written"
 
 
 class PlannedError(RuntimeError):
@@ -59,14 +62,36 @@ class Fate:
 def meet(place: At) -> None:
     """Note down that the process got here, and end it if this is where."""
     fate = _fate()
-    _reached[place] += 1
-    with Path(fate.diary).open("a") as diary:
-        diary.write(f"{place}\n")
+    _note(fate, place)
     if place == fate.place and _reached[place] == fate.nth:
         ALL_WAYS[fate.way](fate)
+    if place == At.EVIDENCE_GATHERED and fate.place == EVENT_WRITTEN:
+        _wait_for_the_event(fate)
 
 
 _reached: Counter[str] = Counter()
+
+
+def _note(fate: Fate, place: str) -> None:
+    _reached[place] += 1
+    with Path(fate.diary).open("a") as diary:
+        diary.write(f"{place}\n")
+
+
+def _wait_for_the_event(fate: Fate) -> None:
+    """Meet the fate when Dagster has stored the materialization, and no check yet."""
+    from dagster import DagsterInstance
+
+    store = DagsterInstance.handle_new_event
+
+    def storing(instance: Any, event: Any, **named: Any) -> None:
+        store(instance, event, **named)
+        told = event.dagster_event
+        if told is not None and told.event_type_value == "ASSET_MATERIALIZATION":
+            _note(fate, EVENT_WRITTEN)
+            ALL_WAYS[fate.way](fate)
+
+    DagsterInstance.handle_new_event = storing  # type: ignore[method-assign]
 
 
 @cache

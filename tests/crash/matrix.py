@@ -28,7 +28,7 @@ from ingestion.killpoints import At
 from ingestion.local import broker
 from ingestion.session import start_session
 from ingestion.settings import Settings
-from tests.crash.fates import WAYS
+from tests.crash.fates import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
 from tests.crash.victim import NTH_RENAME, ROOT
 from tests.quick_jvm import quick_jvm
@@ -38,7 +38,7 @@ KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.
 _BESIDE = {"local", "console", "proof", "verify", "doctor"}
 # A person's decision is no run, and has tests of its own.
-PLACES = tuple(str(at) for at in At if at is not At.DECIDED)
+PLACES = (*(str(at) for at in At if at is not At.DECIDED), EVENT_WRITTEN)
 
 
 def cells(seed: int) -> list[Cell]:

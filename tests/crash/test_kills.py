@@ -19,6 +19,7 @@ from ingestion import killpoints
 from ingestion.errors import SetupError
 from ingestion.killpoints import At
 from ingestion.operations.accept import accept
+from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
 from tests.crash.victim import ROOT
 from tests.oracle import evidence_against
@@ -37,7 +38,7 @@ CELLS = (
     Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5),
     Cell(place=At.AUDITED, way="freeze", follow_up="plain", seed=6),
     Cell(place=At.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
-    Cell(place=At.EVIDENCE_GATHERED, way="kill_group", follow_up="plain", seed=8),
+    Cell(place=EVENT_WRITTEN, way="kill_group", follow_up="plain", seed=8),
 )
 
 
@@ -52,7 +53,7 @@ def test_a_run_that_ends_anywhere_loses_and_doubles_nothing(world: World, cell: 
 
 def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run, a person's decision and a Dagster run pass every place: none is a dead letter."""
-    reached: set[At] = {At.EVIDENCE_GATHERED}  # By the trial above, which says where it died.
+    reached: set[At] = {At.EVIDENCE_GATHERED}  # By the trial above, which dies behind it.
     monkeypatch.setattr(killpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
     world.run()

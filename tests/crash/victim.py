@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ingestion.errors import StreamLockedError
 from ingestion.killpoints import At
-from tests.crash.fates import Fate
+from tests.crash.fates import EVENT_WRITTEN, Fate
 from tests.world import World
 
 ROOT = Path(__file__).parent.parent.parent
@@ -93,7 +93,7 @@ def _started(world: World, fate: Fate) -> Iterator[subprocess.Popen[bytes]]:
         inject = f"inject=rename:signal=SIGKILL:when={fate.nth}"
         traced = ["strace", "-f", "-qq", "-o", str(_trace(world))]
         command = [*traced, "-e", "trace=rename", "-e", inject, *command]
-    if fate.place == At.EVIDENCE_GATHERED:
+    if fate.place in {At.EVIDENCE_GATHERED, EVENT_WRITTEN}:
         command = [sys.executable, "-m", "dagster", "asset", "materialize"]
         command += ["--select", world.topic, "-m", "assets.definitions"]
     home = world.settings.state / "dagster"

@@ -177,20 +177,6 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
     assert isinstance(after, dg.SensorResult)
 
 
-def test_a_stall_starts_one_run_that_tells_of_it(
-    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without lag nothing would run, and no check would warn; the run key makes it one run."""
-    at = TopicPartition("orders", 0)
-    stall = Stall(at=at, offset=41, since=None, holder="a producer", remedy="abort it")
-
-    found = tick(declared(tmp_path), instance, monkeypatch, stalls=(stall,))
-
-    assert isinstance(found, dg.SensorResult)
-    (request,) = found.run_requests or ()
-    assert request.run_key == "held back: orders-0 at 41"
-
-
 def test_a_set_up_that_was_mended_is_tried_again(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +207,20 @@ def test_a_refusal_stands_whatever_spark_was_given(
     remember_refusal(instance, run_id, refused, state=state_of(stream, of_run))
 
     assert isinstance(tick(stream, instance, monkeypatch, lag=12), dg.SkipReason)
+
+
+def test_a_stall_starts_one_run_that_tells_of_it(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lag nothing would run, and no check would warn; the run key makes it one run."""
+    at = TopicPartition("orders", 0)
+    stall = Stall(at=at, offset=41, since=None, holder="a producer", remedy="abort it")
+
+    found = tick(declared(tmp_path), instance, monkeypatch, stalls=(stall,))
+
+    assert isinstance(found, dg.SensorResult)
+    (request,) = found.run_requests or ()
+    assert request.run_key == "held back: orders-0 at 41"
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(

@@ -109,3 +109,10 @@ def test_two_partitions_without_an_order_are_incomparable(spark: SparkSession) -
 
     assert evidence is not None
     assert (evidence["one"]["_partition"], evidence["other"]["_partition"]) == (1, 0)
+
+
+def test_an_error_that_quotes_its_statement_is_no_evidence() -> None:
+    """The marker in a quoted plan, without what it would mark, hides no other error."""
+    quoted = "overflow in: raise_error(concat('ONCELAKE_KEY_IN_TWO_PARTITIONS ', to_json(...)))"
+
+    assert incomparable(quoted) is None

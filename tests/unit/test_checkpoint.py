@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.checksum import sidecar_of
 from ingestion.offsets import Offsets, TopicPartition
+from tests.damage import seal
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})
 
@@ -31,13 +30,6 @@ def generation(folder: Path, number: int = 1, *, finished: int = 2) -> Path:
         (at / name).write_text(text)
         seal(at / name)
     return at
-
-
-def seal(file: Path) -> None:
-    """Write the checksums that Hadoop writes beside a file: one for each 512 bytes."""
-    content = file.read_bytes()
-    sums = [zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512)]
-    sidecar_of(file).write_bytes(struct.pack(f">4sI{len(sums)}I", b"crc\0", 512, *sums))
 
 
 def test_planned_ranges_are_read_from_the_offset_log(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 __all__ = ["home"]
 
 COMMANDS = (
-    *("run", "status", "ledger", "verify", "validate", "schema", "doctor", "accept"),
-    *("adopt-topic", "reset", "unlock", "kafka up", "kafka down", "kafka status"),
+    *("run", "status", "ledger", "verify", "doctor", "validate", "schema", "accept"),
+    *("adopt-topic", "reset", "unlock"),
+    *("kafka up", "kafka down", "kafka status"),
 )
 
 

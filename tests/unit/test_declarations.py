@@ -136,6 +136,9 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
         ),
         pytest.param("quarantine_rate: 3", "4: quarantine_rate: must be a map", id="not a map"),
         pytest.param(
+            "verify: 'yes'", "4: verify: write true or false; found 'yes'", id="text for a flag"
+        ),
+        pytest.param(
             "sequence_by: {a: 1}", "4: sequence_by: must be a list, such as [a, b]", id="not a list"
         ),
         pytest.param(

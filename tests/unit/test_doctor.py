@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ from ingestion.commits import TableLog
 from ingestion.doctor.finding import Finding
 from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers, orphans
 from ingestion.doctor.machine import Machine, Place, ailments_of_machine
-from ingestion.doctor.processes import is_running
+from ingestion.doctor.processes import is_running, process_locking
 from ingestion.lake import StreamPaths
+from ingestion.lease import Lease, Worker
 from ingestion.ledger import Ledger
-from ingestion.lock import process_holding
+from ingestion.lock import Holder
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, Note
 from ingestion.offsets import Offsets
@@ -138,10 +141,28 @@ def test_a_lock_that_outlived_its_driver_is_named_with_who_has_it(paths: StreamP
         (only,) = found(paths)
 
     assert only.exit_code == 1
-    assert "whose driver is dead" in only.what
+    assert "driver is dead" in only.what
     assert "dead-run" in only.evidence
     assert only.command == f"kill {jvm}"
-    assert process_holding(paths) is None
+    assert process_locking(paths.lock) is None
+
+
+def test_a_lease_that_outlived_its_run_is_to_be_unlocked(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease stays when its holder is killed: nobody is left to kill, and the file must go."""
+    monkeypatch.setenv("ONCELAKE_LOCK", "lease")
+    paths = StreamPaths.of("orders", load_settings())
+    dead = Worker(pid=ended_process(), started=0.0)
+    me = Holder.me("dead-run")
+    lease = Lease(run_id=me.run_id, host=me.host, since=me.since, workers=(dead,))
+    assert paths.lease is not None
+    paths.lease.parent.mkdir(parents=True)
+    paths.lease.write_text(json.dumps(asdict(lease)))
+
+    (only,) = found(paths)
+
+    assert (only.exit_code, only.command) == (1, "oncelake unlock orders")
 
 
 def test_a_run_under_way_is_a_note(paths: StreamPaths) -> None:
