@@ -43,8 +43,8 @@ double-starts: setup ## Start two runs at the same moment, fifty times
 mutants: setup ## Plant one bug at a time, and see the tests catch it
 	@$(bin)/python -m tests.mutants
 
-model: setup ## Play a million schedules of faults through the model of the protocol
-	@$(bin)/python -m tests.model
+model: setup ## Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)
+	@$(bin)/python -m tests.model SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1)
 
 soak: setup ## Ingest while things go wrong (MINUTES=10 SEED=1 RECORDS=200000)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
