@@ -94,7 +94,7 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
     world.declare(
         sequence_by=["at"] if by_time else [],
         apply_as_deletes=f"name = '{GONE}'",
-        max_offsets_per_trigger=45,
+        max_offsets_per_trigger=90,
     )
     world.write_declaration()
     traffic = Traffic(
@@ -156,7 +156,7 @@ def _with_new_records(_: World, traffic: Traffic) -> None:
 
 
 def _in_smaller_batches(world: World, _: Traffic) -> None:
-    world.declare(max_offsets_per_trigger=20)
+    world.declare(max_offsets_per_trigger=40)
     world.write_declaration()
 
 
