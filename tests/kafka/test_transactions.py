@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 import ingestion.transactions
 from assets.checks import WARN, freshness
 from assets.evidence import Evidence
+from assets.history import Untold
 from ingestion.console.standing import Surveyor
 from ingestion.declarations import Declared
 from ingestion.errors import SetupError
@@ -168,7 +169,9 @@ def evidence(world: World, report: RunReport) -> Evidence:
     return Evidence(
         spec=world.spec,
         report=report,
+        table_id=world.log.table_id(),
         ledger=world.ledger,
+        untold=Untold(),
         reasons={},
         outcomes=None,
         now=dt.datetime.now(dt.UTC),
