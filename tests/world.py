@@ -91,7 +91,7 @@ class World:
         """Create the topic, and wait until the broker tells of it: that comes a moment later."""
         self.admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
         deadline = time.monotonic() + 30
-        while not self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
+        while not self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
             assert time.monotonic() < deadline, "the topic never appeared"
 
     def delete_topic(self) -> None:
