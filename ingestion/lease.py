@@ -41,13 +41,9 @@ class Worker:
 
     def is_alive(self) -> bool:
         """Tell whether it still runs, seen from its own host."""
-        try:
-            process = psutil.Process(self.pid)
-            # The system reckons it from its boot time, which moves when the clock is set.
-            same = abs(process.create_time() - self.started) < _CLOCK_SECONDS
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        began = began_at(self.pid)
+        # The system reckons it from its boot time, which moves when the clock is set.
+        return began is not None and abs(began - self.started) < _CLOCK_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +88,16 @@ def leased(path: Path, lease: Lease, *, taken: Callable[[], StreamLockedError]) 
     finally:
         if read_lease(path) == lease:
             path.unlink()
+
+
+def began_at(pid: int) -> float | None:
+    """Return when a process of this host started, or ``None`` when it has ended; a zombie has."""
+    try:
+        process = psutil.Process(pid)
+        began, status = process.create_time(), process.status()
+    except psutil.NoSuchProcess:
+        return None
+    return None if status == psutil.STATUS_ZOMBIE else began
 
 
 def read_lease(path: Path) -> Lease | None:

@@ -50,6 +50,10 @@ class Holder:
     host: str
     since: str
 
+    def __str__(self) -> str:
+        """Name the run, and where to find it."""
+        return f"run {self.run_id} (pid {self.pid} on {self.host}, since {self.since})"
+
     @classmethod
     def me(cls, run_id: str) -> Holder:
         """Describe this process."""
@@ -178,8 +182,7 @@ def _locked(stream: str, paths: StreamPaths) -> StreamLockedError:
         by = _holder_of(read_lease(paths.lease)) or by
         remedy = f"if it was killed, oncelake unlock {stream}"
     return StreamLockedError(
-        f"{stream}: run {by.run_id} (pid {by.pid} on {by.host}, since {by.since}) holds this "
-        f"stream. Next: wait for it to end; {remedy}"
+        f"{stream}: {by} holds this stream. Next: wait for it to end; {remedy}"
     )
 
 

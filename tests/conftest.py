@@ -14,9 +14,7 @@ from ingestion.local import broker
 from ingestion.session import start_session
 from ingestion.settings import Settings
 from tests.quick_jvm import quick_jvm
-from tests.world import World
-
-ROOT = Path(__file__).parent.parent
+from tests.world import ROOT, World, settings_in
 
 
 @pytest.fixture(scope="session")
@@ -55,17 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterat
 @pytest.fixture
 def settings(tmp_path: Path, kafka_address: str, java_options: str) -> Settings:
     """A lake and a state folder of the test's own."""
-    return Settings(
-        kafka=kafka_address,
-        lake=tmp_path / "lake",
-        state=tmp_path / "state",
-        streams=tmp_path / "streams",
-        jars=ROOT / ".jars",
-        spark_master="local[2]",
-        spark_driver_memory="1g",
-        spark_java_options=java_options,
-        kafka_timeout_seconds=10,
-    )
+    return settings_in(tmp_path, kafka_address, spark_java_options=java_options)
 
 
 @pytest.fixture

@@ -21,10 +21,8 @@ from pyspark import SparkContext
 
 from ingestion.local.java import find_java
 from ingestion.session import start_session
-from ingestion.settings import Settings
-from tests.world import World, row
+from tests.world import ROOT, World, row, settings_in
 
-ROOT = Path(__file__).parent.parent
 _QUICK = "-XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 _SLOWEST_SECONDS = 300
 
@@ -57,15 +55,8 @@ def _make(kafka_address: str, archive: Path) -> None:
     """Run a stream twice, and have the JVM write down at its exit which classes that took."""
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / archive.name
-        settings = Settings(
-            kafka=kafka_address,
-            lake=Path(folder) / "lake",
-            state=Path(folder) / "state",
-            jars=ROOT / ".jars",
-            spark_master="local[2]",
-            spark_driver_memory="1g",
-            spark_java_options=f"{_QUICK} -XX:ArchiveClassesAtExit={draft}",
-        )
+        options = f"{_QUICK} -XX:ArchiveClassesAtExit={draft}"
+        settings = settings_in(Path(folder), kafka_address, spark_java_options=options)
         spark = start_session(settings)
         with World.made(settings, spark) as world:
             world.send(row(1, "a"), row(1, "b"), b"bad")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,6 +31,29 @@ from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"
+ROOT = Path(__file__).parent.parent
+
+
+def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
+    """Return the settings of a lake, a state folder and declarations of a test's own."""
+    return Settings(
+        kafka=kafka_address,
+        lake=folder / "lake",
+        state=folder / "state",
+        streams=folder / "streams",
+        jars=ROOT / ".jars",
+        spark_master="local[2]",
+        **{"spark_driver_memory": "1g", "kafka_timeout_seconds": 10, **more},
+    )
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the environment that gives another process these settings, and this project."""
+    given = {
+        f"ONCELAKE_{name.upper()}": str(value)
+        for name, value in settings.model_dump(exclude_none=True).items()
+    }
+    return {**os.environ, **given, "PYTHONPATH": str(ROOT)}
 
 
 @dataclass(kw_only=True)
@@ -133,11 +158,24 @@ class World:
 
     def environment(self) -> dict[str, str]:
         """Return the environment that gives another process this world's settings."""
-        given = {
-            f"ONCELAKE_{name.upper()}": str(value)
-            for name, value in self.settings.model_dump(exclude_none=True).items()
-        }
-        return {**os.environ, **given, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        return environment_of(self.settings)
+
+    @property
+    def command(self) -> list[str]:
+        """What runs the stream in another process; it needs the declaration's file."""
+        return [sys.executable, "-m", "ingestion", "run", self.topic]
+
+    def run_elsewhere(self) -> subprocess.CompletedProcess[str]:
+        """Run the stream once in another process, as a person would, and wait for its end."""
+        return subprocess.run(
+            self.command,
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
 
     def run(self, **parts: Any) -> RunReport:
         """Run the stream once."""

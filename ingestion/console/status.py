@@ -50,12 +50,7 @@ def _print(found: list[Standing]) -> None:
     speech.table(["stream", *_NUMBERS, "state"], map(_cells, found), right=_NUMBERS)
     for each in found:
         if each.holder:
-            by = each.holder
-            speech.say(
-                f"{each.stream}: held by run {by.run_id} (pid {by.pid} on {by.host}, since "
-                f"{by.since})",
-                "yellow",
-            )
+            speech.say(f"{each.stream}: held by {each.holder}", "yellow")
     for stall in (stall for each in found for stall in each.stalls):
         speech.say(str(stall), "yellow")
     for message in dict.fromkeys(problem.message for each in found for problem in each.problems):

@@ -8,7 +8,7 @@ import struct
 import sys
 from pathlib import Path
 
-import psutil
+from ingestion.lease import began_at
 
 # Clocks of kernel and writer differ by rounding, and a little by adjustment.
 _TOLERANCE_SECONDS = 60.0
@@ -25,12 +25,8 @@ def is_running(pid: int, *, since: float) -> bool:
         pid: The process id.
         since: When the process is known to have run, in seconds since 1970.
     """
-    try:
-        process = psutil.Process(pid)
-        began, status = process.create_time(), process.status()
-    except psutil.NoSuchProcess:
-        return False
-    return status != psutil.STATUS_ZOMBIE and began <= since + _TOLERANCE_SECONDS
+    began = began_at(pid)
+    return began is not None and began <= since + _TOLERANCE_SECONDS
 
 
 def process_locking(path: Path) -> int | None:

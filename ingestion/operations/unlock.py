@@ -30,8 +30,7 @@ def unlock(stream: str, settings: Settings, *, sworn_dead: bool = False) -> Leas
     if paths.lease is None:
         if holder := holder_of(paths):
             raise StreamLockedError(
-                f"{stream}: run {holder.run_id} (pid {holder.pid} on {holder.host}, since "
-                f"{holder.since}) lives: a lock of the kernel goes with its process. Next: wait "
+                f"{stream}: {holder} lives: a lock of the kernel goes with its process. Next: wait "
                 "for it to end, or end it"
             )
         return None

@@ -28,8 +28,9 @@ from tests.crash.matrix import (
     workers,
 )
 from tests.crash.trial import Cell
-from tests.crash.victim import NTH_RENAME, ROOT
+from tests.crash.victim import NTH_RENAME
 from tests.quick_jvm import quick_jvm
+from tests.world import ROOT
 
 
 def main() -> int:

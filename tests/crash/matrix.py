@@ -30,9 +30,9 @@ from ingestion.session import start_session
 from ingestion.settings import Settings
 from tests.crash.fates import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
-from tests.crash.victim import NTH_RENAME, ROOT
+from tests.crash.victim import NTH_RENAME
 from tests.quick_jvm import quick_jvm
-from tests.world import World
+from tests.world import ROOT, World, settings_in
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.
@@ -110,17 +110,8 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Counter[str]]:
 
 
 def _settings(folder: Path, address: str) -> Settings:
-    return Settings(
-        kafka=address,
-        lake=folder / "lake",
-        state=folder / "state",
-        streams=folder / "streams",
-        jars=ROOT / ".jars",
-        spark_master="local[2]",
-        spark_driver_memory="1g",
-        spark_java_options=quick_jvm(address),
-        kafka_timeout_seconds=20,
-    )
+    options = quick_jvm(address)
+    return settings_in(folder, address, spark_java_options=options, kafka_timeout_seconds=20)
 
 
 @contextmanager

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ingestion.killpoints import At
 from tests.crash.fates import Fate
-from tests.crash.victim import ROOT
 from tests.oracle import evidence_against
-from tests.world import World, row
+from tests.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -46,7 +44,7 @@ def _both(world: World, *, place: At) -> list[tuple[int, str]]:
         fate = Fate(place=place, nth=1, way="meet_the_other", diary=_diary(world, name))
         runs.append(
             subprocess.Popen(
-                [sys.executable, "-m", "ingestion", "run", world.topic],
+                world.command,
                 cwd=ROOT,
                 env={**world.environment(), **fate.environment()},
                 stdout=subprocess.PIPE,

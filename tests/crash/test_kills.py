@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -21,9 +20,8 @@ from ingestion.killpoints import At
 from ingestion.operations.accept import accept
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
-from tests.crash.victim import ROOT
 from tests.oracle import evidence_against
-from tests.world import World, row
+from tests.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -95,7 +93,7 @@ def _kill_at_random(world: World, dice: random.Random) -> str:
     """Start a run, and kill its process group some seconds after it took the stream."""
     world.paths.holder.unlink(missing_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ingestion", "run", world.topic],
+        world.command,
         cwd=ROOT,
         env=world.environment(),
         start_new_session=True,

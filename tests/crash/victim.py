@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from ingestion.errors import StreamLockedError
 from ingestion.killpoints import At
 from tests.crash.fates import EVENT_WRITTEN, Fate
-from tests.world import World
+from tests.world import ROOT, World
 
-ROOT = Path(__file__).parent.parent.parent
 # The way to die that no code of ours has a place for: at the N-th rename of any thread.
 NTH_RENAME = "nth_rename"
 _SECONDS = 300.0
@@ -74,20 +75,16 @@ def _stands_still(process: subprocess.Popen[bytes]) -> bool:
     """Wait until the process is stopped, or has ended."""
     deadline = time.monotonic() + _SECONDS
     while process.poll() is None:
-        if _state(process.pid) == "T":
+        if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
             return True
         assert time.monotonic() < deadline, "the run neither stood still nor ended"
         time.sleep(0.05)
     return False
 
 
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 @contextmanager
 def _started(world: World, fate: Fate) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "ingestion", "run", world.topic]
+    command = world.command
     if fate.way == NTH_RENAME:
         # Without --seccomp-bpf, with which nothing is injected.
         inject = f"inject=rename:signal=SIGKILL:when={fate.nth}"

@@ -35,7 +35,6 @@ from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.recovery import read_position
 from ingestion.report import RunReport
-from ingestion.settings import Settings
 from tests.damage import (
     DAMAGES,
     checkpoint,
@@ -47,7 +46,7 @@ from tests.damage import (
     oldest_commit,
     second_newest_commit,
 )
-from tests.world import World, row
+from tests.world import World, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -60,20 +59,13 @@ def ingested(
 ) -> Iterator[World]:
     """A stream of twelve batches, with a checkpoint in its log, bad records and deletes."""
     folder = tmp_path_factory.mktemp("ingested")
-    settings = Settings(
-        kafka=kafka_address,
-        lake=folder / "lake",
-        state=folder / "state",
-        streams=folder / "streams",
-        kafka_timeout_seconds=10,
-    )
-    with World.made(settings, spark) as world:
+    with World.made(settings_in(folder, kafka_address), spark) as world:
         world.declare(max_offsets_per_trigger=3)
         for number in range(BATCHES - 1):
             world.send(row(number, "a"), b"bad")
             world.send(None, id=number - 1)
         world.run()
-        shutil.copytree(settings.lake, folder / "older")
+        shutil.copytree(world.settings.lake, folder / "older")
         world.send(row(99, "newest"), b"bad")
         world.send(None, id=0)
         world.run()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +12,6 @@ from tests.volumes import Volume, mounted
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("place", ["lake", "data", "quarantine", "ledger", "state"])
@@ -56,15 +51,7 @@ def test_a_full_scratch_volume_is_named(world: World) -> None:
     world.write_declaration()
     with mounted(world.settings.state, options="size=1m") as volume:
         volume.fill()
-        ran = subprocess.run(
-            [sys.executable, "-m", "ingestion", "run", world.topic],
-            cwd=ROOT,
-            env=world.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        ran = world.run_elsewhere()
 
     assert ran.returncode == 5, ran.stderr
     said = " ".join(ran.stderr.split())

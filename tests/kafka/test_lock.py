@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,6 @@ from ingestion.lock import Holder, held_by_jvm, held_by_python, holder_of
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_second_run_in_the_same_jvm_is_refused(world: World) -> None:
@@ -42,15 +38,7 @@ def test_a_second_run_in_another_process_is_refused(world: World) -> None:
     """Another process exits 4 and names the holder; the lock is free when the holder is done."""
     world.write_declaration()
     with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
-        second = subprocess.run(
-            [sys.executable, "-m", "ingestion", "run", world.topic],
-            cwd=ROOT,
-            env=world.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        second = world.run_elsewhere()
 
     assert second.returncode == 4, second.stderr
     assert "run first" in second.stderr + second.stdout

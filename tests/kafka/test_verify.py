@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import Producer
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -24,10 +23,9 @@ from ingestion.lock import Holder, held_by_jvm
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.proof.verdict import Verdict
-from ingestion.settings import Settings
 from ingestion.sinks.upsert import Upsert
 from ingestion.verify import verify
-from tests.world import World, row
+from tests.world import World, row, settings_in, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -68,10 +66,7 @@ def send_more(world: World) -> None:
     """Change what is there: update, delete, come late, raise the dead, abort."""
     world.send(row(1, "old", at=0), row(2, "B", at=2), row(3, "gone", at=2), row(8, "gone", at=1))
     world.send(row(3, "undead", at=1), row(7, "G", at=5) | RICH, b"\xff", partition=1)
-    producer = Producer(
-        {"bootstrap.servers": world.settings.bootstrap_servers(), "transactional.id": world.topic}
-    )
-    producer.init_transactions(30)
+    producer = transactional(world)
     for number, end in enumerate((producer.abort_transaction, producer.commit_transaction)):
         producer.begin_transaction()
         value = json.dumps(row(20 + number, "in a transaction", at=1)).encode()
@@ -87,14 +82,7 @@ def told(
 ) -> Iterator[World]:
     """A stream that has been through everything, ingested once for all tests of this module."""
     home = tmp_path_factory.mktemp("verify")
-    settings = Settings(
-        kafka=kafka_address,
-        lake=home / "lake",
-        state=home / "state",
-        streams=home / "streams",
-        kafka_timeout_seconds=10,
-    )
-    with World.made(settings, spark) as world:
+    with World.made(settings_in(home, kafka_address), spark) as world:
         world.declare(
             schema=COLUMNS,
             sequence_by=["at"],

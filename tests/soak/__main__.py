@@ -27,9 +27,9 @@ from ingestion.errors import IngestionError
 from ingestion.lock import holder_of
 from ingestion.verify import verify
 from tests.crash.matrix import engine_version
-from tests.crash.victim import ROOT
 from tests.soak.nemesis import Nemesis
 from tests.soak.stage import Stage
+from tests.world import ROOT
 
 _PATIENCE_SECONDS = 420.0
 # One run that died of the last fault, and then two.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -22,11 +21,10 @@ from ruamel.yaml import YAML
 from ingestion.declarations import find_stream
 from ingestion.lake import StreamPaths
 from ingestion.local import broker
-from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
-from tests.crash.victim import ROOT
 from tests.quick_jvm import quick_jvm
 from tests.traffic import GONE, Traffic
+from tests.world import ROOT, environment_of, settings_in
 
 STREAM = "soaked"
 PARTITIONS = 3
@@ -58,13 +56,9 @@ class Stage:
         """Start all of it."""
         address = self.raise_broker()
         java_options = quick_jvm(address)
-        self.settings = Settings(
-            kafka=address,
-            lake=self.folder / "lake",
-            state=self.folder / "state",
-            streams=self.folder / "streams",
-            jars=ROOT / ".jars",
-            spark_master="local[2]",
+        self.settings = settings_in(
+            self.folder,
+            address,
             spark_driver_memory="2g",
             spark_java_options=java_options,
             kafka_timeout_seconds=15,
@@ -153,12 +147,7 @@ class Stage:
                 process.kill()
 
     def _environment(self) -> dict[str, str]:
-        given = {
-            f"ONCELAKE_{name.upper()}": str(value)
-            for name, value in self.settings.model_dump(exclude_none=True).items()
-        }
-        home = {"DAGSTER_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
-        return {**os.environ, **given, **home}
+        return {**environment_of(self.settings), "DAGSTER_HOME": str(self.home)}
 
     def _declare(self) -> None:
         """Write the stream's file, and an instance that notices dead runs within seconds."""
