@@ -73,7 +73,7 @@ def column_schema(spec: StreamSpec) -> dg.TableSchema:
         dg.TableColumn(name=name, type=type_, description=says)
         for name, (type_, says) in _OUR_COLUMNS.items()
     )
-    return dg.TableSchema(columns=[*map(_column, spec.columns), *ours])
+    return dg.TableSchema(columns=[*map(_column, spec.table_columns), *ours])
 
 
 def _column(column: DeclaredColumn) -> dg.TableColumn:

@@ -44,9 +44,7 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_columns(spec, "keys", spec.keys)
     yield from _about_columns(spec, "sequence_by", spec.sequence_by)
     yield from _about_types(spec)
-    if spec.mode == "upsert" and not spec.keys:
-        needed = "missing; `mode: upsert` needs the columns that identify a row"
-        yield Contradiction(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
+    yield from _about_mode(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         yield Contradiction(
             ("tombstones",),
@@ -60,6 +58,24 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
             f"{spec.quarantine_rate.warn_above:g} lies above `fail_above`, "
             f"{spec.quarantine_rate.fail_above:g}, so that it would never warn; write at most that",
         )
+
+
+def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
+    mode = f"`mode: {spec.mode}`"
+    if spec.write_mode.has_keys and not spec.keys:
+        needed = f"missing; {mode} needs the columns that identify a row"
+        yield Contradiction(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
+    if spec.keys and not spec.write_mode.has_keys:
+        yield Contradiction(("keys",), f"{mode} keeps every record as a row of its own; remove it")
+    if spec.sequence_by and not spec.write_mode.has_order:
+        yield Contradiction(("sequence_by",), f"{mode} lets no record win over another; remove it")
+    if not spec.write_mode.has_deletes:
+        if spec.apply_as_deletes:
+            yield Contradiction(("apply_as_deletes",), f"{mode} deletes no rows; remove it")
+        if spec.tombstones == "delete":
+            yield Contradiction(
+                ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
+            )
 
 
 def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:

@@ -29,20 +29,28 @@ from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
 from ingestion.quarantine import quarantine
 from ingestion.row_type import row_type
+from ingestion.settings import Settings
 from ingestion.sinks.protocol import Good, Target, sink_class
 from ingestion.spec import StreamSpec
-from ingestion.tally import Tally, count_records, materialised
+from ingestion.tally import Tally, count_records, extra_counts, materialised
 
 
 class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands."""
 
     def __init__(
-        self, spec: StreamSpec, paths: StreamPaths, kafka: Kafka, *, position: Position, run_id: str
+        self,
+        spec: StreamSpec,
+        settings: Settings,
+        kafka: Kafka,
+        *,
+        position: Position,
+        run_id: str,
     ) -> None:
         """Take the stream and the table's position, which each batch moves on."""
         self._spec = spec
-        self._paths = paths
+        self._settings = settings
+        self._paths = paths = StreamPaths.of(spec.name, settings)
         self._kafka = kafka
         self._run_id = run_id
         self._log = TableLog(paths.data)
@@ -73,7 +81,11 @@ class BatchWriter:
             return None
         schema = row_type(self._spec.ddl)
         judged = judge(
-            records, self._spec, schema, self.position.next if plan.overlap else Offsets()
+            records,
+            self._spec,
+            schema,
+            self.position.next if plan.overlap else Offsets(),
+            settings=self._settings,
         )
         with materialised(judged) as copy:
             tally = count_records(copy)
@@ -84,16 +96,22 @@ class BatchWriter:
                 # The proof is worth nothing if it was another topic that gave it.
                 refuse_another_topic(self._spec, self._kafka, self.position.identity)
             reached(At.GAPS_PROVEN)
-            note = self._note(planned, plan.fresh, tally, gaps)
+            note = self._note(copy, planned, plan.fresh, tally, gaps)
             return self._commit(copy, tally, note)
 
     def _note(
-        self, planned: Sequence[Range], fresh: Sequence[Range], tally: Tally, gaps: Gaps
+        self,
+        copy: DataFrame,
+        planned: Sequence[Range],
+        fresh: Sequence[Range],
+        tally: Tally,
+        gaps: Gaps,
     ) -> Note:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
         counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored")}
+        counts |= extra_counts(copy, tally)
         if not gaps.proven:
             counts["gaps_unproven"] = empty
         at = tally.partitions
@@ -179,7 +197,7 @@ class BatchWriter:
 def _good(copy: DataFrame, tally: Tally) -> Good:
     return Good(
         records=copy.where(F.col("_fate").isin(*GOOD)).drop(
-            "_reason", "_detail", "_key", "_value", "_headers"
+            "_reason", "_detail", "_extra", "_key", "_value", "_headers"
         ),
         count=tally.good,
         deletes=tally.fates.get("delete", 0),

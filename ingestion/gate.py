@@ -8,29 +8,47 @@ The fate is what the books count by, so each record has exactly one:
     row          it says what a row should be
     delete       it says that a row should be gone
 
-Reasons, beside those of the format: ``missing_key``, ``missing_order``, ``missing_required``,
-``tombstone_without_key``, ``tombstone_without_order``.
+Reasons, beside those of the format: see ``REASONS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StructType
 
-from ingestion.formats.protocol import decoder
+from ingestion.formats.protocol import decode
 from ingestion.latest import quoted
 from ingestion.offsets import Offsets
-from ingestion.spec import StreamSpec
+from ingestion.settings import Settings
+from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")
 RAW = ("_key", "_value", "_headers")
 GOOD = ("row", "delete")
+REASONS: Final = {
+    "missing_key": "a key column is null or absent",
+    "missing_order": "a column of `sequence_by` is null or absent",
+    "missing_required": "a `NOT NULL` column is null or absent",
+    "tombstone_without_key": "a null value whose Kafka key does not give the key columns",
+    "tombstone_without_order": "a null value that `sequence_by` cannot place",
+    "tombstone_quarantined": "a null value, and the stream says `tombstones: quarantine`",
+    "unexpected_tombstone": "a null value, in a mode that deletes nothing",
+    "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
+}
 
 
-def judge(records: DataFrame, spec: StreamSpec, schema: StructType, reached: Offsets) -> DataFrame:
+def judge(
+    records: DataFrame,
+    spec: StreamSpec,
+    schema: StructType,
+    reached: Offsets,
+    *,
+    settings: Settings,
+) -> DataFrame:
     """Decode a batch and give each record its fate.
 
     Args:
@@ -39,63 +57,88 @@ def judge(records: DataFrame, spec: StreamSpec, schema: StructType, reached: Off
         schema: The declared columns.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
+        settings: Where a schema registry is.
 
     Returns:
-        The place, the declared columns, ``_fate``, ``_reason``, ``_detail``, ``_bytes`` (size of
-        the value), and the raw key, value and headers, which are null unless quarantined.
+        The place, the table's columns as far as the record says them, ``_fate``, ``_reason``,
+        ``_detail``, ``_extra`` (names that ``schema`` does not have), ``_bytes`` (size of the
+        value), and the raw key, value and headers, which are null unless quarantined.
     """
-    decoded = decoder(spec.format.type)(records, schema, spec.format.model_extra or {})
-    columns = _row_or_key(spec, schema)
-    typed = decoded.select(*PLACE, *RAW, "_reason", "_detail", columns.alias("_row")).select(
-        *PLACE, *RAW, "_reason", "_detail", "_row.*"
-    )
+    decoded = _decoded(records, spec, schema, settings)
+    said = F.struct("_said.reason", "_said.detail", "_said.extra", "_said.is_delete")
+    typed = decoded.select(
+        *PLACE, *RAW, said.alias("_said"), _row(spec, schema).alias("_row"), *_kept(spec)
+    ).select(*PLACE, *RAW, "_said", "_row.*", *_kept_name(spec))
     fated = (
         typed.withColumn("_delete", _is_delete(spec))
-        .withColumn("_detail", F.coalesce("_detail", _missing(spec)))
-        .withColumn("_reason", F.coalesce("_reason", _reason(spec)))
+        .withColumn("_detail", F.coalesce("_said.detail", _missing(spec)))
+        .withColumn("_reason", F.coalesce("_said.reason", _reason(spec)))
         .withColumn("_fate", _fate(spec, reached))
     )
     is_bad = F.col("_fate") == "quarantined"
     return fated.select(
         *PLACE,
         *map(quoted, schema.names),
+        *_kept_name(spec),
         "_fate",
+        F.col("_said.extra").alias("_extra"),
         F.coalesce(F.octet_length("_value"), F.lit(0)).alias("_bytes"),
         *(F.when(is_bad, F.col(name)).alias(name) for name in ("_reason", "_detail", *RAW)),
     )
 
 
-def _row_or_key(spec: StreamSpec, schema: StructType) -> Column:
-    """Take the columns from the value; for a tombstone, the key columns from the Kafka key."""
-    from_key = _key_columns(spec, schema)
-    of_tombstone = F.struct(
-        *(from_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in schema)
+def _decoded(
+    records: DataFrame, spec: StreamSpec, schema: StructType, settings: Settings
+) -> DataFrame:
+    """Decode the values, and the keys where a null value could say something by its key."""
+    decoded = decode(
+        records,
+        spec.format,
+        column="_value",
+        into="_said",
+        schema=schema,
+        extra_fields=spec.extra_fields,
+        settings=settings,
     )
-    return F.when(F.col("_value").isNull(), of_tombstone).otherwise(F.col("_row"))
+    if spec.tombstone_policy != "delete":
+        return decoded
+    return decode(
+        decoded.withColumn("_lone_key", F.when(F.col("_value").isNull(), F.col("_key"))),
+        spec.key_format,
+        column="_lone_key",
+        is_key=True,
+        into="_said_by_key",
+        schema=StructType([schema[name] for name in spec.keys]),
+        extra_fields="ignore",
+        settings=settings,
+    )
 
 
-def _key_columns(spec: StreamSpec, schema: StructType) -> dict[str, Column]:
-    """Read key columns from a Kafka key: a JSON object, or a bare scalar for a single column."""
-    wanted = StructType([schema[name] for name in spec.keys])
-    text = F.col("_key").cast("string")
-    is_object = F.ltrim(text).startswith("{")
-    if len(spec.keys) != 1:
-        parsed = F.from_json(F.when(is_object, text), wanted)
-        return {name: parsed[name] for name in spec.keys}
-    (name,) = spec.keys
-    wrapped = F.concat(F.lit(f'{{"{name}":'), text, F.lit("}"))
-    scalar = F.from_json(F.when(is_object, text).otherwise(wrapped), wanted)[name]
-    if isinstance(schema[name].dataType, StringType):
-        scalar = F.coalesce(F.when(~is_object & ~text.startswith('"'), text), scalar)
-    return {name: scalar}
+def _row(spec: StreamSpec, schema: StructType) -> Column:
+    """Take the columns from the value; for a tombstone, the key columns from the Kafka key."""
+    if spec.tombstone_policy != "delete":
+        return F.col("_said.row")
+    by_key = {name: F.col(f"_said_by_key.row.{quoted(name)}") for name in spec.keys}
+    of_tombstone = F.struct(
+        *(by_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in schema)
+    )
+    return F.when(F.col("_value").isNull(), of_tombstone).otherwise(F.col("_said.row"))
+
+
+def _kept(spec: StreamSpec) -> list[Column]:
+    return [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
+
+
+def _kept_name(spec: StreamSpec) -> list[str]:
+    return [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
 
 
 def _is_delete(spec: StreamSpec) -> Column:
-    """Tell deletes: null values, and records that ``apply_as_deletes`` selects."""
-    is_tombstone = F.col("_value").isNull()
+    """Tell deletes: null values, those the format knows, and what ``apply_as_deletes`` selects."""
+    is_delete = F.col("_value").isNull() | F.coalesce("_said.is_delete", F.lit(False))
     if spec.apply_as_deletes is None:
-        return is_tombstone
-    return is_tombstone | F.coalesce(F.expr(spec.apply_as_deletes), F.lit(False))
+        return is_delete
+    return is_delete | F.coalesce(F.expr(spec.apply_as_deletes), F.lit(False))
 
 
 def _reason(spec: StreamSpec) -> Column:
@@ -104,12 +147,19 @@ def _reason(spec: StreamSpec) -> Column:
     policy = F.lit(spec.tombstone_policy)
     return (
         F.when(is_tombstone & (policy == "ignore"), None)
-        .when(is_tombstone & (policy == "quarantine"), "tombstone_without_order")
+        .when(is_tombstone & (policy == "quarantine"), _why_no_tombstone(spec))
+        .when(F.col("_delete") & F.lit(not spec.write_mode.has_deletes), "unexpected_delete")
         .when(is_tombstone & _any_null(spec.keys), "tombstone_without_key")
         .when(_any_null(spec.keys), "missing_key")
         .when(_any_null(spec.sequence_by), "missing_order")
         .when(~F.col("_delete") & _any_null(_required(spec)), "missing_required")
     )
+
+
+def _why_no_tombstone(spec: StreamSpec) -> str:
+    if not spec.write_mode.has_deletes:
+        return "unexpected_tombstone"
+    return "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
 
 
 def _missing(spec: StreamSpec) -> Column:

@@ -27,8 +27,9 @@ def json_schema() -> dict[str, Any]:
     schema["required"].remove("name")
     fields["mode"]["enum"] = list(MODES)
     parts["FormatSpec"]["properties"]["type"]["enum"] = list(FORMATS)
-    fields["format"] = _with_short_form(fields["format"], {"type": "string", "enum": list(FORMATS)})
-    fields["format"]["default"] = "json"
+    for name in ("format", "key_format"):
+        fields[name] = _with_short_form(fields[name], {"type": "string", "enum": list(FORMATS)})
+        fields[name]["default"] = "json"
     for name in _LISTS_OR_ONE:
         fields[name] = _with_short_form(fields[name], fields[name]["items"])
     return {

@@ -77,7 +77,7 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
 
 
 def _schema(spec: StreamSpec) -> StructType:
-    return StructType([*row_type(spec.ddl), *row_type(OUR_COLUMNS)])
+    return StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)])
 
 
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:

@@ -103,7 +103,11 @@ class Run:
             reached(At.GENERATION_OPENED)
             notices = (*(look.notices if look else ()), *start.notices, *notices)
             writer = BatchWriter(
-                self.spec, paths, kafka, position=start.position, run_id=self.run_id
+                self.spec,
+                self.settings,
+                kafka,
+                position=start.position,
+                run_id=self.run_id,
             )
             with asked_again(lambda: look_again(self.spec, writer.position, self.settings)):
                 batches = self._read(spark, writer, start, checkpoint)

@@ -7,18 +7,19 @@ middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema com
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from ingestion.agreement import ContradictionsError, contradictions
 from ingestion.ddl import DeclaredColumn, parse_columns
 from ingestion.names import problem_with
-from ingestion.sinks import MODES
+from ingestion.sinks import MODES, Mode
 from ingestion.spec_parts import (
     Count,
     Cron,
     Expectation,
+    ExtraFields,
     FormatSpec,
     Owner,
     Part,
@@ -27,6 +28,9 @@ from ingestion.spec_parts import (
     Topic,
     one_of,
 )
+
+EXTRA_COLUMN: Final = "_extra_fields"
+_KEPT: Final = "Fields of the record that the schema does not name"
 
 
 class StreamSpec(Part):
@@ -49,8 +53,8 @@ class StreamSpec(Part):
         None, description="SQL condition: the record is a delete."
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
-    key_format: Literal["json"] = Field(
-        "json", description="How a tombstone's Kafka key is encoded."
+    key_format: FormatSpec = Field(
+        FormatSpec(), description="How a tombstone's Kafka key is encoded."
     )
     starting: Literal["earliest", "latest"] = Field(
         "earliest", description="Where the very first run begins."
@@ -58,8 +62,9 @@ class StreamSpec(Part):
     max_offsets_per_trigger: Count = Field(
         1_000_000, description="At most this many offsets a batch."
     )
-    extra_fields: Literal["ignore"] = Field(
-        "ignore", description="Fields the schema does not name."
+    extra_fields: ExtraFields = Field(
+        "ignore",
+        description="Fields the schema does not name: counted, kept as VARIANT, or quarantined.",
     )
     gaps: Literal["auto", "always", "never"] = Field(
         "auto", description="Whether offsets without a record are proven empty during the run."
@@ -93,7 +98,7 @@ class StreamSpec(Part):
                 raise ValueError(f"{topic!r} is not a topic that Kafka allows")
         return value
 
-    @field_validator("format", mode="before")
+    @field_validator("format", "key_format", mode="before")
     @classmethod
     def _format_by_name(cls, value: Any) -> Any:
         return {"type": value} if isinstance(value, str) else value
@@ -133,6 +138,24 @@ class StreamSpec(Part):
         return parse_columns(self.ddl)
 
     @property
+    def table_ddl(self) -> str:
+        """The table's columns but for the six of every table, as DDL."""
+        kept = f"{EXTRA_COLUMN} VARIANT" if self.extra_fields == "keep" else ""
+        return ", ".join(filter(None, (self.ddl, self.write_mode.columns, kept)))
+
+    @cached_property
+    def table_columns(self) -> tuple[DeclaredColumn, ...]:
+        """The table's columns but for the six of every table, in order."""
+        added = parse_columns(self.write_mode.columns) if self.write_mode.columns else ()
+        kept = DeclaredColumn(name=EXTRA_COLUMN, type="VARIANT", nullable=True, comment=_KEPT)
+        return (*self.columns, *added, *((kept,) if self.extra_fields == "keep" else ()))
+
+    @property
+    def write_mode(self) -> Mode:
+        """What the mode asks of a declaration."""
+        return MODES[self.mode]
+
+    @property
     def subscribed(self) -> tuple[str, ...]:
         """The topics to read, in order."""
         return (self.topic,) if self.topic else self.topics
@@ -146,6 +169,8 @@ class StreamSpec(Part):
         """
         if self.tombstones:
             return self.tombstones
+        if not self.write_mode.has_deletes:
+            return "quarantine"
         return "delete" if self.tombstones_have_an_order else "quarantine"
 
     @property

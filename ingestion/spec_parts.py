@@ -6,15 +6,26 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
 from ingestion.formats import FORMATS
+from ingestion.formats.options import Options
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
+ExtraFields = Literal["ignore", "keep", "reject"]
 Severity = Literal["critical", "warning", "info"]
 Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
 Cron = Annotated[str, StringConstraints(pattern=r"^(@[a-z]+|\S+( +\S+){4})$")]
@@ -37,6 +48,28 @@ class FormatSpec(BaseModel):
     @classmethod
     def _is_known(cls, name: str) -> str:
         return one_of(FORMATS, name)
+
+    @model_validator(mode="after")
+    def _options_are_known(self) -> FormatSpec:
+        try:
+            _ = self.options
+        except ValidationError as error:
+            raise ValueError("; ".join(map(self._said, error.errors()))) from None
+        return self
+
+    def _said(self, found: ErrorDetails) -> str:
+        name, known = ".".join(map(str, found["loc"])), FORMATS[self.type].options.model_fields
+        if found["type"] == "extra_forbidden":
+            there = f"it has: {', '.join(known)}" if known else "it has none"
+            return f"`{self.type}` has no option `{name}`; {there}"
+        if found["type"] == "missing":
+            return f"`{self.type}` needs the option `{name}`"
+        return f"option `{name}`: {found['msg']}"
+
+    @property
+    def options(self) -> Options:
+        """What the person wrote beside ``type``."""
+        return FORMATS[self.type].options.model_validate(self.model_extra or {})
 
 
 class QuarantineRate(Part):
@@ -65,7 +98,7 @@ class Expectation(BaseModel):
         return self.model_extra or {}
 
 
-def one_of(known: Mapping[str, str], name: str) -> str:
+def one_of(known: Mapping[str, object], name: str) -> str:
     """Return ``name`` if it is known.
 
     Raises:

@@ -12,6 +12,9 @@ from pyspark.sql import functions as F
 from ingestion.gate import GOOD
 from ingestion.offsets import Range, TopicPartition
 
+_NAMES_TOLD = 20
+_NAME_LENGTH = 100
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionTally:
@@ -50,11 +53,13 @@ class Tally:
         fates: Records of each fate.
         partitions: What there is of each partition that has any record.
         good_bytes: Size of the good records' values.
+        with_extra: Records applied that have fields which the schema does not name.
     """
 
     fates: Mapping[str, int]
     partitions: Mapping[TopicPartition, PartitionTally]
     good_bytes: int
+    with_extra: int = 0
 
     @property
     def read(self) -> int:
@@ -90,6 +95,7 @@ def count_records(copy: DataFrame) -> Tally:
             F.max("_offset").alias("last"),
             F.sum("_offset").alias("offset_sum"),
             F.sum("_bytes").alias("bytes"),
+            F.count_if(F.size("_extra") > 0).alias("with_extra"),
         )
         .collect()
     )
@@ -104,7 +110,32 @@ def count_records(copy: DataFrame) -> Tally:
             for each in at
         },
         good_bytes=sum(row["bytes"] for row in rows if row["_fate"] in GOOD),
+        with_extra=sum(row["with_extra"] for row in rows if row["_fate"] in GOOD),
     )
+
+
+def extra_counts(copy: DataFrame, tally: Tally) -> dict[str, int]:
+    """Count the fields that the schema does not name: the records that have any, and each name.
+
+    Only of records that were applied: a quarantined one is kept whole. One job more, and only when
+    there are any.
+
+    Returns:
+        ``extra_fields``, and ``extra_fields.<name>`` of the most frequent names; nothing when
+        there are none.
+    """
+    if not tally.with_extra:
+        return {}
+    named = (
+        copy.where(F.col("_fate").isin(*GOOD))
+        .select(F.explode(F.array_distinct("_extra")).alias("name"))
+        .groupBy("name")
+        .count()
+        .orderBy(F.desc("count"), "name")
+        .limit(_NAMES_TOLD)
+    )
+    told = {f"extra_fields.{row['name'][:_NAME_LENGTH]}": row["count"] for row in named.collect()}
+    return {"extra_fields": tally.with_extra, **told}
 
 
 def _sum_up(rows: list[Row]) -> PartitionTally:

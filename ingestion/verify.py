@@ -134,7 +134,7 @@ class _Proof:
         self, snapshot: Snapshot, batches: Sequence[Batch], horizon: Horizon
     ) -> None:
         chain.refuse_unknown_kinds(batches)
-        judge = Judge(self._spec, epoch=horizon.epoch)
+        judge = Judge(self._spec, epoch=horizon.epoch, settings=self._settings)
         asked = cache(partial(is_compacted, self._settings))
         with Memory.in_folder(self._settings.state / "verify") as memory:
             fold = Fold(self._spec, judge, memory, horizon, is_compacted=asked)

@@ -1,11 +1,31 @@
 """How bytes become typed columns: one file a format, and one row here.
 
 A format is a module with a ``decode`` function (see ``ingestion.formats.protocol``); it is named
-here and imported when a run needs it, so that loading a declaration imports no Spark.
+here and imported when a run needs it, so that loading a declaration imports no Spark. What a
+person may write beside its ``type`` is a model of ``ingestion.formats.options``.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
-FORMATS: Final[dict[str, str]] = {
-    "json": "ingestion.formats.json",
+from ingestion.formats.options import NoOptions, Options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        module: Where its ``decode`` is.
+        options: What may stand beside ``type``.
+        for_keys: Whether a Kafka key may be encoded so.
+    """
+
+    module: str
+    options: type[Options] = NoOptions
+    for_keys: bool = True
+
+
+FORMATS: Final[dict[str, Format]] = {
+    "json": Format(module="ingestion.formats.json"),
 }

@@ -5,30 +5,33 @@ Reasons: ``invalid_utf8``, ``malformed_json``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
+
+from ingestion.formats.protocol import Encoded
+from ingestion.latest import quoted
 
 _SPACE = " \t\r\n"
 _CORRUPT = "_corrupt_record"
 
 
-def decode(records: DataFrame, schema: StructType, options: Mapping[str, Any]) -> DataFrame:
+def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
     """Decode each value as one JSON object with the declared fields.
 
     A field that is absent is null; one that holds another type than declared makes the record
-    bad. Fields that the schema does not name are passed over.
+    bad. A key that is a single column may be a bare value.
     """
+    raw, schema = F.col(encoded.column), encoded.schema
     with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    text = F.col("_value").cast("string")
+    text = raw.cast("string")
+    if encoded.is_key and len(schema) == 1:
+        text = _wrapped(text, schema)
     parsed = F.from_json(
         text, with_corrupt, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     )
     reason = (
-        F.when(F.col("_value").isNull(), None)
+        F.when(raw.isNull(), None)
         .when(~F.is_valid_utf8(text), "invalid_utf8")
         .when(
             F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull(), "malformed_json"
@@ -37,11 +40,29 @@ def decode(records: DataFrame, schema: StructType, options: Mapping[str, Any]) -
     )
     return (
         records.withColumn("_parsed", parsed)
-        .withColumn("_reason", reason)
-        .withColumn("_detail", F.when(F.col("_reason").isNotNull(), _what_was_expected(schema)))
-        .withColumn("_row", F.struct(*(F.col(f"_parsed.`{name}`") for name in schema.names)))
+        .withColumn(
+            encoded.into,
+            F.struct(
+                F.struct(*(F.col(f"_parsed.{quoted(name)}") for name in schema.names)).alias("row"),
+                reason.alias("reason"),
+                F.when(reason.isNotNull(), _what_was_expected(schema)).alias("detail"),
+                F.lit(None).cast("array<string>").alias("extra"),
+                F.lit(None).cast("boolean").alias("is_delete"),
+            ),
+        )
         .drop("_parsed")
     )
+
+
+def _wrapped(text: Column, schema: StructType) -> Column:
+    """Make an object of a bare key: JSON, or for a STRING column plain text."""
+    (field,) = schema
+    prefix = F.lit(f'{{"{field.name}":')
+    bare = F.concat(prefix, text, F.lit("}"))
+    if isinstance(field.dataType, StringType):
+        plain = F.to_json(F.struct(text.alias(field.name)))
+        bare = F.when(text.startswith('"'), bare).otherwise(plain)
+    return F.when(F.ltrim(text).startswith("{"), text).otherwise(bare)
 
 
 def _is_one_document(text: Column) -> Column:

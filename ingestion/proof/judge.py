@@ -8,14 +8,17 @@ its key from the Kafka key.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ingestion.ddl import DeclaredColumn
+from ingestion.proof.formats import Expected, Said, reading
 from ingestion.proof.predicate import Deletes
 from ingestion.proof.record import Change, Place, Record, Row
-from ingestion.proof.strict_json import BadRecordError, parse, parse_object
-from ingestion.proof.values import UnprovableError, reader
+from ingestion.proof.strict_json import BadRecordError
+from ingestion.proof.values import UnprovableError
+from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -40,18 +43,20 @@ class Judged:
 class Judge:
     """Judges the records of a stream under its declaration."""
 
-    def __init__(self, spec: StreamSpec, *, epoch: int = 1) -> None:
+    def __init__(
+        self, spec: StreamSpec, *, epoch: int = 1, settings: Settings | None = None
+    ) -> None:
         """Take the declaration, and the epoch whose records will be shown.
 
         Raises:
             UnprovableError: it holds a mode, a format, a type or a condition that only the engine
                 knows.
         """
-        if spec.mode != "upsert" or spec.format.type != "json":
-            raise UnprovableError(f"{spec.mode} of {spec.format.type} is not provable")
+        if spec.mode != "upsert":
+            raise UnprovableError(f"{spec.mode} is not provable")
         self._epoch = epoch
         self._types = {column.name: column.type for column in spec.columns}
-        self._readers = [(name, reader(type_)) for name, type_ in self._types.items()]
+        self._read = reading(spec.format, _expected(spec, spec.columns, settings))
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
@@ -61,7 +66,13 @@ class Judge:
                 raise UnprovableError(f"an order by {self._types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy
+        self._has_deletes = spec.write_mode.has_deletes
         self._is_delete = Deletes(spec) if spec.apply_as_deletes else None
+        self._read_key = None
+        if self._tombstones == "delete":
+            by_name = {column.name: column for column in spec.columns}
+            keys = _expected(spec, [by_name[name] for name in spec.keys], settings, is_key=True)
+            self._read_key = reading(spec.key_format, keys)
 
     def judge(self, records: Iterable[Record], *, seq: int) -> Judged:
         """Judge records of one batch.
@@ -70,19 +81,20 @@ class Judge:
             UnprovableError: it cannot be told which of them are deletes.
         """
         found = Judged()
-        typed: list[tuple[Record, Row]] = []
+        typed: list[tuple[Record, Said]] = []
         for record in records:
             if record.value is None and self._tombstones == "ignore":
                 found.ignored += 1
                 continue
             try:
-                typed.append((record, self._values(record)))
+                typed.append((record, self._said(record)))
             except (ValueError, OverflowError) as error:
                 found.bad.append((record, str(error)))
-        for (record, values), selected in zip(typed, self._selected(typed), strict=True):
+        for (record, said), selected in zip(typed, self._selected(typed), strict=True):
             try:
-                is_delete = selected or record.value is None
-                found.changes.append(self._change(record, values, is_delete=is_delete, seq=seq))
+                is_delete = selected or said.is_delete
+                change = self._change(record, said.values, is_delete=is_delete, seq=seq)
+                found.changes.append(change)
             except BadRecordError as error:
                 found.bad.append((record, str(error)))
         return found
@@ -96,19 +108,19 @@ class Judge:
         topic, partition, offset, timestamp, epoch, _ = row[len(self._types) :]
         return (epoch, *self._order(row, timestamp), topic, partition, offset)
 
-    def _selected(self, typed: Sequence[tuple[Record, Row]]) -> list[bool]:
+    def _selected(self, typed: Sequence[tuple[Record, Said]]) -> list[bool]:
         if self._is_delete is None or not typed:
             return [False] * len(typed)
-        return self._is_delete([values for _, values in typed])
+        return self._is_delete([said.values for _, said in typed])
 
-    def _values(self, record: Record) -> Row:
-        fields = self._of_tombstone(record) if record.value is None else parse_object(record.value)
-        given = [(fields.get(name), read) for name, read in self._readers]
-        return tuple([None if value is None else read(value) for value, read in given])
+    def _said(self, record: Record) -> Said:
+        return self._of_tombstone(record) if record.value is None else self._read(record.value)
 
     def _change(self, record: Record, values: Row, *, is_delete: bool, seq: int) -> Change:
         sent = _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
+        if is_delete and not self._has_deletes:
+            raise BadRecordError("a delete, in a mode that deletes nothing")
         self._refuse_null(values, self._key_at, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
@@ -130,19 +142,31 @@ class Judge:
         if any(values[i] is None for i in at):
             raise BadRecordError(f"{what} is null")
 
-    def _of_tombstone(self, record: Record) -> Mapping[str, Any]:
+    def _of_tombstone(self, record: Record) -> Said:
         if self._tombstones == "quarantine":
-            raise BadRecordError("a tombstone has no order")
+            raise BadRecordError("a tombstone is not for this stream")
         if record.key is None:
             raise BadRecordError("a tombstone without a key")
-        fields = self._key_fields(record.key)
-        return {name: fields.get(name) for name in self._keys}
+        assert self._read_key is not None, "tombstones are read by their keys"
+        said = self._read_key(record.key)
+        values: list[Any] = [None] * len(self._types)
+        for at, value in zip(self._key_at, said.values, strict=True):
+            values[at] = value
+        return Said(values=tuple(values), is_delete=True)
 
-    def _key_fields(self, key: bytes) -> Mapping[str, Any]:
-        """Read a Kafka key: an object, or for a single column a scalar, JSON or plain text."""
-        if key.lstrip().startswith(b"{") or len(self._keys) != 1:
-            return parse_object(key)
-        (name,) = self._keys
-        if self._types[name] == "STRING" and not key.startswith(b'"'):
-            return {name: key.decode("utf-8")}
-        return {name: parse(key)}
+
+def _expected(
+    spec: StreamSpec,
+    columns: Sequence[DeclaredColumn],
+    settings: Settings | None,
+    *,
+    is_key: bool = False,
+) -> Expected:
+    format_spec = spec.key_format if is_key else spec.format
+    return Expected(
+        columns=columns,
+        is_key=is_key,
+        options=format_spec.options,
+        extra_fields="ignore" if is_key else spec.extra_fields,
+        settings=settings,
+    )

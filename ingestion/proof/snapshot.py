@@ -167,7 +167,7 @@ def _no_table(
 
 
 def _refuse_other_columns(spec: StreamSpec, table: DeltaTable) -> None:
-    declared = {column.name for column in spec.columns} | set(SYSTEM_COLUMNS)
+    declared = {column.name for column in spec.table_columns} | set(SYSTEM_COLUMNS)
     found = {field.name for field in table.schema().fields}
     if declared == found:
         return

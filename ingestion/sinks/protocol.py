@@ -95,4 +95,4 @@ class Sink(Protocol):
 
 def sink_class(mode: str) -> type[Sink]:
     """Import the write mode of that name."""
-    return cast("type[Sink]", import_module(MODES[mode]).SINK)
+    return cast("type[Sink]", import_module(MODES[mode].module).SINK)

@@ -56,7 +56,9 @@ class Copy(list[Judged]):
         return found
 
 
-def judge(records: Frame, _spec: object, _schema: object, reached: Offsets) -> Frame:
+def judge(
+    records: Frame, _spec: object, _schema: object, reached: Offsets, *, settings: object
+) -> Frame:
     """Give each record its fate when it is read."""
     records.reached = reached
     return records

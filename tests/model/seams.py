@@ -104,6 +104,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.batch,
             {
+                "StreamPaths": paths,
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
                 "judge": frames.judge,

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from ingestion.gate import judge
 from ingestion.offsets import Offsets, TopicPartition
 from ingestion.row_type import row_type
+from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 
 pytestmark = pytest.mark.spark
@@ -40,7 +41,8 @@ def judged(
         raw.alias("_value"),
         F.lit(None).cast("string").alias("_headers"),
     )
-    (row,) = judge(record, spec, row_type(spec.ddl), reached or Offsets()).collect()
+    reached = reached or Offsets()
+    (row,) = judge(record, spec, row_type(spec.ddl), reached, settings=Settings()).collect()
     return row
 
 

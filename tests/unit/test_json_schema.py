@@ -37,7 +37,7 @@ def test_the_schema_is_a_schema() -> None:
         pytest.param({}, id="least"),
         pytest.param({"keys": "id", "sequence_by": "id"}, id="one word for a list"),
         pytest.param({"format": "json", "mode": "upsert"}, id="short format"),
-        pytest.param({"format": {"type": "json", "registry": "x"}}, id="format with options"),
+        pytest.param({"format": {"type": "json"}}, id="format in full"),
         pytest.param({"quarantine_rate": {"warn_above": 0.01}}, id="part"),
         pytest.param(
             {"expectations": [{"type": "expect_x", "severity": "info", "column": "id"}]},
@@ -59,7 +59,7 @@ def test_what_the_loader_takes_the_editor_takes(fields: dict[str, Any]) -> None:
         pytest.param({"name": 1}, id="name"),
         pytest.param({"mode": "upsrt"}, id="mode"),
         pytest.param({"format": "jsn"}, id="format"),
-        pytest.param({"format": {"type": "jsn"}}, id="format with options"),
+        pytest.param({"format": {"type": "jsn"}}, id="format in full"),
         pytest.param({"topics": ["a"]}, id="topic and topics"),
         pytest.param({"topic": "a b"}, id="topic"),
         pytest.param({"sensor_seconds": 1}, id="bound"),

@@ -164,7 +164,7 @@ def test_a_tombstone_may_be_meant_for_quarantine() -> None:
 
     told = Folded([record(0, {"id": 1}), record(1, None, key=b"1")], spec=spec)
 
-    assert (len(told.rows), told.bad) == (1, {(0, 1): "a tombstone has no order"})
+    assert (len(told.rows), told.bad) == (1, {(0, 1): "a tombstone is not for this stream"})
 
 
 @pytest.mark.parametrize(

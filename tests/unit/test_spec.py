@@ -90,14 +90,18 @@ def test_one_column_may_stand_without_brackets() -> None:
     assert found.format.type == "json"
 
 
-def test_a_format_and_an_expectation_keep_their_own_options() -> None:
-    """Options stand beside the type, as written."""
+def test_an_unknown_option_of_a_format_is_refused() -> None:
+    """Options stand beside the type, and a format knows its own."""
+    with pytest.raises(ValidationError, match="`json` has no option `registry`"):
+        spec(format={"type": "json", "registry": "http://r"})
+
+
+def test_an_expectation_keeps_its_own_arguments() -> None:
+    """Arguments stand beside the type, as written."""
     found = spec(
-        format={"type": "json", "registry": "http://r"},
         expectations=[{"type": "expect_column_values_to_not_be_null", "column": "id"}],
     )
 
-    assert found.format.model_extra == {"registry": "http://r"}
     assert found.expectations[0].arguments == {"column": "id"}
     assert found.expectations[0].severity == "critical"
 
