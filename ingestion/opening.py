@@ -17,9 +17,11 @@ from ingestion.lake import StreamPaths
 from ingestion.note_commit import commit_note
 from ingestion.notes import Note
 from ingestion.position import identity_of
-from ingestion.row_type import row_type
+from ingestion.row_type import row_type, storable
 from ingestion.spec import StreamSpec
 
+# Where Spark notes the length of a VARCHAR, which is a STRING to everybody else.
+_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
 )
@@ -57,7 +59,7 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
     """
     declared = {field.name: field.dataType.simpleString() for field in _schema(spec)}
     found = {
-        field.name: field.dataType.simpleString()
+        field.name: field.metadata.get(_VARCHAR, field.dataType.simpleString())
         for field in spark.read.format("delta").load(str(paths.data)).schema
     }
     if declared == found:
@@ -77,7 +79,7 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
 
 
 def _schema(spec: StreamSpec) -> StructType:
-    return StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)])
+    return storable(StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)]))
 
 
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:

@@ -38,7 +38,7 @@ from ingestion.proof.topic import TopicReader, is_compacted
 from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
+from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 Tell = Callable[[str, int, int], None]
 
@@ -179,6 +179,8 @@ class _Proof:
                 self._tell("comparing the table", done, total)
             self._evidence.add(proof.missing(partial(self._explained, proof.horizon)))
         self._rows = proof.tally.compared
+        if self._spec.extra_fields == "keep":
+            self._limits.append(f"column {EXTRA_COLUMN} was not compared")
         self._limits.extend(proof.tally.sentences())
 
     def _explained(self, horizon: Horizon, living: dict[str, Change]) -> set[str]:
