@@ -45,6 +45,7 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_columns(spec, "sequence_by", spec.sequence_by)
     yield from _about_types(spec)
     yield from _about_mode(spec)
+    yield from _about_transformation(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         yield Contradiction(
             ("tombstones",),
@@ -76,6 +77,23 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
+
+
+def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
+    columns, given = [c.name for c in spec.columns], {c.name for c in spec.value_columns}
+    for name in spec.select:
+        if name not in columns:
+            near = get_close_matches(name, columns, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(columns)}"
+            yield Contradiction(("select", name), f"{name!r} is not a column of `schema`; {hint}")
+    if spec.transform and spec.select:
+        yield Contradiction(("select",), "declare either `select` or `transform`, not both")
+    missing = [name for name in columns if name not in given and name not in spec.select]
+    if missing and not spec.transform:
+        yield Contradiction(
+            ("select",),
+            f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
+        )
 
 
 def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:

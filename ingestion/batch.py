@@ -110,7 +110,7 @@ class BatchWriter:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
-        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored")}
+        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored", "filtered")}
         counts |= extra_counts(copy, tally)
         if not gaps.proven:
             counts["gaps_unproven"] = empty

@@ -6,10 +6,11 @@ middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ingestion.agreement import ContradictionsError, contradictions
 from ingestion.ddl import DeclaredColumn, parse_columns
@@ -18,16 +19,19 @@ from ingestion.sinks import MODES, Mode
 from ingestion.spec_parts import (
     Count,
     Cron,
+    DottedName,
     Expectation,
     ExtraFields,
     FormatSpec,
     Owner,
     Part,
     QuarantineRate,
+    Sql,
     TombstonePolicy,
     Topic,
     one_of,
 )
+from ingestion.sql_text import refuse_absent_module, refuse_bad_sql
 
 EXTRA_COLUMN: Final = "_extra_fields"
 _KEPT: Final = "Fields of the record that the schema does not name"
@@ -46,12 +50,22 @@ class StreamSpec(Part):
     topics: tuple[Topic, ...] = Field((), description="Several topics into the one table.")
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
+    value_ddl: str | None = Field(
+        None,
+        alias="value_schema",
+        description="The value's columns, where they are not the table's.",
+    )
+    where: Sql | None = Field(None, description="SQL condition: other records are filtered out.")
+    select: Mapping[str, Sql] = Field(
+        {}, description="SQL expressions, by the table's column that each gives."
+    )
+    transform: DottedName | None = Field(
+        None, description="Python function from DataFrame to DataFrame, as package.module.function."
+    )
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
     sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
-    apply_as_deletes: Annotated[str, StringConstraints(pattern=r"\S")] | None = Field(
-        None, description="SQL condition: the record is a delete."
-    )
+    apply_as_deletes: Sql | None = Field(None, description="SQL condition: the record is a delete.")
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: FormatSpec = Field(
         FormatSpec(), description="How a tombstone's Kafka key is encoded."
@@ -115,11 +129,26 @@ class StreamSpec(Part):
             raise ValueError(problem)
         return name
 
-    @field_validator("ddl")
+    @field_validator("ddl", "value_ddl")
     @classmethod
-    def _ddl_is_readable(cls, ddl: str) -> str:
-        parse_columns(ddl)
-        return ddl.strip()
+    def _ddl_is_readable(cls, ddl: str | None) -> str | None:
+        if ddl is not None:
+            parse_columns(ddl)
+        return ddl and ddl.strip()
+
+    @field_validator("where", "select", "apply_as_deletes")
+    @classmethod
+    def _sql_is_readable(cls, value: Any) -> Any:
+        for text in (value,) if isinstance(value, str) else (value or {}).values():
+            refuse_bad_sql(text)
+        return value
+
+    @field_validator("transform")
+    @classmethod
+    def _function_is_there(cls, name: str | None) -> str | None:
+        if name is not None:
+            refuse_absent_module(name)
+        return name
 
     @field_validator("mode")
     @classmethod
@@ -136,6 +165,16 @@ class StreamSpec(Part):
     def columns(self) -> tuple[DeclaredColumn, ...]:
         """The declared columns, in order."""
         return parse_columns(self.ddl)
+
+    @cached_property
+    def value_columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns of a value as it is decoded, in order."""
+        return parse_columns(self.value_ddl) if self.value_ddl else self.columns
+
+    @property
+    def is_transformed(self) -> bool:
+        """Tell whether anything stands between the value and the row."""
+        return bool(self.where or self.select or self.transform or self.value_ddl)
 
     @property
     def table_ddl(self) -> str:

@@ -24,6 +24,8 @@ from ingestion.formats.options import Options
 Count = Annotated[int, Field(strict=True, gt=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Sql = Annotated[str, StringConstraints(pattern=r"\S")]
+DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
 ExtraFields = Literal["ignore", "keep", "reject"]
 Severity = Literal["critical", "warning", "info"]

@@ -23,7 +23,12 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): FIELDS,
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
 }
-_RENAMED: Final = {"ddl": "schema", "columns": "schema", "primary_key": "keys"}
+_RENAMED: Final = {
+    "ddl": "schema",
+    "columns": "schema",
+    "primary_key": "keys",
+    "value_ddl": "value_schema",
+}
 _EXAMPLES: Final = {
     "schema": "id BIGINT NOT NULL, name STRING",
     "type": "expect_column_values_to_be_unique",
@@ -35,6 +40,9 @@ _PATTERNS: Final = {
     "owners": "write an e-mail address, or team:name",
     "schedule": "write five fields as cron does, such as `0 3 * * *`, or a name such as @daily",
     "apply_as_deletes": "write an SQL condition, such as `status = 'cancelled'`",
+    "where": "write an SQL condition, such as `total > 0`",
+    "select": "write an SQL expression, such as `upper(name)`",
+    "transform": "write package.module.function",
 }
 _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "value_error": lambda context: str(context["error"]),
@@ -114,7 +122,7 @@ def _sentence(
     if value is None:
         return "has no value; write one, or remove the line"
     if kind == "string_pattern_mismatch":
-        text = _PATTERNS[names[-1]]
+        text = next((_PATTERNS[n] for n in reversed(names) if n in _PATTERNS), details["msg"])
     else:
         text = _SAYS[kind](context) if kind in _SAYS else details["msg"]
     is_worth_showing = kind != "value_error" and isinstance(value, str | int | float)

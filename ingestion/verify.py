@@ -35,6 +35,7 @@ from ingestion.proof.sight import identity_in, look_around
 from ingestion.proof.snapshot import Snapshot, row_count, rows_of, take_snapshot
 from ingestion.proof.tombstones import deletes_that_explain, remembered_deletes
 from ingestion.proof.topic import TopicReader, is_compacted
+from ingestion.proof.transformation import NOT_INDEPENDENT
 from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
@@ -136,6 +137,8 @@ class _Proof:
         chain.refuse_unknown_kinds(batches)
         judge = Judge(self._spec, epoch=horizon.epoch, settings=self._settings)
         asked = cache(partial(is_compacted, self._settings))
+        if judge.transformation and not judge.transformation.is_independent:
+            self._limits.append(NOT_INDEPENDENT)
         with Memory.in_folder(self._settings.state / "verify") as memory:
             fold = Fold(self._spec, judge, memory, horizon, is_compacted=asked)
             in_ledger = {batch.seq for batch in snapshot.ledger_of_table}

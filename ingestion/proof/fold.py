@@ -71,6 +71,7 @@ class Fold:
         judged = self._judge.judge(records, seq=seq)
         recount.records.update(record.at for record in records)
         recount.ignored += judged.ignored
+        recount.filtered += judged.filtered
         recount.quarantined += len(judged.bad)
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in judged.bad))
         best: dict[str, Change] = {}

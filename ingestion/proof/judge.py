@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.ddl import DeclaredColumn
 from ingestion.proof.formats import Expected, Said, reading
-from ingestion.proof.predicate import Deletes
+from ingestion.proof.predicate import Condition
 from ingestion.proof.record import Change, Place, Record, Row
 from ingestion.proof.strict_json import BadRecordError
+from ingestion.proof.transformation import transformation
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -33,11 +34,13 @@ class Judged:
         changes: What the good ones say of their keys.
         bad: Those that belong in quarantine, with the reason.
         ignored: How many tombstones the stream ignores.
+        filtered: How many the declared transformation leaves out.
     """
 
     changes: list[Change] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     ignored: int = 0
+    filtered: int = 0
 
 
 class Judge:
@@ -56,7 +59,8 @@ class Judge:
             raise UnprovableError(f"{spec.mode} is not provable")
         self._epoch = epoch
         self._types = {column.name: column.type for column in spec.columns}
-        self._read = reading(spec.format, _expected(spec, spec.columns, settings))
+        self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
+        self.transformation = transformation(spec, settings)
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
@@ -67,7 +71,11 @@ class Judge:
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy
         self._has_deletes = spec.write_mode.has_deletes
-        self._is_delete = Deletes(spec) if spec.apply_as_deletes else None
+        self._is_delete = (
+            Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
+            if spec.apply_as_deletes
+            else None
+        )
         self._read_key = None
         if self._tombstones == "delete":
             by_name = {column.name: column for column in spec.columns}
@@ -90,6 +98,7 @@ class Judge:
                 typed.append((record, self._said(record)))
             except (ValueError, OverflowError) as error:
                 found.bad.append((record, str(error)))
+        typed = self._transformed(typed, found)
         for (record, said), selected in zip(typed, self._selected(typed), strict=True):
             try:
                 is_delete = selected or said.is_delete
@@ -107,6 +116,22 @@ class Judge:
         """Return the place in the order of a row as the table holds it."""
         topic, partition, offset, timestamp, epoch, _ = row[len(self._types) :]
         return (epoch, *self._order(row, timestamp), topic, partition, offset)
+
+    def _transformed(
+        self, typed: list[tuple[Record, Said]], found: Judged
+    ) -> list[tuple[Record, Said]]:
+        """Make rows of values; a null value has none, and stays as its key says."""
+        if self.transformation is None:
+            return typed
+        valued = [(record, said) for record, said in typed if record.value is not None]
+        rows = self.transformation([r for r, _ in valued], [said.values for _, said in valued])
+        made = zip(valued, rows, strict=True)
+        kept = [
+            (record, replace(said, values=row)) for (record, said), row in made if row is not None
+        ]
+        found.filtered += len(valued) - len(kept)
+        lone = [(record, said) for record, said in typed if record.value is None]
+        return [*kept, *lone]
 
     def _selected(self, typed: Sequence[tuple[Record, Said]]) -> list[bool]:
         if self._is_delete is None or not typed:

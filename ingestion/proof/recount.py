@@ -18,6 +18,7 @@ class Recount:
     Attributes:
         records: Records of each partition.
         ignored: Tombstones that the stream ignores.
+        filtered: Records that the transformation leaves out.
         quarantined: Records that cannot be applied.
         superseded: Good records that lost to another of their key.
         fates: Dispositions of the winners that leave no doubt.
@@ -27,6 +28,7 @@ class Recount:
 
     records: Counter[TopicPartition] = field(default_factory=Counter)
     ignored: int = 0
+    filtered: int = 0
     quarantined: int = 0
     superseded: int = 0
     fates: Counter[str] = field(default_factory=Counter)
@@ -61,6 +63,7 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         "read": recount.read + overlap,
         "gaps": span - recount.read + (again - overlap) * bool(overlap),
         "ignored": recount.ignored,
+        "filtered": recount.filtered,
         "quarantined": recount.quarantined,
         "superseded": recount.superseded,
     }
