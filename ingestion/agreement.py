@@ -76,6 +76,7 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
+    yield from spec.write_mode.problems(spec)
 
 
 def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:

@@ -41,6 +41,17 @@ def latest_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]
     )
 
 
+def first_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """Keep the oldest record of each key; see ``latest_per_key``, whose mirror image this is."""
+    ranked = dict.fromkeys([*order, *COORDINATES])
+    oldest_first = Window.partitionBy(*map(quoted, keys)).orderBy(*map(quoted, ranked))
+    return (
+        records.withColumn("_rank", F.row_number().over(oldest_first))
+        .where("_rank = 1")
+        .drop("_rank")
+    )
+
+
 def place(side: str, order: Sequence[str]) -> Column:
     """Return a record's place in the order, as a struct that Spark compares field by field.
 
@@ -71,6 +82,12 @@ def is_newer(one: Column, other: Column, *, has_order: bool, key: Column) -> Col
         .when(is_comparable, one["_offset"] > other["_offset"])
         .otherwise(F.raise_error(F.concat(F.lit(f"{TWO_PARTITIONS} "), evidence)).cast("boolean"))
     )
+
+
+def is_older(one: Column, other: Column, *, has_order: bool, key: Column) -> Column:
+    """Tell whether place ``one`` is before place ``other``; whatever exists is before nothing."""
+    is_after = is_newer(other, one, has_order=has_order, key=key)
+    return other["_offset"].isNull() | (one["_offset"].isNotNull() & is_after)
 
 
 def quoted(name: str) -> str:

@@ -141,19 +141,24 @@ class StreamSpec(Part):
     def table_ddl(self) -> str:
         """The table's columns but for the six of every table, as DDL."""
         kept = f"{EXTRA_COLUMN} VARIANT" if self.extra_fields == "keep" else ""
-        return ", ".join(filter(None, (self.ddl, self.write_mode.columns, kept)))
+        return ", ".join(filter(None, (self.write_mode.columns(self), kept)))
 
     @cached_property
     def table_columns(self) -> tuple[DeclaredColumn, ...]:
         """The table's columns but for the six of every table, in order."""
-        added = parse_columns(self.write_mode.columns) if self.write_mode.columns else ()
         kept = DeclaredColumn(name=EXTRA_COLUMN, type="VARIANT", nullable=True, comment=_KEPT)
-        return (*self.columns, *added, *((kept,) if self.extra_fields == "keep" else ()))
+        of_mode = parse_columns(self.write_mode.columns(self))
+        return (*of_mode, *((kept,) if self.extra_fields == "keep" else ()))
 
     @property
     def write_mode(self) -> Mode:
         """What the mode asks of a declaration."""
         return MODES[self.mode]
+
+    @property
+    def rule(self) -> str:
+        """How records become rows, in one line: the mode, and what else decides it."""
+        return f"{self.mode} {self.write_mode.rule(self)}".strip()
 
     @property
     def subscribed(self) -> tuple[str, ...]:

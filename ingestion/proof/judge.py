@@ -15,7 +15,7 @@ from typing import Any, Final
 from ingestion.ddl import DeclaredColumn
 from ingestion.proof.formats import Expected, Said, reading
 from ingestion.proof.predicate import Deletes
-from ingestion.proof.record import Change, Place, Record, Row
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row
 from ingestion.proof.strict_json import BadRecordError
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
@@ -49,11 +49,8 @@ class Judge:
         """Take the declaration, and the epoch whose records will be shown.
 
         Raises:
-            UnprovableError: it holds a mode, a format, a type or a condition that only the engine
-                knows.
+            UnprovableError: it holds a format, a type or a condition that only the engine knows.
         """
-        if spec.mode != "upsert":
-            raise UnprovableError(f"{spec.mode} is not provable")
         self._epoch = epoch
         self._types = {column.name: column.type for column in spec.columns}
         self._read = reading(spec.format, _expected(spec, spec.columns, settings))
@@ -105,7 +102,7 @@ class Judge:
 
     def place_of(self, row: Row) -> Place:
         """Return the place in the order of a row as the table holds it."""
-        topic, partition, offset, timestamp, epoch, _ = row[len(self._types) :]
+        topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
         return (epoch, *self._order(row, timestamp), topic, partition, offset)
 
     def _selected(self, typed: Sequence[tuple[Record, Said]]) -> list[bool]:

@@ -1,12 +1,31 @@
-"""How winners become rows: one file a write mode, and one row here.
+"""How records become rows: one file a write mode, and one row here.
 
 A mode is a module with a sink class (see ``ingestion.sinks.protocol``); it is named here and
 imported when a run needs it, so that loading a declaration imports no Spark. What a declaration
-must and may say in a mode stands in its row.
+must and may say in a mode, and which columns its table has, stands in its row.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ingestion.agreement import Contradiction
+    from ingestion.spec import StreamSpec
+
+
+def _as_declared(spec: StreamSpec) -> str:
+    return spec.ddl
+
+
+def _nothing(spec: StreamSpec) -> Iterator[Contradiction]:
+    yield from ()
+
+
+def _no_more(spec: StreamSpec) -> str:
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,16 +37,27 @@ class Mode:
         has_keys: Whether ``keys`` identify its rows; else a record's place in Kafka does.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
-        columns: Columns that it adds to the declared ones, as DDL.
+        can_replay: Whether a record may be applied again without harm.
+        columns: Gives the table's columns but for the system's, as DDL, of a declaration.
+        rule: Gives what else in a declaration decides what the rows are, as text; a table that
+            was written under another rule is not written on.
+        problems: Finds what in a declaration contradicts the mode, beside what its row says.
     """
 
     module: str
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
-    columns: str = ""
+    can_replay: bool = True
+    columns: Callable[[StreamSpec], str] = _as_declared
+    rule: Callable[[StreamSpec], str] = _no_more
+    problems: Callable[[StreamSpec], Iterator[Contradiction]] = _nothing
 
 
 MODES: Final[dict[str, Mode]] = {
     "upsert": Mode(module="ingestion.sinks.upsert"),
+    "append": Mode(
+        module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
+    ),
+    "insert_only": Mode(module="ingestion.sinks.insert_only", has_deletes=False),
 }

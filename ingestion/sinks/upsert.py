@@ -108,10 +108,13 @@ class Upsert:
             counts |= {"stale": left_alone, "derived": left_alone}
         return Written(counts=counts, rows_expected=rows_expected)
 
+    def _winner_per_key(self, records: DataFrame) -> DataFrame:
+        return latest_per_key(records, self._keys, self._order)
+
     def _choose_winners(self) -> DataFrame:
         records = self._good.records
         if self._winner_count < self._good.count:
-            records = latest_per_key(records, self._keys, self._order)
+            records = self._winner_per_key(records)
         winners = (
             records.withColumn("_delete", F.col("_fate") == "delete")
             .withColumn("_epoch", F.lit(self._target.epoch))
@@ -127,7 +130,7 @@ class Upsert:
         columns: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
-        newer = self._is_newer_than(place("t", self._order))
+        newer = self._wins_over(place("t", self._order))
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
         if self._good.deletes:
             merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
@@ -153,15 +156,19 @@ class Upsert:
         ]
         return reduce(and_, [*equal, *within])
 
-    def _is_newer_than(self, other: Column) -> Column:
-        key = F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
-        return is_newer(place("s", self._order), other, has_order=bool(self._order), key=key)
+    def _wins_over(self, other: Column) -> Column:
+        return is_newer(
+            place("s", self._order), other, has_order=bool(self._order), key=self._key()
+        )
+
+    def _key(self) -> Column:
+        return F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
 
     def _is_alive(self) -> Column:
         """Tell winners that may be inserted: no delete, and no newer delete remembered."""
         if self._dead is None:
             return ~F.col("s._delete")
-        return ~F.col("s._delete") & self._is_newer_than(F.col("s._dead"))
+        return ~F.col("s._delete") & self._wins_over(F.col("s._dead"))
 
     def _classify(self, version: int) -> Mapping[str, int]:
         """Count what each winner was, measured against the table as it was before the commit."""
@@ -173,7 +180,7 @@ class Upsert:
             .when(is_absent & self._is_alive(), "inserted")
             .when(is_absent, "stale")
             .when(mine == theirs, "unchanged")
-            .when(~self._is_newer_than(theirs), "stale")
+            .when(~self._wins_over(theirs), "stale")
             .when(F.col("s._delete"), "deleted")
             .otherwise("updated")
         )
@@ -185,7 +192,7 @@ class Upsert:
         """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
         deletes = self._winners.where("_delete").alias("s")
         after = self._table_at(commit.version).alias("t")
-        older = self._is_newer_than(place("t", self._order))
+        older = self._wins_over(place("t", self._order))
         return after.join(F.broadcast(deletes), self._same_key()).where(older).count()
 
     def _table_at(self, version: int) -> DataFrame:
