@@ -76,6 +76,11 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
+    for field in ("aggregates", "window"):
+        if getattr(spec, field) and field not in spec.write_mode.fields:
+            yield Contradiction(
+                (field,), f"{mode} folds no groups; remove it, or write `mode: aggregate`"
+            )
     yield from spec.write_mode.problems(spec)
 
 

@@ -6,6 +6,7 @@ middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
@@ -26,6 +27,7 @@ from ingestion.spec_parts import (
     QuarantineRate,
     TombstonePolicy,
     Topic,
+    Window,
     one_of,
 )
 
@@ -49,6 +51,10 @@ class StreamSpec(Part):
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
     sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
+    aggregates: Mapping[str, str] = Field(
+        {}, description="Columns of a group, each a function of a column, such as sum(amount)."
+    )
+    window: Window | None = Field(None, description="Groups by event time, too.")
     apply_as_deletes: Annotated[str, StringConstraints(pattern=r"\S")] | None = Field(
         None, description="SQL condition: the record is a delete."
     )
@@ -154,6 +160,12 @@ class StreamSpec(Part):
     def write_mode(self) -> Mode:
         """What the mode asks of a declaration."""
         return MODES[self.mode]
+
+    @property
+    def never_null(self) -> tuple[str, ...]:
+        """Columns without which a record belongs to no row: the keys, and what windows go by."""
+        by_time = (self.window.column,) if self.window else ()
+        return (*self.keys, *(name for name in by_time if name != "_timestamp"))
 
     @property
     def rule(self) -> str:

@@ -57,6 +57,7 @@ class Judge:
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
+        self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
         for name in spec.sequence_by:
             if self._types.get(name, "").startswith(_NO_SEQUENCE):
@@ -118,7 +119,7 @@ class Judge:
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
-        self._refuse_null(values, self._key_at, "a key column")
+        self._refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         if not is_delete:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ingestion import aggregates, history
+
 if TYPE_CHECKING:
     from ingestion.agreement import Contradiction
     from ingestion.spec import StreamSpec
@@ -37,6 +39,7 @@ class Mode:
         has_keys: Whether ``keys`` identify its rows; else a record's place in Kafka does.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
+        fields: Fields of a declaration that only some modes have.
         can_replay: Whether a record may be applied again without harm.
         columns: Gives the table's columns but for the system's, as DDL, of a declaration.
         rule: Gives what else in a declaration decides what the rows are, as text; a table that
@@ -48,6 +51,7 @@ class Mode:
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
+    fields: tuple[str, ...] = ()
     can_replay: bool = True
     columns: Callable[[StreamSpec], str] = _as_declared
     rule: Callable[[StreamSpec], str] = _no_more
@@ -60,4 +64,16 @@ MODES: Final[dict[str, Mode]] = {
         module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
     ),
     "insert_only": Mode(module="ingestion.sinks.insert_only", has_deletes=False),
+    "scd2": Mode(
+        module="ingestion.sinks.scd2", columns=history.table_columns, problems=history.problems
+    ),
+    "aggregate": Mode(
+        module="ingestion.sinks.aggregate",
+        has_deletes=False,
+        fields=("aggregates", "window"),
+        can_replay=False,
+        columns=aggregates.table_columns,
+        rule=aggregates.rule,
+        problems=aggregates.problems,
+    ),
 }

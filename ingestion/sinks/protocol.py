@@ -96,3 +96,13 @@ class Sink(Protocol):
 def sink_class(mode: str) -> type[Sink]:
     """Import the write mode of that name."""
     return cast("type[Sink]", import_module(MODES[mode].module).SINK)
+
+
+def merge_counts(commit: Commit) -> dict[str, int]:
+    """Take what MERGE itself counted; a commit of the note alone counted nothing."""
+    of = commit.metrics
+    return {
+        "inserted": of.get("numTargetRowsInserted", 0),
+        "updated": of.get("numTargetRowsUpdated", 0),
+        "deleted": of.get("numTargetRowsDeleted", 0),
+    }

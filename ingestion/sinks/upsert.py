@@ -23,7 +23,7 @@ from ingestion.fence import commit_note_alone, fenced, unhindered
 from ingestion.keys import examine_keys, told_incomparable, two_partitions
 from ingestion.latest import is_newer, latest_per_key, place, quoted
 from ingestion.notes import Note
-from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.tombstones import latest_deletes, remember_deletes
 
 _LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
@@ -87,7 +87,7 @@ class Upsert:
 
     def account(self, commit: Commit) -> Written:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
-        counts = _merged(commit)
+        counts = merge_counts(commit)
         rows_expected = counts["inserted"] + counts["updated"]
         if self._winner_count != sum(counts.values()):
             found = self._classify(commit.version - 1)
@@ -100,7 +100,7 @@ class Upsert:
     @staticmethod
     def recount(commit: Commit) -> Written:
         """Say what the commit alone tells; winners it did not apply were stale, by inference."""
-        counts = _merged(commit)
+        counts = merge_counts(commit)
         winners = commit.note.counts["winners"] if commit.note else 0
         left_alone = winners - sum(counts.values())
         rows_expected = counts["inserted"] + counts["updated"]
@@ -198,16 +198,6 @@ class Upsert:
     def _table_at(self, version: int) -> DataFrame:
         reader = self._target.spark.read.format("delta").option("versionAsOf", version)
         return reader.load(str(self._target.paths.data))
-
-
-def _merged(commit: Commit) -> dict[str, int]:
-    """Take what MERGE itself counted; a commit of the note alone counted nothing."""
-    of = commit.metrics
-    return {
-        "inserted": of.get("numTargetRowsInserted", 0),
-        "updated": of.get("numTargetRowsUpdated", 0),
-        "deleted": of.get("numTargetRowsDeleted", 0),
-    }
 
 
 SINK = Upsert

@@ -51,6 +51,44 @@ SCENARIOS = (
         declared={"mode": "insert_only", "keys": ["id"], "sequence_by": ["at"]},
     ),
     Scenario(
+        name="aggregate",
+        declared={
+            "mode": "aggregate",
+            "keys": ["id"],
+            "sequence_by": ["at"],
+            "aggregates": {
+                "records": "count(*)",
+                "named": "count(name)",
+                "total": "sum(amount)",
+                "bigs": "sum(big)",
+                "lowest": "min(amount)",
+                "highest": "max(name)",
+                "mean": "avg(amount)",
+                "names": "set(name)",
+                "newest": "last(name)",
+                "oldest": "first(amount)",
+            },
+        },
+    ),
+    Scenario(
+        name="approx_distinct",
+        declared={
+            "mode": "aggregate",
+            "keys": ["name"],
+            "aggregates": {"values": "approx_distinct(big)"},
+        },
+        is_proven=False,
+    ),
+    Scenario(
+        name="scd2",
+        declared={
+            "mode": "scd2",
+            "keys": ["id"],
+            "sequence_by": ["at"],
+            "apply_as_deletes": f"name = '{GONE}'",
+        },
+    ),
+    Scenario(
         name="upsert",
         declared={"keys": ["id"], "sequence_by": ["at"], "apply_as_deletes": f"name = '{GONE}'"},
     ),
@@ -79,9 +117,7 @@ def _record(dice: random.Random) -> dict[str, Any]:
 def reading(world: World, folder: Path, scenario: Scenario, **fields: Any) -> World:
     """Return a stream with a lake of its own that reads the same topic."""
     settings = settings_in(folder, world.settings.kafka or "")
-    settings = settings.model_copy(
-        update={"spark_java_options": world.settings.spark_java_options}
-    )
+    settings = settings.model_copy(update={"spark_java_options": world.settings.spark_java_options})
     return replace(
         world, settings=settings, declared={"schema": SCHEMA, **scenario.declared, **fields}
     )

@@ -22,6 +22,8 @@ _MODES: Final[Mapping[str, str]] = {
     "upsert": "ingestion.proof.modes.upsert",
     "append": "ingestion.proof.modes.append",
     "insert_only": "ingestion.proof.modes.insert_only",
+    "scd2": "ingestion.proof.modes.scd2",
+    "aggregate": "ingestion.proof.modes.aggregate",
 }
 
 

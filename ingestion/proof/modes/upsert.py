@@ -1,4 +1,4 @@
-"""Upsert: the newest record of a key is its row, or its absence; deletes are remembered for good."""
+"""Upsert: the newest record of a key is its row, or its absence; deletes are never forgotten."""
 
 from __future__ import annotations
 
