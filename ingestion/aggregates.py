@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from ingestion.agreement import Contradiction
 
 if TYPE_CHECKING:
-    from ingestion.ddl import DeclaredColumn
     from ingestion.spec import StreamSpec
 
 WINDOW_COLUMNS: Final = ("window_start", "window_end")
@@ -84,7 +83,7 @@ def table_columns(spec: StreamSpec) -> str:
     place = _place_type(spec)
     states = (each.columns(place).items() for each in aggregates_of(spec))
     told = (f"`{name}` {type_}" for state in states for name, type_ in state)
-    return ", ".join((*(_ddl(by_name[name]) for name in spec.keys), *window, *told))
+    return ", ".join((*(by_name[name].as_ddl() for name in spec.keys), *window, *told))
 
 
 def rule(spec: StreamSpec) -> str:
@@ -106,10 +105,24 @@ def problems(spec: StreamSpec) -> Iterator[Contradiction]:
         yield Contradiction(
             ("extra_fields",), "a group has no fields of its own; write `ignore` or `reject`"
         )
+    yield from _problems_of_window(spec)
     found = [each for name in spec.aggregates for each in _problems_of(spec, name)]
     yield from found
     if not found and set(spec.keys) <= {column.name for column in spec.columns}:
         yield from _twice(spec)
+
+
+def _problems_of_window(spec: StreamSpec) -> Iterator[Contradiction]:
+    types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
+    name = spec.window.column if spec.window else "_timestamp"
+    if name not in types:
+        near = get_close_matches(name, types, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(types)}"
+        said = f"{name!r} is not a column of `schema`; {hint}"
+        yield Contradiction(("window", "column"), said)
+    elif types[name] != "TIMESTAMP":
+        said = f"{name} is {types[name]}; write a TIMESTAMP column, or _timestamp"
+        yield Contradiction(("window", "column"), said)
 
 
 def _problems_of(spec: StreamSpec, name: str) -> Iterator[Contradiction]:
@@ -186,12 +199,6 @@ def _place_type(spec: StreamSpec) -> str:
     order = (f"sequence_{nth}: {types[name]}" for nth, name in enumerate(spec.sequence_by, 1))
     fields = ("epoch: INT", *order, "topic: STRING", "partition: INT", "offset: BIGINT")
     return f"STRUCT<{', '.join(fields)}>"
-
-
-def _ddl(column: DeclaredColumn) -> str:
-    required = "" if column.nullable else " NOT NULL"
-    comment = column.comment.replace("\\", "\\\\").replace("'", "\\'")
-    return f"`{column.name}` {column.type}{required}" + (f" COMMENT '{comment}'" if comment else "")
 
 
 def _scale(type_: str) -> int:

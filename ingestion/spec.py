@@ -32,6 +32,8 @@ from ingestion.spec_parts import (
 )
 
 EXTRA_COLUMN: Final = "_extra_fields"
+DELETED_COLUMN: Final = "_deleted"
+_DEAD: Final = "Whether the newest record of the key is a delete"
 _KEPT: Final = "Fields of the record that the schema does not name"
 
 
@@ -57,6 +59,9 @@ class StreamSpec(Part):
     window: Window | None = Field(None, description="Groups by event time, too.")
     apply_as_deletes: Annotated[str, StringConstraints(pattern=r"\S")] | None = Field(
         None, description="SQL condition: the record is a delete."
+    )
+    deletes: Literal["hard", "soft"] = Field(
+        "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: FormatSpec = Field(
@@ -146,15 +151,20 @@ class StreamSpec(Part):
     @property
     def table_ddl(self) -> str:
         """The table's columns but for the six of every table, as DDL."""
-        kept = f"{EXTRA_COLUMN} VARIANT" if self.extra_fields == "keep" else ""
-        return ", ".join(filter(None, (self.write_mode.columns(self), kept)))
+        ours = (f"{column.name} {column.type}" for column in self._our_columns)
+        return ", ".join((self.write_mode.columns(self), *ours))
 
     @cached_property
     def table_columns(self) -> tuple[DeclaredColumn, ...]:
         """The table's columns but for the six of every table, in order."""
+        return (*parse_columns(self.write_mode.columns(self)), *self._our_columns)
+
+    @property
+    def _our_columns(self) -> tuple[DeclaredColumn, ...]:
         kept = DeclaredColumn(name=EXTRA_COLUMN, type="VARIANT", nullable=True, comment=_KEPT)
-        of_mode = parse_columns(self.write_mode.columns(self))
-        return (*of_mode, *((kept,) if self.extra_fields == "keep" else ()))
+        dead = DeclaredColumn(name=DELETED_COLUMN, type="BOOLEAN", nullable=True, comment=_DEAD)
+        asked = ((dead, self.deletes == "soft"), (kept, self.extra_fields == "keep"))
+        return tuple(column for column, is_asked in asked if is_asked)
 
     @property
     def write_mode(self) -> Mode:

@@ -64,6 +64,7 @@ class Judge:
                 raise UnprovableError(f"an order by {self._types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy
+        self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
         self._is_delete = Deletes(spec) if spec.apply_as_deletes else None
         self._read_key = None
@@ -125,10 +126,11 @@ class Judge:
         if not is_delete:
             self._refuse_null(values, self._required, "a NOT NULL column")
         at = (record.topic, record.partition, record.offset)
+        told = (*values, is_delete) if self._is_soft else values
         return Change(
             key=self.key_of(values),
             place=(self._epoch, *order, *at),
-            row=None if is_delete else (*values, *at, sent, self._epoch, seq),
+            row=None if is_delete and not self._is_soft else (*told, *at, sent, self._epoch, seq),
             seq=seq,
         )
 

@@ -8,7 +8,7 @@ must and may say in a mode, and which columns its table has, stands in its row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ingestion import aggregates, history
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 def _as_declared(spec: StreamSpec) -> str:
     return spec.ddl
+
+
+def _as_upserted(spec: StreamSpec) -> str:
+    """Of a deleted row that stays, only the keys are known for sure."""
+    if spec.deletes == "hard":
+        return spec.ddl
+    told = (
+        replace(column, nullable=column.nullable or column.name not in spec.keys)
+        for column in spec.columns
+    )
+    return ", ".join(column.as_ddl() for column in told)
 
 
 def _nothing(spec: StreamSpec) -> Iterator[Contradiction]:
@@ -36,6 +47,7 @@ class Mode:
 
     Attributes:
         module: Where its sink is.
+        soft_module: Where it is when deletes only mark their rows.
         has_keys: Whether ``keys`` identify its rows; else a record's place in Kafka does.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
@@ -48,6 +60,7 @@ class Mode:
     """
 
     module: str
+    soft_module: str = ""
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
@@ -59,7 +72,13 @@ class Mode:
 
 
 MODES: Final[dict[str, Mode]] = {
-    "upsert": Mode(module="ingestion.sinks.upsert"),
+    "upsert": Mode(
+        module="ingestion.sinks.upsert",
+        soft_module="ingestion.sinks.soft_upsert",
+        fields=("deletes",),
+        columns=_as_upserted,
+        rule=lambda spec: "" if spec.deletes == "hard" else f"deletes: {spec.deletes}",
+    ),
     "append": Mode(
         module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
     ),

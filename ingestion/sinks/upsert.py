@@ -26,7 +26,7 @@ from ingestion.notes import Note
 from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.tombstones import latest_deletes, remember_deletes
 
-_LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
+LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
 _BROADCAST_BYTES = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
 # compile the join anew.
@@ -91,7 +91,7 @@ class Upsert:
         rows_expected = counts["inserted"] + counts["updated"]
         if self._winner_count != sum(counts.values()):
             found = self._classify(commit.version - 1)
-            counts |= {name: found.get(name, 0) for name in _LEFT_ALONE}
+            counts |= {name: found.get(name, 0) for name in LEFT_ALONE}
         problems = []
         if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
             problems.append(f"{undead} deleted keys are still in the table")

@@ -11,9 +11,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.killpoints import At
 from ingestion.settings import Settings
-from ingestion.verify import verify
-from tests.modes.scenario import SCENARIOS, Scenario, dying_at, reading, table_of, tell
-from tests.oracle import evidence_against
+from tests.modes.scenario import SCENARIOS, Scenario, dying_at, hold, reading, table_of, tell
 from tests.world import World, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -55,12 +53,4 @@ def test_the_table_is_the_same_however_the_topic_is_read(
     assert (healed.is_balanced, [row.seq for row in healed.recovered]) == (True, [2])
     assert (prepared(), committed()) == (2, 1)
     for world in (whole, cut):
-        _hold(world, scenario)
-
-
-def _hold(world: World, scenario: Scenario) -> None:
-    if scenario.is_proven:
-        assert evidence_against(world) == ()
-    else:
-        verdict = verify(world.spec, world.settings)
-        assert (verdict.holds, len(verdict.limits)) == (True, 1)
+        hold(world, scenario)

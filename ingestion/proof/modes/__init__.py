@@ -91,4 +91,6 @@ def rule_of(means: Means) -> Rule:
     mode = means.spec.mode
     if mode not in _MODES:
         raise UnprovableError(f"{mode} is not provable")
-    return cast("Rule", import_module(_MODES[mode]).RULE(means))
+    module = import_module(_MODES[mode])
+    rule = module.SOFT_RULE if means.spec.deletes == "soft" else module.RULE
+    return cast("Rule", rule(means))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise, zip_longest
 
 from ingestion.history import CURRENT, VALID_FROM, VALID_TO
 from ingestion.proof.memory import Shelf
@@ -85,7 +86,7 @@ class History:
         ends, ended = dict(_ends(before)), dict(_ends(after))
         recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
         recount.extra["versions"] += sum(change.row is not None for change in new)
-        previous = {b.place: a for a, b in zip(after, after[1:], strict=False)}
+        previous = {b.place: a for a, b in pairwise(after)}
         for change in new:
             one_before = previous.get(change.place)
             if change.row is not None:
@@ -97,7 +98,7 @@ class History:
                 recount.fates["deleted" if ends_one else "deleted_absent"] += 1
 
     def _versions(self, events: _Events) -> Iterable[Change]:
-        for change, behind in zip(events, (*events[1:], None), strict=True):
+        for change, behind in _with_next(events):
             if change.row is None:
                 continue
             at = len(change.row) - len(SYSTEM_COLUMNS)
@@ -117,9 +118,13 @@ def _moment(change: Change) -> object:
     return change.place[1]
 
 
+def _with_next(events: _Events) -> Iterable[tuple[Change, Change | None]]:
+    return zip_longest(events, events[1:]) if events else ()
+
+
 def _ends(events: _Events) -> Iterable[tuple[Place, object]]:
     """Return when each version ends: the time of the event behind it, or nothing."""
-    for change, behind in zip(events, (*events[1:], None), strict=True):
+    for change, behind in _with_next(events):
         if change.row is not None:
             yield change.place, (_moment(behind),) if behind else None
 
