@@ -44,6 +44,8 @@ _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "literal_error": lambda context: f"write one of: {context['expected']}",
     "string_type": lambda _: "must be text; put it in quotes",
     "tuple_type": lambda _: "must be a list, such as [a, b]",
+    "mapping_type": lambda _: "must be a map, one `key: value` a line",
+    "dict_type": lambda _: "must be a map, one `key: value` a line",
     "model_type": lambda _: "must be a map, one `key: value` a line",
     "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
     "bool_type": lambda _: "write true or false",

@@ -70,7 +70,7 @@ def story(
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_killed_run_loses_and_doubles_nothing(story: World, cell: Cell, tmp_path: Path) -> None:
-    """Killed behind its second batch's preparation or commit, the next run ends at the same table."""
+    """Killed before or behind the commit of a batch, the next run ends at the same table."""
     whole = reading(story, tmp_path / "whole", cell.scenario)
     whole.run()
     cut = reading(story, tmp_path / "cut", cell.scenario, max_offsets_per_trigger=cell.batch)

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from ingestion.errors import IdentityChangedError
 from ingestion.notes import Identity
 from ingestion.sinks import MODES
 from ingestion.spec import StreamSpec
 from ingestion.start import refuse_changed_identity
-from ingestion.errors import IdentityChangedError
 from ingestion.stream_file import load_stream
 from tests.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_text(), re.DOTALL)
-DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP, ratio DOUBLE, price DECIMAL(9, 2), more MAP<STRING, INT>"
+DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP, ratio DOUBLE, price DECIMAL(9, 2)"
+DDL += ", more MAP<STRING, INT>"
 BASE = {
     "append": {},
     "insert_only": {"keys": "id"},
@@ -55,7 +56,7 @@ def test_every_mode_is_documented_with_an_example() -> None:
         ("append", {"keys": "id"}, "keys: `mode: append` keeps every record as a row of its own"),
         ("append", {"sequence_by": "at"}, "sequence_by: `mode: append` lets no record win"),
         ("append", {"tombstones": "delete"}, "tombstones: `mode: append` deletes no rows"),
-        ("append", {"aggregates": {"n": "count(*)"}}, "aggregates: `mode: append` has no such thing"),
+        ("append", {"aggregates": {"n": "count(*)"}}, "aggregates: `mode: append` has no such"),
         ("scd2", {"deletes": "soft"}, "deletes: `mode: scd2` has no such thing"),
         ("insert_only", {"keys": []}, "keys: missing; `mode: insert_only` needs"),
         ("insert_only", {"apply_as_deletes": "id = 1"}, "apply_as_deletes: `mode: insert_only`"),

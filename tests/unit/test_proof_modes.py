@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestion.proof.record import Record
@@ -52,6 +52,7 @@ def rows(spec: StreamSpec, *batches: list[Record]) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", SPECS)
+@settings(deadline=None, max_examples=30)
 @given(values=stories, data=st.data())
 def test_neither_cuts_nor_the_order_of_arrival_change_the_rows(
     mode: str, values: list[Any], data: st.DataObject
@@ -66,6 +67,7 @@ def test_neither_cuts_nor_the_order_of_arrival_change_the_rows(
 
 
 @pytest.mark.parametrize("mode", SPECS)
+@settings(deadline=None, max_examples=30)
 @given(values=stories)
 def test_every_record_has_one_disposition(mode: str, values: list[Any]) -> None:
     """The books balance in every mode, batch by batch."""
