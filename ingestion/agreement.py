@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
 
 _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
+_OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
 
@@ -77,6 +78,11 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
+    for field, of_mode in _OF_ONE_MODE.items():
+        if field in spec.model_fields_set and field not in spec.write_mode.fields:
+            said = f"{mode} has no such thing; remove it, or write `mode: {of_mode}`"
+            yield Contradiction((field,), said)
+    yield from spec.write_mode.problems(spec)
 
 
 def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:

@@ -132,7 +132,7 @@ class BatchWriter:
         target = self._target(copy, note.seq)
         quarantined = self._quarantine(copy, tally, note.seq)
         reached(At.QUARANTINED)
-        sink = sink_class(self._spec.mode)(target, _good(copy, tally))
+        sink = sink_class(self._spec)(target, _good(copy, tally))
         note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
         reached(At.PREPARED)
         sink.commit(note)

@@ -26,6 +26,7 @@
     │       ├── UnbalancedBatchError     an earlier batch is red and nobody accepted it
     │       ├── KeyInTwoPartitionsError  one key in two partitions, and nothing to order it by
     │       ├── OffsetHoleError          a batch starts beyond the table's next offset
+    │       ├── NotReplayableError       a mode would count again what is read again
     │       └── CommitConflictError      our seq is in the table with other ranges
     └── TransientError               the same command may succeed later
         ├── StreamLockedError        another run holds the stream (exit 4)
@@ -167,6 +168,10 @@ class KeyInTwoPartitionsError(RefusedError):
 
 class OffsetHoleError(RefusedError):
     """A batch would skip offsets that the table does not hold."""
+
+
+class NotReplayableError(RefusedError):
+    """The mode folds records into rows, so that one read again would be counted again."""
 
 
 class CommitConflictError(RefusedError):

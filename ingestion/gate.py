@@ -32,7 +32,7 @@ PLACE = ("_topic", "_partition", "_offset", "_timestamp")
 RAW = ("_key", "_value", "_headers")
 GOOD = ("row", "delete")
 REASONS: Final = {
-    "missing_key": "a key column is null or absent",
+    "missing_key": "a key column, or the column of `window`, is null or absent",
     "missing_order": "a column of `sequence_by` is null or absent",
     "missing_required": "a `NOT NULL` column is null or absent",
     "tombstone_without_key": "a null value whose Kafka key does not give the key columns",
@@ -161,8 +161,8 @@ def _reason(spec: StreamSpec) -> Column:
         F.when(is_tombstone & (policy == "ignore"), None)
         .when(is_tombstone & (policy == "quarantine"), _why_no_tombstone(spec))
         .when(F.col("_delete") & F.lit(not spec.write_mode.has_deletes), "unexpected_delete")
-        .when(is_tombstone & _any_null(spec.keys), "tombstone_without_key")
-        .when(_any_null(spec.keys), "missing_key")
+        .when(is_tombstone & _any_null(spec.never_null), "tombstone_without_key")
+        .when(_any_null(spec.never_null), "missing_key")
         .when(_any_null(spec.sequence_by), "missing_order")
         .when(~F.col("_delete") & _any_null(_required(spec)), "missing_required")
     )
@@ -176,7 +176,7 @@ def _why_no_tombstone(spec: StreamSpec) -> str:
 
 def _missing(spec: StreamSpec) -> Column:
     """Name the columns that are null and may not be."""
-    needed = dict.fromkeys([*spec.keys, *spec.sequence_by, *_required(spec)])
+    needed = dict.fromkeys([*spec.never_null, *spec.sequence_by, *_required(spec)])
     nulls = (F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in needed)
     reason = _reason(spec)
     return F.when(reason.isNotNull(), F.concat(F.lit("null: "), F.concat_ws(", ", *nulls)))

@@ -29,11 +29,14 @@ from ingestion.spec_parts import (
     Sql,
     TombstonePolicy,
     Topic,
+    Window,
     one_of,
 )
 from ingestion.sql_text import refuse_absent_module, refuse_bad_sql
 
 EXTRA_COLUMN: Final = "_extra_fields"
+DELETED_COLUMN: Final = "_deleted"
+_DEAD: Final = "Whether the newest record of the key is a delete"
 _KEPT: Final = "Fields of the record that the schema does not name"
 
 
@@ -65,7 +68,14 @@ class StreamSpec(Part):
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
     sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
+    aggregates: Mapping[str, str] = Field(
+        {}, description="Columns of a group, each a function of a column, such as sum(amount)."
+    )
+    window: Window | None = Field(None, description="Groups by event time, too.")
     apply_as_deletes: Sql | None = Field(None, description="SQL condition: the record is a delete.")
+    deletes: Literal["hard", "soft"] = Field(
+        "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
+    )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: FormatSpec = Field(
         FormatSpec(), description="How a tombstone's Kafka key is encoded."
@@ -179,20 +189,36 @@ class StreamSpec(Part):
     @property
     def table_ddl(self) -> str:
         """The table's columns but for the six of every table, as DDL."""
-        kept = f"{EXTRA_COLUMN} VARIANT" if self.extra_fields == "keep" else ""
-        return ", ".join(filter(None, (self.ddl, self.write_mode.columns, kept)))
+        ours = (f"{column.name} {column.type}" for column in self._our_columns)
+        return ", ".join((self.write_mode.columns(self), *ours))
 
     @cached_property
     def table_columns(self) -> tuple[DeclaredColumn, ...]:
         """The table's columns but for the six of every table, in order."""
-        added = parse_columns(self.write_mode.columns) if self.write_mode.columns else ()
+        return (*parse_columns(self.write_mode.columns(self)), *self._our_columns)
+
+    @property
+    def _our_columns(self) -> tuple[DeclaredColumn, ...]:
         kept = DeclaredColumn(name=EXTRA_COLUMN, type="VARIANT", nullable=True, comment=_KEPT)
-        return (*self.columns, *added, *((kept,) if self.extra_fields == "keep" else ()))
+        dead = DeclaredColumn(name=DELETED_COLUMN, type="BOOLEAN", nullable=True, comment=_DEAD)
+        asked = ((dead, self.deletes == "soft"), (kept, self.extra_fields == "keep"))
+        return tuple(column for column, is_asked in asked if is_asked)
 
     @property
     def write_mode(self) -> Mode:
         """What the mode asks of a declaration."""
         return MODES[self.mode]
+
+    @property
+    def never_null(self) -> tuple[str, ...]:
+        """Columns without which a record belongs to no row: the keys, and what windows go by."""
+        by_time = (self.window.column,) if self.window else ()
+        return (*self.keys, *(name for name in by_time if name != "_timestamp"))
+
+    @property
+    def rule(self) -> str:
+        """How records become rows, in one line: the mode, and what else decides it."""
+        return f"{self.mode} {self.write_mode.rule(self)}".strip()
 
     @property
     def subscribed(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ingestion.agreement import ContradictionsError
 from ingestion.spec import StreamSpec
-from ingestion.spec_parts import QuarantineRate
+from ingestion.spec_parts import QuarantineRate, Window
 from ingestion.yaml_tree import FieldPath
 
 FIELDS: Final = tuple(
@@ -22,6 +22,7 @@ FIELDS: Final = tuple(
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): FIELDS,
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
+    ("window",): tuple(Window.model_fields),
 }
 _RENAMED: Final = {
     "ddl": "schema",
@@ -38,6 +39,8 @@ _PATTERNS: Final = {
     "topics": "a topic is letters, digits, `.`, `_` and `-`, at most 249 of them",
     "type": "write a Great Expectations type, such as expect_column_values_to_be_unique",
     "owners": "write an e-mail address, or team:name",
+    "every": "write a number and a unit, such as `1 hour`, `15 minutes` or `1 day`",
+    "allowed_delay": "write a number and a unit, such as `10 minutes`",
     "schedule": "write five fields as cron does, such as `0 3 * * *`, or a name such as @daily",
     "apply_as_deletes": "write an SQL condition, such as `status = 'cancelled'`",
     "where": "write an SQL condition, such as `total > 0`",
@@ -49,6 +52,8 @@ _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "literal_error": lambda context: f"write one of: {context['expected']}",
     "string_type": lambda _: "must be text; put it in quotes",
     "tuple_type": lambda _: "must be a list, such as [a, b]",
+    "mapping_type": lambda _: "must be a map, one `key: value` a line",
+    "dict_type": lambda _: "must be a map, one `key: value` a line",
     "model_type": lambda _: "must be a map, one `key: value` a line",
     "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
     "bool_type": lambda _: "write true or false",

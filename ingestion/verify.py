@@ -28,7 +28,7 @@ from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Record
+from ingestion.proof.record import Change, Record
 from ingestion.proof.recount import miscounts
 from ingestion.proof.rows import RowsProof
 from ingestion.proof.sight import identity_in, look_around
@@ -144,7 +144,9 @@ class _Proof:
             in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
             self._prove_the_dispositions(batches, fold, horizon, in_ledger)
             self._prove_the_quarantine(fold, horizon, last=batches[-1].seq if batches else 0)
-            self._prove_the_rows(snapshot, RowsProof(self._spec, judge, fold.newest, horizon))
+            self._limits.extend(fold.rule.limits())
+            rows = fold.rule.rows()
+            self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, rows, horizon))
 
     def _prove_the_dispositions(
         self, batches: Sequence[Batch], fold: Fold, horizon: Horizon, in_ledger: set[int]
@@ -173,10 +175,9 @@ class _Proof:
             self._evidence.add(found)
 
     def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
-        names = [*(column.name for column in self._spec.columns), *SYSTEM_COLUMNS]
         done, total = 0, row_count(self._paths.data, snapshot.version)
         with self._told_unreadable("rows"):
-            for rows in rows_of(self._paths.data, snapshot.version, names):
+            for rows in rows_of(self._paths.data, snapshot.version, proof.names):
                 self._evidence.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ingestion.ddl import DeclaredColumn
 from ingestion.proof.formats import Expected, Said, reading
 from ingestion.proof.predicate import Condition
-from ingestion.proof.record import Change, Place, Record, Row
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row
 from ingestion.proof.strict_json import BadRecordError
 from ingestion.proof.transformation import transformation
 from ingestion.proof.values import UnprovableError
@@ -52,11 +52,8 @@ class Judge:
         """Take the declaration, and the epoch whose records will be shown.
 
         Raises:
-            UnprovableError: it holds a mode, a format, a type or a condition that only the engine
-                knows.
+            UnprovableError: it holds a format, a type or a condition that only the engine knows.
         """
-        if spec.mode != "upsert":
-            raise UnprovableError(f"{spec.mode} is not provable")
         self._epoch = epoch
         self._types = {column.name: column.type for column in spec.columns}
         self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
@@ -64,12 +61,14 @@ class Judge:
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
+        self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
         for name in spec.sequence_by:
             if self._types.get(name, "").startswith(_NO_SEQUENCE):
                 raise UnprovableError(f"an order by {self._types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy
+        self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
         self._is_delete = (
             Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
@@ -114,7 +113,7 @@ class Judge:
 
     def place_of(self, row: Row) -> Place:
         """Return the place in the order of a row as the table holds it."""
-        topic, partition, offset, timestamp, epoch, _ = row[len(self._types) :]
+        topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
         return (epoch, *self._order(row, timestamp), topic, partition, offset)
 
     def _transformed(
@@ -146,16 +145,17 @@ class Judge:
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
-        self._refuse_null(values, self._key_at, "a key column")
+        self._refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         if not is_delete:
             self._refuse_null(values, self._required, "a NOT NULL column")
         at = (record.topic, record.partition, record.offset)
+        told = (*values, is_delete) if self._is_soft else values
         return Change(
             key=self.key_of(values),
             place=(self._epoch, *order, *at),
-            row=None if is_delete else (*values, *at, sent, self._epoch, seq),
+            row=None if is_delete and not self._is_soft else (*told, *at, sent, self._epoch, seq),
             seq=seq,
         )
 

@@ -24,6 +24,7 @@ class Recount:
         fates: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
         clashes: Keys whose records have no order.
+        extra: Counts that are no disposition, by name.
     """
 
     records: Counter[TopicPartition] = field(default_factory=Counter)
@@ -34,6 +35,7 @@ class Recount:
     fates: Counter[str] = field(default_factory=Counter)
     doubtful: int = 0
     clashes: list[Difference] = field(default_factory=list)
+    extra: Counter[str] = field(default_factory=Counter)
 
     @property
     def read(self) -> int:
@@ -67,6 +69,8 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         "quarantined": recount.quarantined,
         "superseded": recount.superseded,
     }
+    if not recount.doubtful:
+        expected_counts |= recount.extra
     for name, expected in expected_counts.items():
         if expected != of.get(name, 0):
             yield _miscount(batch, name, expected, of.get(name, 0))
