@@ -96,7 +96,7 @@ class Run:
         spark = self.spark()
         with held_by_jvm(spark, self.spec.name, paths, me):
             reached(At.LOCK_HELD)
-            start = self._start(spark, paths, kafka)
+            start = self.start(spark, paths, kafka)
             reached(At.TABLE_READ)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
@@ -115,7 +115,7 @@ class Run:
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices
             )
 
-    def _start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
+    def start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
         """Find the start under the JVM's lock; on the first run, make the table first."""
         refuse_bad_condition(spark, self.spec)
         start = find_start(self.spec, paths, kafka)

@@ -73,13 +73,19 @@ class FormatSpec(BaseModel):
 
 
 class QuarantineRate(Part):
-    """The share of a run's records that may be quarantined before its check turns.
+    """The share of records that may be quarantined before a run's check turns, or a run stops.
 
-    The rate is records quarantined over records read, of the run that ends.
+    The rate is records quarantined over records read: of the run that ends for the check, and of
+    a single batch for the stop, which comes before anything of that batch is written.
     """
 
     warn_above: Share = Field(0.0, description="Above this share the check warns.")
     fail_above: Share = Field(0.1, description="Above this share the check fails.")
+    stop_above: Share | None = Field(
+        None,
+        description="Above this share of a batch the run stops before writing it; 1 never stops. "
+        "Left out: 0.5, in batches of 100 records or more.",
+    )
 
 
 class Expectation(BaseModel):

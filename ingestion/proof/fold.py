@@ -16,6 +16,7 @@ from ingestion.proof.memory import Memory, Shelf
 from ingestion.proof.quarantined import BadRecord, as_bad
 from ingestion.proof.record import Change, Record
 from ingestion.proof.recount import Recount
+from ingestion.proof.redrives import Redrives
 from ingestion.spec import StreamSpec
 
 
@@ -30,6 +31,7 @@ class Fold:
         horizon: Horizon,
         *,
         is_compacted: Callable[[str], bool] = lambda topic: False,
+        redrives: Redrives | None = None,
     ) -> None:
         """Take the declaration, and what can be seen.
 
@@ -39,11 +41,13 @@ class Fold:
             memory: Where to remember.
             horizon: What can be seen; learns of batches that compaction has thinned.
             is_compacted: Tells whether a topic may have dropped records that were read.
+            redrives: Knows the records that the quarantine keeps back at their own batch.
         """
         self._judge = judge
-        self._horizon = horizon
+        self.horizon = horizon
         self._has_order = bool(spec.sequence_by)
         self._is_compacted = is_compacted
+        self._redrives = redrives or Redrives(memory, horizon, declaration="")
         self._winners: Shelf[Change] = memory.shelf("winners")
         self.newest: Shelf[Change] = memory.shelf("newest")
         self.bad: Shelf[BadRecord] = memory.shelf("bad")
@@ -68,7 +72,7 @@ class Fold:
 
     def _gather(self, records: Sequence[Record], seq: int, recount: Recount) -> int:
         """Judge a chunk, and keep the winners so far; return how many records were good."""
-        judged = self._judge.judge(records, seq=seq)
+        judged = self._judge.judge(self._held_back(records, seq, recount), seq=seq)
         recount.records.update(record.at for record in records)
         recount.ignored += judged.ignored
         recount.quarantined += len(judged.bad)
@@ -82,6 +86,16 @@ class Fold:
         self._winners.put(known)
         return len(judged.changes)
 
+    def _held_back(self, records: Sequence[Record], seq: int, recount: Recount) -> Sequence[Record]:
+        """Leave out the records that an earlier judgement sent into quarantine."""
+        told = self._redrives.sort_out(records, seq)
+        judged = self._judge.judge(told.kept, seq=seq)
+        self._redrives.could_go(len(told.kept) - len(judged.bad))
+        recount.quarantined += len(told.kept) + len(told.sent)
+        why = "by the declaration of that time"
+        self.bad.put(dict(as_bad(record, why, seq) for record in (*told.kept, *told.sent)))
+        return told.judged
+
     def _keep(self, best: dict[str, Change], change: Change, recount: Recount) -> None:
         other = best.setdefault(change.key, change)
         if other is not change and self._is_newer(change, other, recount):
@@ -94,7 +108,7 @@ class Fold:
         for key, winner in winners.items():
             state = known.get(key)
             fate = self._fate(winner, state, recount)
-            if self._horizon.doubts(state):
+            if self.horizon.doubts(state):
                 recount.doubtful += 1
             else:
                 recount.fates[fate] += 1
@@ -131,8 +145,8 @@ class Fold:
         return one.place > other.place
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
-        seen = {part.at for part in self._horizon.seen_of(batch)}
+        seen = {part.at for part in self.horizon.seen_of(batch)}
         told = ((part.at, part.records) for part in batch.ranges if part.at in seen)
         short = {at.topic for at, records in told if recount.records[at] < records}
-        if self._horizon.sees(batch) and any(map(self._is_compacted, short)):
-            self._horizon.thinned.add(batch.seq)
+        if self.horizon.sees(batch) and any(map(self._is_compacted, short)):
+            self.horizon.thinned.add(batch.seq)
