@@ -19,6 +19,7 @@ from ingestion.notes import Note
 from ingestion.position import identity_of
 from ingestion.row_type import row_type
 from ingestion.spec import StreamSpec
+from ingestion.starting import starting_offsets
 
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
@@ -33,10 +34,10 @@ def open_table(
     A crash in between leaves an empty table, which the next run opens in the same way.
     """
     topics = kafka.topics(spec.name, spec.subscribed)
+    begin = starting_offsets(spec, kafka, topics.partitions)
     _create(spark, spec, paths)
     reached(At.TABLE_CREATED)
     refuse_other_columns(spark, spec, paths)
-    begin = kafka.earliest if spec.starting == "earliest" else kafka.stable_end
     note = Note(
         kind="schema",
         seq=0,
@@ -44,7 +45,7 @@ def open_table(
         epoch=1,
         identity=identity_of(spec, topics),
         columns=spec.ddl,
-        next=begin(topics.partitions),
+        next=begin,
     )
     commit_note(spec.name, paths, note)
 

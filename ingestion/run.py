@@ -36,6 +36,7 @@ from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
 from ingestion.spec import StreamSpec
 from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
 from ingestion.transactions import find_stalls
 
 OnBatch = Callable[[LedgerRow, int], None]
@@ -80,7 +81,8 @@ class Run:
             told_as_damaged_file(paths),
             told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
-            return self._execute(paths, kafka)
+            spec = with_topics(self.spec, kafka, paths)
+            return replace(self, spec=spec)._execute(paths, kafka)
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)

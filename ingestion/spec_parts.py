@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -22,8 +23,10 @@ from ingestion.formats.options import Options
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
+Offset = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
 ExtraFields = Literal["ignore", "keep", "reject"]
 Severity = Literal["critical", "warning", "info"]
@@ -70,6 +73,29 @@ class FormatSpec(BaseModel):
     def options(self) -> Options:
         """What the person wrote beside ``type``."""
         return FORMATS[self.type].options.model_validate(self.model_extra or {})
+
+
+class Starting(Part):
+    """Where the very first run begins: by a word, by a time, or by offsets.
+
+    It is resolved to offsets once, when the table is made, and never again.
+    """
+
+    at: Literal["earliest", "latest"] = Field(
+        "earliest", description="The first record that Kafka still has, or the end as it is then."
+    )
+    timestamp: AwareDatetime | None = Field(
+        None, description="The first record of each partition that Kafka dates this or later."
+    )
+    offsets: Mapping[Topic, Mapping[Annotated[int, Field(ge=0)], Offset]] | None = Field(
+        None, description="topic: {partition: offset}, for every partition."
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Starting:
+        if len(self.model_fields_set) > 1:
+            raise ValueError("write one of `earliest`, `latest`, {timestamp: …}, {offsets: …}")
+        return self
 
 
 class QuarantineRate(Part):

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ingestion.agreement import ContradictionsError
 from ingestion.spec import StreamSpec
-from ingestion.spec_parts import QuarantineRate
+from ingestion.spec_parts import QuarantineRate, Starting
 from ingestion.yaml_tree import FieldPath
 
 FIELDS: Final = tuple(
@@ -22,6 +22,7 @@ FIELDS: Final = tuple(
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): FIELDS,
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
+    ("starting",): tuple(Starting.model_fields),
 }
 _RENAMED: Final = {"ddl": "schema", "columns": "schema", "primary_key": "keys"}
 _EXAMPLES: Final = {
@@ -43,6 +44,9 @@ _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "tuple_type": lambda _: "must be a list, such as [a, b]",
     "model_type": lambda _: "must be a map, one `key: value` a line",
     "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
+    "datetime_from_date_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
+    "datetime_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
+    "timezone_aware": lambda _: "has no zone; write a time such as 2024-01-31T00:00:00Z",
     "bool_type": lambda _: "write true or false",
     "int_type": lambda _: "must be a whole number, without quotes",
     "int_from_float": lambda _: "must be a whole number",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,7 @@ from ingestion.spark_errors import told_apart, told_as_damaged_file
 from ingestion.spec import StreamSpec
 from ingestion.start import find_start
 from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
 
 Seqs = Mapping[int, int]
 
@@ -101,7 +102,8 @@ class Redrive:
             told_as_damaged_file(paths),
             told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
-            return self._execute(paths, kafka)
+            spec = with_topics(self.spec, kafka, paths)
+            return replace(self, spec=spec)._execute(paths, kafka)
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RedriveReport:
         me = Holder.me(self.run_id)
