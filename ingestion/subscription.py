@@ -1,7 +1,7 @@
 """Which topics a run reads: those that are declared, or those that match a pattern today.
 
-A pattern is asked once, when a run begins, so that a run reads what it set out to read. A topic that
-appears later is found by the next run and read from its start. One that the table was filled
+A pattern is asked once, when a run begins, so that a run reads what it set out to read. A topic
+that appears later is found by the next run and read from its start. One that the table was filled
 from, and that is gone, is still asked for: it is then missing, as a declared one would be.
 """
 
