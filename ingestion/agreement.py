@@ -89,6 +89,11 @@ def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:
         yield Contradiction(
             ("starting", "offsets"), "nobody can name every partition of a pattern; write a time"
         )
+    if spec.table_per_topic and not spec.topics:
+        yield Contradiction(
+            ("table_per_topic",),
+            "each table is named for its topic when the file is loaded; write `topics: [a, b]`",
+        )
     if spec.topic is not None and spec.topics:
         yield Contradiction(("topics",), "declare either `topic` or `topics`, not both")
     for name in _twice(spec.topics):

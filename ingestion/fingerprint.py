@@ -19,6 +19,7 @@ from ingestion.spec import StreamSpec
 _ABOUT_RUNS: Final = frozenset(
     {
         *("name", "description", "owners", "topic", "topics", "topic_pattern", "starting"),
+        "table_per_topic",
         *("max_offsets_per_trigger", "gaps", "rewind_window_days", "quarantine_rate"),
         *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
     }

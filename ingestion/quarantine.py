@@ -59,7 +59,7 @@ def quarantine(bad: DataFrame, paths: StreamPaths, note: Note, spec: StreamSpec)
         F.lit(fingerprint(spec)).alias("declaration"),
     )
     add_missing_columns(paths.quarantine)
-    overwrite_seq(rows, paths.quarantine, note.seq, stats_on=["_seq", "_offset"])
+    overwrite_seq(rows, paths.quarantine, note.seq, stats_on=["_seq", "_offset", "redriven_seq"])
     return rows_of_seq(paths.quarantine, note.seq)
 
 

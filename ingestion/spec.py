@@ -50,6 +50,9 @@ class StreamSpec(Part):
     topic_pattern: Pattern | None = Field(
         None, description="Every topic whose whole name matches, as of each run's start."
     )
+    table_per_topic: Annotated[bool, Field(strict=True)] = Field(
+        False, description="A table, and a stream, of its own for each of `topics`."
+    )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
     mode: str = Field("upsert", description="How records become rows.")

@@ -157,7 +157,7 @@ class _Proof:
     def _prove_the_dispositions(
         self, batches: Sequence[Batch], fold: Fold, redrives: Redrives, in_ledger: set[int]
     ) -> None:
-        horizon = fold.horizon
+        horizon = redrives.horizon
         total = sum(part.span for batch in batches for part in horizon.seen_of(batch))
         with TopicReader.opened(self._settings, partitions=len(horizon.begin)) as topic:
             for batch in (batch for batch in batches if batch.kind in chain.FOLDED):

@@ -44,7 +44,7 @@ class Fold:
             redrives: Knows the records that the quarantine keeps back at their own batch.
         """
         self._judge = judge
-        self.horizon = horizon
+        self._horizon = horizon
         self._has_order = bool(spec.sequence_by)
         self._is_compacted = is_compacted
         self._redrives = redrives or Redrives(memory, horizon, declaration="")
@@ -108,7 +108,7 @@ class Fold:
         for key, winner in winners.items():
             state = known.get(key)
             fate = self._fate(winner, state, recount)
-            if self.horizon.doubts(state):
+            if self._horizon.doubts(state):
                 recount.doubtful += 1
             else:
                 recount.fates[fate] += 1
@@ -145,8 +145,8 @@ class Fold:
         return one.place > other.place
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
-        seen = {part.at for part in self.horizon.seen_of(batch)}
+        seen = {part.at for part in self._horizon.seen_of(batch)}
         told = ((part.at, part.records) for part in batch.ranges if part.at in seen)
         short = {at.topic for at, records in told if recount.records[at] < records}
-        if self.horizon.sees(batch) and any(map(self._is_compacted, short)):
-            self.horizon.thinned.add(batch.seq)
+        if self._horizon.sees(batch) and any(map(self._is_compacted, short)):
+            self._horizon.thinned.add(batch.seq)

@@ -61,7 +61,7 @@ class Redrives:
         """Take where to remember, and the fingerprint of today's declaration."""
         self._held: Shelf[Held] = memory.shelf("held")
         self._sent: Shelf[Record] = memory.shelf("sent")
-        self._horizon = horizon
+        self.horizon = horizon
         self._today = (declaration, engine_version())
         self._marks: Counter[int] = Counter()
         self._found: Counter[int] = Counter()
@@ -90,7 +90,7 @@ class Redrives:
                     yield _false_mark(row)
                     mark = None
                 self._marks.update([mark] if mark is not None else [])
-                if self._horizon.epoch_of(row["_seq"]) == self._horizon.epoch:
+                if self.horizon.epoch_of(row["_seq"]) == self.horizon.epoch:
                     by_today = tuple(map(row.get, _JUDGED_BY)) == self._today
                     held[_name(row)] = Held(row["_seq"], mark, by_today)
             self._held.put(held)
@@ -141,7 +141,7 @@ class Redrives:
             )
 
     def _is_redrive(self, mark: int, seq: int) -> bool:
-        batch = self._horizon.batches.get(mark)
+        batch = self.horizon.batches.get(mark)
         return batch is not None and batch.kind == "redrive" and mark > seq
 
 
