@@ -103,9 +103,20 @@ def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
 
 
 def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:
-    if spec.topic is None and not spec.topics:
+    if spec.topic is None and not spec.topics and spec.topic_pattern is None:
         yield Contradiction(
             ("topic",), f"missing; write for example `topic: {spec.name}`, or `topics: [a, b]`"
+        )
+    if spec.topic_pattern is not None and (spec.topic is not None or spec.topics):
+        yield Contradiction(("topic_pattern",), "declare topics by name or by pattern, not both")
+    if spec.topic_pattern is not None and spec.starting.offsets is not None:
+        yield Contradiction(
+            ("starting", "offsets"), "nobody can name every partition of a pattern; write a time"
+        )
+    if spec.table_per_topic and not spec.topics:
+        yield Contradiction(
+            ("table_per_topic",),
+            "each table is named for its topic when the file is loaded; write `topics: [a, b]`",
         )
     if spec.topic is not None and spec.topics:
         yield Contradiction(("topics",), "declare either `topic` or `topics`, not both")

@@ -25,6 +25,7 @@
     │       ├── UnfitStorageError        the file system lacks what the guarantee rests on
     │       ├── UnbalancedBatchError     an earlier batch is red and nobody accepted it
     │       ├── KeyInTwoPartitionsError  one key in two partitions, and nothing to order it by
+    │       ├── TooManyBadRecordsError   more of a batch is bad than may go to quarantine
     │       ├── OffsetHoleError          a batch starts beyond the table's next offset
     │       ├── NotReplayableError       a mode would count again what is read again
     │       └── CommitConflictError      our seq is in the table with other ranges
@@ -164,6 +165,10 @@ class UnbalancedBatchError(RefusedError):
 
 class KeyInTwoPartitionsError(RefusedError):
     """One key came from two partitions, and no declared order says which is newer."""
+
+
+class TooManyBadRecordsError(RefusedError):
+    """More of a batch's records are bad than may go to quarantine."""
 
 
 class OffsetHoleError(RefusedError):

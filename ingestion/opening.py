@@ -19,6 +19,7 @@ from ingestion.notes import Note
 from ingestion.position import identity_of
 from ingestion.row_type import row_type, storable
 from ingestion.spec import StreamSpec
+from ingestion.starting import starting_offsets
 
 # Where Spark notes the length of a VARCHAR, which is a STRING to everybody else.
 _VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
@@ -35,10 +36,10 @@ def open_table(
     A crash in between leaves an empty table, which the next run opens in the same way.
     """
     topics = kafka.topics(spec.name, spec.subscribed)
+    begin = starting_offsets(spec, kafka, topics.partitions)
     _create(spark, spec, paths)
     reached(At.TABLE_CREATED)
     refuse_other_columns(spark, spec, paths)
-    begin = kafka.earliest if spec.starting == "earliest" else kafka.stable_end
     note = Note(
         kind="schema",
         seq=0,
@@ -46,7 +47,7 @@ def open_table(
         epoch=1,
         identity=identity_of(spec, topics),
         columns=spec.ddl,
-        next=begin(topics.partitions),
+        next=begin,
     )
     commit_note(spec.name, paths, note)
 

@@ -6,6 +6,7 @@ middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
@@ -25,8 +26,10 @@ from ingestion.spec_parts import (
     FormatSpec,
     Owner,
     Part,
+    Pattern,
     QuarantineRate,
     Sql,
+    Starting,
     TombstonePolicy,
     Topic,
     Window,
@@ -51,6 +54,12 @@ class StreamSpec(Part):
     description: str = Field("", description="What the table holds, for people.")
     topic: Topic | None = Field(None, description="The Kafka topic to read.")
     topics: tuple[Topic, ...] = Field((), description="Several topics into the one table.")
+    topic_pattern: Pattern | None = Field(
+        None, description="Every topic whose whole name matches, as of each run's start."
+    )
+    table_per_topic: Annotated[bool, Field(strict=True)] = Field(
+        False, description="A table, and a stream, of its own for each of `topics`."
+    )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
     value_ddl: str | None = Field(
@@ -80,9 +89,7 @@ class StreamSpec(Part):
     key_format: FormatSpec = Field(
         FormatSpec(), description="How a tombstone's Kafka key is encoded."
     )
-    starting: Literal["earliest", "latest"] = Field(
-        "earliest", description="Where the very first run begins."
-    )
+    starting: Starting = Field(Starting(), description="Where the very first run begins.")
     max_offsets_per_trigger: Count = Field(
         1_000_000, description="At most this many offsets a batch."
     )
@@ -122,10 +129,24 @@ class StreamSpec(Part):
                 raise ValueError(f"{topic!r} is not a topic that Kafka allows")
         return value
 
+    @field_validator("topic_pattern")
+    @classmethod
+    def _pattern_is_one(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return pattern
+
     @field_validator("format", "key_format", mode="before")
     @classmethod
     def _format_by_name(cls, value: Any) -> Any:
         return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("starting", mode="before")
+    @classmethod
+    def _starting_by_name(cls, value: Any) -> Any:
+        return {"at": value} if isinstance(value, str) else value
 
     @field_validator("keys", "sequence_by", "topics", mode="before")
     @classmethod
@@ -222,7 +243,7 @@ class StreamSpec(Part):
 
     @property
     def subscribed(self) -> tuple[str, ...]:
-        """The topics to read, in order."""
+        """The topics to read, in order; of a pattern, none until ``with_topics`` names them."""
         return (self.topic,) if self.topic else self.topics
 
     @property

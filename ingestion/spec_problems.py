@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ingestion.agreement import ContradictionsError
 from ingestion.spec import StreamSpec
-from ingestion.spec_parts import QuarantineRate, Window
+from ingestion.spec_parts import QuarantineRate, Starting, Window
 from ingestion.yaml_tree import FieldPath
 
 FIELDS: Final = tuple(
@@ -23,6 +23,7 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): FIELDS,
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
     ("window",): tuple(Window.model_fields),
+    ("starting",): tuple(Starting.model_fields),
 }
 _RENAMED: Final = {
     "ddl": "schema",
@@ -56,6 +57,9 @@ _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "dict_type": lambda _: "must be a map, one `key: value` a line",
     "model_type": lambda _: "must be a map, one `key: value` a line",
     "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
+    "datetime_from_date_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
+    "datetime_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
+    "timezone_aware": lambda _: "has no zone; write a time such as 2024-01-31T00:00:00Z",
     "bool_type": lambda _: "write true or false",
     "int_type": lambda _: "must be a whole number, without quotes",
     "int_from_float": lambda _: "must be a whole number",

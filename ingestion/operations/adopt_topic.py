@@ -19,6 +19,7 @@ from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
 
 
 def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
@@ -39,6 +40,7 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         told_by_volume(spec.name, *paths.written),
         held_by_python(spec.name, paths, Holder.me(run_id)),
     ):
+        spec = with_topics(spec, kafka, paths)
         memory = recall(paths)
         position = read_position(spec.name, paths, memory, even_if_forgotten=True)
         if position is None:

@@ -16,6 +16,7 @@ from ingestion.proof.modes import Means, rule_of
 from ingestion.proof.quarantined import BadRecord, as_bad
 from ingestion.proof.record import Record
 from ingestion.proof.recount import Recount
+from ingestion.proof.redrives import Redrives
 from ingestion.spec import StreamSpec
 
 
@@ -30,6 +31,7 @@ class Fold:
         horizon: Horizon,
         *,
         is_compacted: Callable[[str], bool] = lambda topic: False,
+        redrives: Redrives | None = None,
     ) -> None:
         """Take the declaration, and what can be seen.
 
@@ -39,10 +41,12 @@ class Fold:
             memory: Where to remember.
             horizon: What can be seen; learns of batches that compaction has thinned.
             is_compacted: Tells whether a topic may have dropped records that were read.
+            redrives: Knows the records that the quarantine keeps back at their own batch.
         """
         self._judge = judge
         self._horizon = horizon
         self._is_compacted = is_compacted
+        self._redrives = redrives or Redrives(memory, horizon, declaration="")
         self.rule = rule_of(Means(spec=spec, judge=judge, memory=memory, horizon=horizon))
         self.bad: Shelf[BadRecord] = memory.shelf("bad")
 
@@ -61,13 +65,23 @@ class Fold:
 
     def _gather(self, records: Sequence[Record], seq: int, recount: Recount) -> None:
         """Judge a chunk, and hand the good records on."""
-        judged = self._judge.judge(records, seq=seq)
+        judged = self._judge.judge(self._held_back(records, seq, recount), seq=seq)
         recount.records.update(record.at for record in records)
         recount.ignored += judged.ignored
         recount.filtered += judged.filtered
         recount.quarantined += len(judged.bad)
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in judged.bad))
         self.rule.take(judged.changes, recount)
+
+    def _held_back(self, records: Sequence[Record], seq: int, recount: Recount) -> Sequence[Record]:
+        """Leave out the records that an earlier judgement sent into quarantine."""
+        told = self._redrives.sort_out(records, seq)
+        judged = self._judge.judge(told.kept, seq=seq)
+        self._redrives.could_go(len(told.kept) - len(judged.bad))
+        recount.quarantined += len(told.kept) + len(told.sent)
+        why = "by the declaration of that time"
+        self.bad.put(dict(as_bad(record, why, seq) for record in (*told.kept, *told.sent)))
+        return told.judged
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
         seen = {part.at for part in self._horizon.seen_of(batch)}

@@ -99,6 +99,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "rows_of_seq": sink.rows_of_seq,
                 "remove_beyond": sink.remove_beyond,
+                "unmark_beyond": nothing,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),

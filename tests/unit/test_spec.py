@@ -28,7 +28,7 @@ def test_three_fields_are_enough() -> None:
     found = spec()
 
     assert found.format.type == "json"
-    assert (found.mode, found.starting, found.gaps) == ("upsert", "earliest", "auto")
+    assert (found.mode, found.starting.at, found.gaps) == ("upsert", "earliest", "auto")
     assert (found.extra_fields, found.max_offsets_per_trigger) == ("ignore", 1_000_000)
     assert [column.name for column in found.columns] == ["id", "total", "tags", "at"]
     assert found.subscribed == ("orders",)
@@ -40,6 +40,21 @@ def test_three_fields_are_enough() -> None:
         pytest.param({"topic": None}, "topic: missing", id="no topic"),
         pytest.param({"topics": ["a"]}, "topics: declare either", id="topic and topics"),
         pytest.param({"topic": None, "topics": ["a", "a"]}, "'a' twice", id="topic twice"),
+        pytest.param({"topic_pattern": "a.*"}, "by name or by pattern", id="topic and pattern"),
+        pytest.param({"topic": None, "topic_pattern": "("}, "no regular expression", id="pattern"),
+        pytest.param(
+            {"topic": None, "topic_pattern": "a.*", "starting": {"offsets": {"a": {"0": 1}}}},
+            "starting.offsets: nobody can name every partition",
+            id="offsets of a pattern",
+        ),
+        pytest.param({"starting": "first"}, "'earliest' or 'latest'", id="starting"),
+        pytest.param({"starting": {"timestamp": "2024-01-01"}}, "timezone", id="time without zone"),
+        pytest.param(
+            {"starting": {"at": "latest", "timestamp": "2024-01-01T00:00:00Z"}},
+            "write one of `earliest`",
+            id="two beginnings",
+        ),
+        pytest.param({"quarantine_rate": {"stop_above": 2.0}}, "less than", id="share above 1"),
         pytest.param({"topic": ".."}, "Kafka allows", id="path for a topic"),
         pytest.param({"topic": "a b"}, "pattern", id="blank in a topic"),
         pytest.param({"keys": []}, "keys: missing", id="no keys"),
