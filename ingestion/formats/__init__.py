@@ -8,7 +8,7 @@ person may write beside its ``type`` is a model of ``ingestion.formats.options``
 from dataclasses import dataclass
 from typing import Final
 
-from ingestion.formats.options import NoOptions, Options
+from ingestion.formats.options import NoOptions, Options, RegistryOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,4 +28,5 @@ class Format:
 
 FORMATS: Final[dict[str, Format]] = {
     "json": Format(module="ingestion.formats.json"),
+    "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
 }

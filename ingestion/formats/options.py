@@ -10,6 +10,20 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @property
+    def uses_registry(self) -> bool:
+        """Whether records name their schema by its id in a registry."""
+        return False
+
 
 class NoOptions(Options):
     """Nothing may stand beside ``type``."""
+
+
+class RegistryOptions(Options):
+    """Nothing may stand beside ``type``: the registry knows the rest."""
+
+    @property
+    def uses_registry(self) -> bool:
+        """Whether records name their schema by its id in a registry."""
+        return True

@@ -19,6 +19,7 @@ from ingestion.spec_parts import ExtraFields, FormatSpec
 
 _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.proof.formats.json",
+    "avro": "ingestion.proof.formats.avro",
 }
 
 
