@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import tarfile
@@ -10,6 +11,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from ingestion.local.java import find_java
 from ingestion.local.process import Process, launch
@@ -52,3 +57,36 @@ def _await(url: str, log: Path) -> None:
             time.sleep(0.1)
         else:
             return
+
+
+class Subject:
+    """Registers schemas under one subject, and frames payloads by their ids."""
+
+    def __init__(self, address: str, subject: str) -> None:
+        """Take the registry's address and the subject's name."""
+        self.name = subject
+        self.client = SchemaRegistryClient({"url": address})
+
+    def __enter__(self) -> Subject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client._rest_client.session.close()
+
+    def register(
+        self, text: str, type: str = "AVRO", references: tuple[SchemaReference, ...] = ()
+    ) -> int:
+        """Register a schema, and return its id."""
+        return self.client.register_schema(self.name, Schema(text, type, list(references)))
+
+    def avro(self, schema: object, *records: object) -> list[bytes]:
+        """Write records by a schema, as confluent-kafka's own serializer does."""
+        serialize = AvroSerializer(self.client, json.dumps(schema))
+        topic, _, field = self.name.rpartition("-")
+        context = SerializationContext(topic, MessageField(field))
+        return [serialize(each, context) for each in records]
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    """Put Confluent's header in front of a payload."""
+    return b"\0" + schema_id.to_bytes(4) + payload

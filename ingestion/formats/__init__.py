@@ -8,7 +8,7 @@ person may write beside its ``type`` is a model of ``ingestion.formats.options``
 from dataclasses import dataclass
 from typing import Final
 
-from ingestion.formats.options import NoOptions, Options, RegistryOptions
+from ingestion.formats.options import DebeziumOptions, NoOptions, Options, RegistryOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,4 +29,7 @@ class Format:
 FORMATS: Final[dict[str, Format]] = {
     "json": Format(module="ingestion.formats.json"),
     "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
+    "debezium": Format(
+        module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
+    ),
 }

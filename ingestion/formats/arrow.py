@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -55,6 +55,7 @@ class Said(NamedTuple):
 
 
 Read = Callable[[bytes], Said]
+ReadBoth = Callable[[bytes, bytes | None], Said]
 
 
 def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read]) -> DataFrame:
@@ -69,19 +70,39 @@ def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read])
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         read = opened()
-        for batch in batches:
-            yield _told([None if raw is None else _attempt(read, raw) for raw in batch.to_pylist()],
-                        type_)  # fmt: skip
+        for raws in batches:
+            yield _told([_attempt(read, raw) for raw in raws.to_pylist()], type_)
 
-    # Said to be non-deterministic, it is computed once however often its parts are used.
+    return records.withColumn(encoded.into, _once(decode, type_)(F.col(encoded.column)))
+
+
+def decoded_by_both(
+    records: DataFrame, encoded: Encoded, opened: Callable[[], ReadBoth]
+) -> DataFrame:
+    """Add what the bytes say, read together with the record's Kafka key."""
+    type_ = decoded_type(_relaxed(encoded.schema))
+
+    def decode(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+        read = opened()
+        for raws, keys in batches:
+            both = zip(raws.to_pylist(), keys.to_pylist(), strict=True)
+            yield _told([_attempt(read, raw, key) for raw, key in both], type_)
+
+    told = _once(decode, type_)
+    return records.withColumn(encoded.into, told(F.col(encoded.column), F.col("_key")))
+
+
+def _once(decode: Callable[..., Any], type_: StructType) -> Any:
+    """Make a function of Spark's, computed once however often the parts of its result are used."""
     as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
-    told = as_udf(decode, type_, ArrowUDFType.SCALAR_ITER).asNondeterministic()
-    return records.withColumn(encoded.into, told(F.col(encoded.column)))
+    return as_udf(decode, type_).asNondeterministic()
 
 
-def _attempt(read: Read, raw: bytes) -> Said | BadBytesError:
+def _attempt(
+    read: Callable[..., Said], raw: bytes | None, *more: bytes | None
+) -> Said | BadBytesError | None:
     try:
-        return read(raw)
+        return None if raw is None else read(raw, *more)
     except BadBytesError as error:
         return error
 
@@ -92,14 +113,14 @@ def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.
     assert isinstance(row_type, StructType), "a row is a struct"
     rows = [each.row if isinstance(each, Said) else None for each in told]
     fields = [
-        pa.array([None if row is None else row[at] for row in rows], to_arrow_type(field.dataType))
+        pa.array([None if row is None else row[at] for row in rows], _arrow(field.dataType))
         for at, field in enumerate(row_type)
     ]
     bad = [each if isinstance(each, BadBytesError) else None for each in told]
     parts = {
         "row": pa.StructArray.from_arrays(
             fields,
-            fields=list(to_arrow_type(row_type)),
+            fields=list(_arrow(row_type)),
             mask=pa.array([row is None for row in rows]),
         ),
         "reason": [each and each.reason for each in bad],
@@ -107,12 +128,16 @@ def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.
         "extra": [each.extra or None if isinstance(each, Said) else None for each in told],
         "is_delete": [each.is_delete if isinstance(each, Said) else None for each in told],
     }
-    arrow_type = to_arrow_type(type_)
+    arrow_type = _arrow(type_)
     arrays = [
         part if isinstance(part, pa.Array) else pa.array(part, arrow_type.field(name).type)
         for name, part in parts.items()
     ]
     return pa.StructArray.from_arrays(arrays, fields=list(arrow_type))
+
+
+def _arrow(type_: DataType) -> pa.DataType:
+    return to_arrow_type(type_, timezone="UTC")
 
 
 def _relaxed(type_: StructType) -> StructType:

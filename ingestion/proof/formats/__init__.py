@@ -20,6 +20,7 @@ from ingestion.spec_parts import ExtraFields, FormatSpec
 _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.proof.formats.json",
     "avro": "ingestion.proof.formats.avro",
+    "debezium": "ingestion.proof.formats.debezium",
 }
 
 
@@ -65,6 +66,22 @@ class Read(Protocol):
             BadRecordError: they belong in quarantine.
         """
         ...
+
+
+class ReadBoth:
+    """Reads the bytes of records whose Kafka key may say what they leave out."""
+
+    def __call__(self, raw: bytes) -> Said:
+        """Read them without a key."""
+        return self.both(raw, None)
+
+    def both(self, raw: bytes, key: bytes | None) -> Said:
+        """Read them.
+
+        Raises:
+            BadRecordError: they belong in quarantine.
+        """
+        raise NotImplementedError
 
 
 def reading(format_spec: FormatSpec, expected: Expected) -> Read:
