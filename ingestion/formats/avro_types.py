@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from typing import Any, Final
 
-from pyspark.sql.types import DataType, StringType
+from pyspark.sql.types import DataType, DecimalType, StringType
 
-from ingestion.formats.exact import Convert, MisfitError, Source, exact, mismatch
+from ingestion.formats.connect_avro import connect_type
+from ingestion.formats.exact import Convert, MisfitError, Source, exact, mismatch, unscaled
 from ingestion.formats.shapes import array_of, map_of, struct_of
 
 _LOGICAL: Final = "oncelakeLogicalType"
@@ -60,9 +60,16 @@ class AvroTypes:
         """Tell whether a type is one of records."""
         return self._type(node)[0] == "record"
 
+    def record_in(self, node: Any) -> Any:
+        """Return the record of a type that is one, or a union with one."""
+        if isinstance(node, list):
+            return next((each for each in node if self.is_record(each)), node)
+        return node
+
     def fields(self, record: Any) -> dict[str, Any]:
         """Return the types of a record's fields, by name."""
-        return {each["name"]: each["type"] for each in self._type(record)[1]["fields"]}
+        found = self._type(record)[1].get("fields", ())
+        return {each["name"]: each["type"] for each in found}
 
     def is_recursive(self, node: Any, inside: frozenset[str] = frozenset()) -> bool:
         """Tell whether a type contains itself."""
@@ -78,6 +85,8 @@ class AvroTypes:
         word, found = self._type(node)
         if word == "union":
             return self._union([each for each in node if each != "null"], target)
+        if word == "record" and isinstance(target, DecimalType):
+            return connect_type(word, found, target) or mismatch("a record", target)
         if word == "record":
             return struct_of(self.fields(node), target, self.converter)
         if word == "array":
@@ -144,6 +153,8 @@ def _scalar(word: str, found: Mapping[str, Any], target: DataType) -> Convert:
         return exact(Source("date"), target)
     if logical == "uuid" and word == "fixed" and isinstance(target, StringType):
         return lambda value: str(uuid.UUID(bytes=value))
+    if found_by_connect := connect_type(word, found, target):
+        return found_by_connect
     kind, _, unit = logical.rpartition("-")
     if word == "long" and unit in _TICKS and kind in {"timestamp", "local-timestamp"}:
         return exact(Source(kind.replace("-", "_"), _TICKS[unit]), target)
@@ -153,9 +164,3 @@ def _scalar(word: str, found: Mapping[str, Any], target: DataType) -> Convert:
 def _decimal(scale: int, target: DataType) -> Convert:
     convert = exact(Source("decimal", scale), target)
     return lambda value: convert(unscaled(int.from_bytes(value, signed=True), scale))
-
-
-def unscaled(number: int, scale: int) -> Decimal:
-    """Return a decimal of any length; arithmetic would round it to 28 digits."""
-    digits = tuple(map(int, str(abs(number))))
-    return Decimal((int(number < 0), digits, -scale))

@@ -31,8 +31,9 @@ REASONS: Final[dict[str, str]] = {
 }
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 _UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
-_CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
+CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _MISSING: Final = "__debezium_unavailable_value"
+_MISSING_BYTES: Final = _MISSING.encode()
 _MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 
 Row = Callable[[Mapping[str, Any], bool], list[Any]]
@@ -139,7 +140,7 @@ class Plan:
         told: Mapping[str, Hint] | None,
     ) -> Hint:
         if name in self._paths:
-            return Hint(unit=_CLOCKS.get(self._paths[name][-1], 0))
+            return Hint(unit=CLOCKS.get(self._paths[name][-1], 0))
         if told is not None:
             return told.get(name, Hint())
         unit = options.timestamps
@@ -207,4 +208,6 @@ def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
 
 def is_missing(value: Any) -> bool:
     """Tell the placeholder of a value that the database did not send."""
-    return value in (_MISSING, _MISSING_BASE64) or value in ([_MISSING], [_MISSING_BASE64])
+    if type(value) is list and len(value) == 1:
+        return is_missing(value[0])
+    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)

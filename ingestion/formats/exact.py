@@ -205,3 +205,9 @@ def _refuse(value: Any, target: DataType) -> NoReturn:
 
 def _named(target: DataType) -> str:
     return target.simpleString().upper()
+
+
+def unscaled(number: int, scale: int) -> Decimal:
+    """Return a decimal of any length; arithmetic would round it to 28 digits."""
+    digits = tuple(map(int, str(abs(number))))
+    return Decimal((int(number < 0), digits, -scale))

@@ -28,8 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ingestion.formats.avro_types import unscaled
-from ingestion.formats.exact import Convert, MisfitError, Source, exact
+from ingestion.formats.exact import Convert, MisfitError, Source, exact, unscaled
 from ingestion.formats.shapes import array_of, map_of, struct_of
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)

@@ -23,6 +23,7 @@ class Node:
 
     word: str
     logical: str = ""
+    connect: str = ""
     precision: int = 0
     scale: int = 0
     size: int = 0
@@ -98,7 +99,8 @@ class _Parse:
 
 def _logical(given: dict[str, Any]) -> dict[str, Any]:
     numbers = {name: int(given.get(name, 0)) for name in ("precision", "scale")}
-    return {"logical": str(given.get("logicalType", "")), **numbers}
+    names = {"logical": given.get("logicalType", ""), "connect": given.get("connect.name", "")}
+    return {**names, **numbers}
 
 
 class Wire:

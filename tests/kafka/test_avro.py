@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.errors import DependencyError
-from ingestion.settings import Settings
 from ingestion.verify import verify
 from tests.oracle import evidence_against
 from tests.registry import Subject, framed
@@ -22,19 +19,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.fixture
-def registered(settings: Settings, spark: SparkSession, registry_address: str) -> Iterator[World]:
-    """A stream of Avro whose schemas are in a real registry."""
-    settings = settings.model_copy(update={"schema_registry": registry_address})
-    with World.made(settings, spark) as world:
-        world.declare(format="avro")
-        yield world
-
-
-@pytest.fixture
-def subject(registered: World, registry_address: str) -> Iterator[Subject]:
-    """The subject of its values."""
-    with Subject(registry_address, f"{registered.topic}-value") as made:
-        yield made
+def registered(registered: World) -> World:
+    """A stream of Avro."""
+    registered.declare(format="avro")
+    return registered
 
 
 def record(*fields: dict[str, Any], name: str = "Row") -> dict[str, Any]:

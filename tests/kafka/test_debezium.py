@@ -12,6 +12,7 @@ import pytest
 
 from tests.debezium import MISSING, field, mysql, postgres, unscaled
 from tests.oracle import evidence_against
+from tests.registry import Subject
 from tests.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -149,3 +150,100 @@ def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> Non
     assert [each["id"] for each in world.rows()] == [3]
     assert [each["reason"] for each in world.quarantined()] == ["missing_key"]
     assert evidence_against(world) == ()
+
+
+def connect(type: str, name: str, **more: Any) -> dict[str, Any]:
+    """A type of Avro that Kafka Connect has named."""
+    return {"type": type, "connect.version": 1, "connect.name": name, **more}
+
+
+VARIABLE = connect(
+    "record",
+    "io.debezium.data.VariableScaleDecimal",
+    name="VariableScaleDecimal",
+    namespace="io.debezium.data",
+    fields=[{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+)
+DECIMAL = connect(
+    "bytes",
+    "org.apache.kafka.connect.data.Decimal",
+    logicalType="decimal",
+    precision=12,
+    scale=2,
+)
+AVRO_ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "id", "type": "long"}]
+    + [
+        {"name": name, "type": ["null", type], "default": None}
+        for name, type in {
+            "name": "string",
+            "total": DECIMAL,
+            "any_number": VARIABLE,
+            "born": connect("int", "io.debezium.time.Date"),
+            "millis": connect("long", "io.debezium.time.Timestamp"),
+            "micros": connect("long", "io.debezium.time.MicroTimestamp"),
+            "zoned": connect("string", "io.debezium.time.ZonedTimestamp"),
+            "blob": "bytes",
+        }.items()
+    ],
+}
+AVRO_SOURCE = {
+    "type": "record",
+    "name": "Source",
+    "namespace": "io.debezium.connector.postgresql",
+    "fields": [{"name": "lsn", "type": ["null", "long"], "default": None}],
+}
+AVRO_ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "s.public.t",
+    "fields": [
+        {"name": "before", "type": ["null", AVRO_ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": AVRO_SOURCE},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+
+
+def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
+    """The registry's schemas say what a schema block would: the same rows, the same deletes."""
+    registered.declare(
+        schema=DDL.replace(", ratio DOUBLE", "").replace(", tags ARRAY<STRING>", ""),
+        format={"type": "debezium", "encoding": "avro", "columns": COLUMNS},
+    )
+    row = {
+        "id": 1, "name": "é", "total": Decimal("-1234.50"), "born": 19_782,
+        "any_number": {"scale": 3, "value": (7125).to_bytes(2)}, "blob": b"\0",
+        "millis": FULL["millis"], "micros": FULL["micros"], "zoned": FULL["zoned"],
+    }
+    events = [
+        ("c", None, row),
+        ("c", None, {**row, "id": 2}),
+        ("u", None, {**row, "name": MISSING}),
+        ("u", None, {**row, "blob": MISSING.encode()}),
+        ("d", {"id": 2, "name": ""}, None),
+        ("t", None, None),
+        ("c", None, None),
+    ]
+    envelopes = [
+        {"before": b, "after": a, "op": op, "ts_ms": 1709210000123, "source": {"lsn": n}}
+        for n, (op, b, a) in enumerate(events)
+    ]
+    registered.send(*subject.avro(AVRO_ENVELOPE, *envelopes), b"{}", None)
+    registered.run()
+
+    (found,) = registered.rows()
+    assert (found["name"], found["lsn"], found["born"]) == ("é", 0, dt.date(2024, 2, 29))
+    assert (found["total"], found["any_number"]) == (Decimal("-1234.50"), Decimal("7.1250"))
+    assert (found["micros"], found["zoned"], found["millis"].year) == (MOMENT, MOMENT, 2024)
+    assert [each["reason"] for each in registered.quarantined()] == [
+        *["unavailable_value"] * 2,
+        "truncate",
+        "malformed_debezium",
+        "not_framed",
+    ]
+    assert evidence_against(registered) == ()

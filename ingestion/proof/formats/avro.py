@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.proof import typed
 from ingestion.proof.avro_wire import Node, Wire, parsed
+from ingestion.proof.connect_values import Meaning
+from ingestion.proof.connect_values import fit as fit_json
 from ingestion.proof.declared import Declared, declared, is_provable
-from ingestion.proof.formats import Expected
+from ingestion.proof.formats import Expected, Said
 from ingestion.proof.formats.framed import ReadFramed, ReadPayload
 from ingestion.proof.registry import Written
 from ingestion.proof.scalars import Read, refuse
 from ingestion.proof.strict_json import BadRecordError
 from ingestion.proof.values import UnprovableError
 
+_CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 
 
@@ -47,11 +51,11 @@ def opened(schema: Written, wanted: Mapping[str, Declared], is_key: bool) -> Rea
     else:
         raise BadRecordError("a record was expected")
 
-    def read(payload: bytes) -> tuple[Any, ...]:
+    def read(payload: bytes) -> Said:
         wire = Wire(payload)
         value = wire.read(node)
         wire.expect_end()
-        return tuple(take(value))
+        return Said(values=tuple(take(value)))
 
     return read
 
@@ -61,6 +65,8 @@ def fit(node: Node, type_: Declared) -> Read:
     if node.word == "union":
         branches = [None if each.word == "null" else fit(each, type_) for each in node.branches]
         return lambda value: _branch(value, branches)
+    if node.connect and (read := _of_connect(node, type_)):
+        return read
     if node.word in {"record", "array", "map"}:
         if node.word == "record":
             return typed.nested("STRUCT", node.fields, type_, fit)
@@ -72,6 +78,23 @@ def _branch(value: tuple[int, Any], branches: list[Read | None]) -> Any:
     at, inner = value
     read = branches[at]
     return None if read is None else read(inner)
+
+
+def _of_connect(node: Node, type_: Declared) -> Read | None:
+    """Take what Kafka Connect has given a name of its own."""
+    name = node.connect.removeprefix("io.debezium.").removeprefix("time.")
+    if node.word == "long" and name in _CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
+        return typed.moment(type_, _CLOCKS[name], zoned=type_.word == "TIMESTAMP")
+    if node.word == "int" and name == "Date" and type_.word == "DATE":
+        return typed.day(type_)
+    if node.word == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
+        return fit_json(Meaning(), type_)
+    if node.word == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
+        return lambda value: typed.exact_decimal(
+            Fraction(int.from_bytes(value["value"], signed=True)) / Fraction(10) ** value["scale"],
+            type_,
+        )
+    return None
 
 
 def _scalar(node: Node, type_: Declared) -> Read | None:

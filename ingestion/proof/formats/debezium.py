@@ -9,6 +9,7 @@ from ingestion.formats.options import DebeziumOptions
 from ingestion.proof.connect_values import Meaning, fit, meaning
 from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, ReadBoth, Said
+from ingestion.proof.formats.framed import ReadFramed
 from ingestion.proof.scalars import Read
 from ingestion.proof.strict_json import BadRecordError, parse
 from ingestion.proof.values import UnprovableError
@@ -18,7 +19,7 @@ _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 
 
-def reading(expected: Expected) -> ReadBoth:
+def reading(expected: Expected) -> ReadBoth | ReadFramed:
     """Return what reads one envelope.
 
     Raises:
@@ -31,7 +32,9 @@ def reading(expected: Expected) -> ReadBoth:
         if not is_provable(type_):
             raise UnprovableError(f"column {name}, which is {type_}, is not provable")
     if options.encoding == "avro":
-        raise UnprovableError("Debezium in Avro is not provable")
+        from ingestion.proof.formats.debezium_avro import AvroEnvelopes
+
+        return ReadFramed(expected, "AVRO", AvroEnvelopes(wanted, options))
     return ReadJsonEnvelope(wanted, options)
 
 
@@ -151,11 +154,17 @@ def _forgiving(read: Callable[[Any], Any], value: Any) -> Any:
 
 def _at(envelope: Any, path: str) -> Any:
     for name in path.split("."):
-        envelope = envelope.get(name) if isinstance(envelope, dict) else None
+        envelope = bare(envelope).get(name) if isinstance(bare(envelope), dict) else None
     return envelope
 
 
+def bare(value: Any) -> Any:
+    """Take a value of one of Avro's unions without the number of its branch."""
+    return value[1] if isinstance(value, tuple) else value
+
+
 def _is_placeholder(value: Any) -> bool:
-    return value in _PLACEHOLDERS or (
-        isinstance(value, list) and len(value) == 1 and value[0] in _PLACEHOLDERS
-    )
+    value = bare(value)
+    if isinstance(value, list) and len(value) == 1:
+        return _is_placeholder(value[0])
+    return value in _PLACEHOLDERS or value == _PLACEHOLDERS[0].encode()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ingestion.proof.formats import Expected, Said
-from ingestion.proof.record import Row
 from ingestion.proof.registry import SchemaSource, Written
 from ingestion.proof.strict_json import BadRecordError
 
-ReadPayload = Callable[[bytes], Row]
+ReadPayload = Callable[[bytes], Said]
 Open = Callable[[Written], ReadPayload]
 
 
@@ -40,7 +39,7 @@ class ReadFramed:
         if read is None:
             read = self._readers[number] = self._opened(number)
         try:
-            return Said(values=read(raw[5:]))
+            return read(raw[5:])
         except BadRecordError as error:
             raise BadRecordError(f"schema id {number}: {error}") from None
 
