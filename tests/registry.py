@@ -14,6 +14,7 @@ from pathlib import Path
 
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from ingestion.local.java import find_java
@@ -84,6 +85,12 @@ class Subject:
         serialize = AvroSerializer(self.client, json.dumps(schema))
         topic, _, field = self.name.rpartition("-")
         context = SerializationContext(topic, MessageField(field))
+        return [serialize(each, context) for each in records]
+
+    def json(self, schema: object, *records: object) -> list[bytes]:
+        """Write records by a JSON Schema, as confluent-kafka's own serializer does."""
+        serialize = JSONSerializer(json.dumps(schema), self.client)
+        context = SerializationContext(self.name.rpartition("-")[0], MessageField.VALUE)
         return [serialize(each, context) for each in records]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -76,17 +76,22 @@ def decoded_by_schema(
 
 def writer_schemas(records: DataFrame, encoded: Encoded) -> Mapping[int, WriterSchema]:
     """Return the schemas of the ids that the bytes name, in one job."""
-    raw = F.col(encoded.column)
-    is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
-    number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
-    found = records.where(is_framed).select(number.alias("id")).distinct().limit(_MOST_IDS)
-    ids = [row["id"] for row in found.collect()]
+    number = schema_id(F.col(encoded.column))
+    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
+    ids = [row["id"] for row in found.limit(_MOST_IDS).collect()]
     if len(ids) == _MOST_IDS:
         raise InvalidSpecError(
             f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
             "format of a schema registry. Declare the format that they have"
         )
     return registry_of(encoded.settings).schemas(ids)
+
+
+def schema_id(raw: Column) -> Column:
+    """Return the schema id that framed bytes begin with, null where there is none."""
+    is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
+    number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
+    return F.when(is_framed, number)
 
 
 class _FramedReader:

@@ -80,3 +80,23 @@ class DebeziumOptions(Options):
         if self.schemas and self.encoding == "avro":
             raise ValueError("`schemas` is for JSON; with `encoding: avro` the registry has them")
         return self
+
+
+class CsvOptions(Options):
+    """How a line is written."""
+
+    delimiter: Annotated[str, StringConstraints(pattern=r'^[^\r\n"\\A-Za-z0-9.+-]$')] = Field(
+        ",", description="The one character between two fields."
+    )
+    quote: Annotated[str, StringConstraints(pattern=r"^[\"'|]$")] = Field(
+        '"', description="What may surround a field; inside it stands twice for itself."
+    )
+    null_value: str = Field("", description="A field without quotes that means null.")
+
+    @model_validator(mode="after")
+    def _tells_fields_apart(self) -> CsvOptions:
+        if self.delimiter == self.quote:
+            raise ValueError("`delimiter` and `quote` must differ")
+        if self.delimiter in self.null_value or self.quote in self.null_value:
+            raise ValueError("`null_value` must hold neither `delimiter` nor `quote`")
+        return self

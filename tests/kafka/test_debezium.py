@@ -152,9 +152,9 @@ def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> Non
     assert evidence_against(world) == ()
 
 
-def connect(type: str, name: str, **more: Any) -> dict[str, Any]:
+def connect(type: str, semantic: str, **more: Any) -> dict[str, Any]:
     """A type of Avro that Kafka Connect has named."""
-    return {"type": type, "connect.version": 1, "connect.name": name, **more}
+    return {"type": type, "connect.version": 1, "connect.name": semantic, **more}
 
 
 VARIABLE = connect(
@@ -216,9 +216,15 @@ def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
         format={"type": "debezium", "encoding": "avro", "columns": COLUMNS},
     )
     row = {
-        "id": 1, "name": "é", "total": Decimal("-1234.50"), "born": 19_782,
-        "any_number": {"scale": 3, "value": (7125).to_bytes(2)}, "blob": b"\0",
-        "millis": FULL["millis"], "micros": FULL["micros"], "zoned": FULL["zoned"],
+        "id": 1,
+        "name": "é",
+        "total": Decimal("-1234.50"),
+        "born": 19_782,
+        "any_number": {"scale": 3, "value": (7125).to_bytes(2)},
+        "blob": b"\0",
+        "millis": FULL["millis"],
+        "micros": FULL["micros"],
+        "zoned": FULL["zoned"],
     }
     events = [
         ("c", None, row),

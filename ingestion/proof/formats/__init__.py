@@ -20,6 +20,10 @@ from ingestion.spec_parts import ExtraFields, FormatSpec
 _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.proof.formats.json",
     "avro": "ingestion.proof.formats.avro",
+    "json_schema": "ingestion.proof.formats.json_schema",
+    "csv": "ingestion.proof.formats.csv",
+    "string": "ingestion.proof.formats.raw",
+    "raw": "ingestion.proof.formats.raw",
     "debezium": "ingestion.proof.formats.debezium",
 }
 
