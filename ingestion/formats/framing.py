@@ -50,7 +50,12 @@ Compile = Callable[[WriterSchema, Wanted], Read]
 
 
 def decoded_by_schema(
-    records: DataFrame, encoded: Encoded, schema_type: str, compile_: Compile
+    records: DataFrame,
+    encoded: Encoded,
+    schema_type: str,
+    compile_: Compile,
+    *,
+    prepared: Callable[[WriterSchema], WriterSchema] = lambda schema: schema,
 ) -> DataFrame:
     """Decode framed bytes, each record by the schema that its writer named.
 
@@ -59,8 +64,10 @@ def decoded_by_schema(
         encoded: Which bytes, and what they should hold.
         schema_type: The type that their schemas must have.
         compile_: Makes what reads a payload by one schema; raises ``BadBytesError``.
+        prepared: Does on the driver what executors need not be able to.
     """
-    schemas = writer_schemas(records, encoded)
+    found = writer_schemas(records, encoded)
+    schemas = {number: prepared(each) for number, each in found.items()}
     return decoded_by(
         records,
         encoded,

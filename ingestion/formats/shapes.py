@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
@@ -13,9 +13,16 @@ from ingestion.formats.exact import Convert, MisfitError, mismatch
 Converter = Callable[[Any, DataType], Convert]
 
 
+class Fields(Protocol):
+    """A record of any encoding: what there is of its fields."""
+
+    def get(self, name: str, /) -> Any:
+        """Return a field's value, or nothing."""
+
+
 def columns_of(
     fields: Mapping[str, Any], columns: StructType, converter: Converter
-) -> tuple[Callable[[Mapping[str, Any]], list[Any]], tuple[str, ...]]:
+) -> tuple[Callable[[Fields], list[Any]], tuple[str, ...]]:
     """Return what makes a row of a record, and the names that no column has.
 
     Args:
@@ -29,7 +36,7 @@ def columns_of(
     ]
     extra = tuple(name for name in fields if name not in set(columns.names))
 
-    def to_row(record: Mapping[str, Any]) -> list[Any]:
+    def to_row(record: Fields) -> list[Any]:
         return [_converted(name, record.get(name), convert) for name, convert in plan]
 
     return to_row, extra

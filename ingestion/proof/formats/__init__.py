@@ -21,6 +21,7 @@ _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.proof.formats.json",
     "avro": "ingestion.proof.formats.avro",
     "json_schema": "ingestion.proof.formats.json_schema",
+    "protobuf": "ingestion.proof.formats.protobuf",
     "csv": "ingestion.proof.formats.csv",
     "string": "ingestion.proof.formats.raw",
     "raw": "ingestion.proof.formats.raw",
