@@ -25,7 +25,7 @@ ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only
 	@$(bin)/oncelake kafka up
 	@$(bin)/dagster dev -h 127.0.0.1
 
-test: lint ## Check everything: lint, then every test
+test: lint .jars/.tests-fetched ## Check everything: lint, then every test
 	@$(bin)/pytest
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
@@ -90,6 +90,10 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@echo "python: installing the packages of requirements.lock"
 	@$(bin)/uv pip install --quiet --python $(bin)/python --require-hashes -r requirements.lock
 	@$(bin)/uv pip install --quiet --python $(bin)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+.jars/.tests-fetched: .jars/.fetched
+	@$(bin)/python -m ingestion.local.jars --tests
 	@touch $@
 
 .jars/.fetched: .venv/.installed ingestion/local/jars.lock

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from ingestion.contradiction import Contradiction
+from ingestion.format_agreement import format_contradictions
 
 if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
@@ -18,12 +21,7 @@ _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
 _OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
-
-class Contradiction(NamedTuple):
-    """One disagreement: the field to edit, and what is wrong with it."""
-
-    field: tuple[str, ...]
-    problem: str
+__all__ = ["Contradiction", "ContradictionsError", "contradictions"]
 
 
 class ContradictionsError(ValueError):
@@ -47,6 +45,7 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_types(spec)
     yield from _about_mode(spec)
     yield from _about_transformation(spec)
+    yield from format_contradictions(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         yield Contradiction(
             ("tombstones",),

@@ -25,6 +25,7 @@ from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lookahead import looked_at
 from ingestion.notes import CountedRange, Note
 from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
@@ -81,14 +82,11 @@ class BatchWriter:
         if plan.is_stale:
             return None
         schema = row_type(self._spec.ddl)
-        judged = judge(
-            records,
-            self._spec,
-            schema,
-            self.position.next if plan.overlap else Offsets(),
-            settings=self._settings,
-        )
-        with materialised(judged) as copy:
+        overlap = self.position.next if plan.overlap else Offsets()
+        with (
+            looked_at(records, self._spec) as raw,
+            materialised(judge(raw, self._spec, schema, overlap, settings=self._settings)) as copy,
+        ):
             tally = count_records(copy)
             reached(At.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)

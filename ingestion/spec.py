@@ -255,6 +255,8 @@ class StreamSpec(Part):
         """
         if self.tombstones:
             return self.tombstones
+        if self.format.options.tombstones_repeat_deletes:
+            return "ignore"
         if not self.write_mode.has_deletes:
             return "quarantine"
         return "delete" if self.tombstones_have_an_order else "quarantine"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.ddl import DeclaredColumn
-from ingestion.proof.formats import Expected, Said, reading
+from ingestion.proof.formats import Expected, ReadBoth, Said, reading
 from ingestion.proof.predicate import Condition
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row
 from ingestion.proof.strict_json import BadRecordError
@@ -123,7 +123,7 @@ class Judge:
         if self.transformation is None:
             return typed
         valued = [(record, said) for record, said in typed if record.value is not None]
-        rows = self.transformation([r for r, _ in valued], [said.values for _, said in valued])
+        rows = self.transformation([r for r, _ in valued], [said for _, said in valued])
         made = zip(valued, rows, strict=True)
         kept = [
             (record, replace(said, values=row)) for (record, said), row in made if row is not None
@@ -138,7 +138,11 @@ class Judge:
         return self._is_delete([said.values for _, said in typed])
 
     def _said(self, record: Record) -> Said:
-        return self._of_tombstone(record) if record.value is None else self._read(record.value)
+        if record.value is None:
+            return self._of_tombstone(record)
+        if isinstance(self._read, ReadBoth):
+            return self._read.both(record.value, record.key)
+        return self._read(record.value)
 
     def _change(self, record: Record, values: Row, *, is_delete: bool, seq: int) -> Change:
         sent = _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)

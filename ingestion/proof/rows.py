@@ -10,6 +10,7 @@ from ingestion.proof.horizon import Horizon
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Rule
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Row
+from ingestion.proof.sameness import is_same
 from ingestion.spec import StreamSpec
 
 # Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
@@ -116,7 +117,7 @@ class RowsProof:
         if row == expected:
             return
         for name, is_, due in zip(self.names, row, expected, strict=True):
-            if is_ != due:
+            if not is_same(is_, due):
                 yield self._difference(
                     row, f"column {name} differs", expected=shown(due), found=shown(is_)
                 )
