@@ -68,6 +68,12 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
         yield Contradiction(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
     if spec.keys and not spec.write_mode.has_keys:
         yield Contradiction(("keys",), f"{mode} keeps every record as a row of its own; remove it")
+    if spec.delivery == "at_least_once" and spec.mode == "aggregate":
+        yield Contradiction(
+            ("delivery",),
+            "a topic that is read again is folded again, and the sums would count it twice; write "
+            "`exactly_once`",
+        )
     if spec.sequence_by and not spec.write_mode.has_order:
         yield Contradiction(("sequence_by",), f"{mode} lets no record win over another; remove it")
     if not spec.write_mode.has_deletes:

@@ -19,6 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
+from ingestion.delivery import decided_by
+from ingestion.errors import RefusedError
 from ingestion.evolution import evolved
 from ingestion.fitness import refuse_unfit
 from ingestion.kafka import Kafka
@@ -84,7 +86,18 @@ class Run:
             told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
             spec = with_topics(self.spec, kafka, paths)
-            return replace(self, spec=spec)._execute(paths, kafka)
+            return replace(self, spec=spec)._decided(paths, kafka)
+
+    def _decided(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
+        """Run, and once more when the declared level decides what the run was refused for."""
+        try:
+            return self._execute(paths, kafka)
+        except RefusedError as refusal:
+            said = decided_by(self.spec, self.settings, refusal, run_id=self.run_id)
+            if said is None:
+                raise
+        report = self._execute(paths, kafka)
+        return replace(report, notices=(said, *report.notices))
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)

@@ -97,6 +97,9 @@ class StreamSpec(Part):
         "ignore",
         description="Fields the schema does not name: counted, kept as VARIANT, or quarantined.",
     )
+    delivery: Literal["exactly_once", "at_least_once", "at_most_once"] = Field(
+        "exactly_once", description="What is done without a person where Kafka takes records away."
+    )
     schema_change: Literal["freeze", "evolve"] = Field(
         "freeze", description="What a changed `schema` does to the table: see oncelake plan."
     )
