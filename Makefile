@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo ui test unit lint format lock clean
-.PHONY: bench kills crash-matrix double-starts mutants model soak
+.PHONY: bench kills crash-matrix modes-matrix double-starts mutants model soak
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ kills: setup ## Kill a run at ten random moments, and prove that nothing is lost
 
 crash-matrix: setup ## Kill runs everywhere, every way (MINUTES=60 SEED=1; goes on where it was)
 	@$(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+
+modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7 and all
+	@MODES_MATRIX=1 $(bin)/pytest tests/modes
 
 double-starts: setup ## Start two runs at the same moment, fifty times
 	@DOUBLE_STARTS=50 $(bin)/pytest tests/crash/test_double_start.py

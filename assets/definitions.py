@@ -16,6 +16,7 @@ from assets.described import topic_specs
 from assets.ingest import ingest_asset
 from assets.jobs import ingest_job, ingest_schedule
 from assets.proof import verify_job
+from assets.redrive import redrive_job
 from assets.sensors import lag_sensor
 from ingestion.declarations import Declared, load_streams
 from ingestion.errors import InvalidSpecError
@@ -49,7 +50,11 @@ def _of_stream(declared: Declared) -> dg.Definitions:
         schedule = ingest_schedule(declared.spec)
         return dg.Definitions(
             assets=[ingest_asset(declared)],
-            jobs=[ingest_job(declared.spec), verify_job(declared.spec)],
+            jobs=[
+                ingest_job(declared.spec),
+                verify_job(declared.spec),
+                redrive_job(declared.spec),
+            ],
             schedules=[schedule] if schedule else [],
             sensors=[lag_sensor(declared)],
         )

@@ -34,7 +34,8 @@ def asset_spec(declared: Declared) -> dg.AssetSpec:
     return dg.AssetSpec(
         spec.name,
         deps=[topic_key(topic) for topic in spec.subscribed],
-        description=spec.description or f"Kafka topic {', '.join(spec.subscribed)}",
+        description=spec.description
+        or f"Kafka topic {', '.join(spec.subscribed) or spec.topic_pattern}",
         group_name=GROUP,
         owners=list(spec.owners),
         kinds={"kafka", "deltalake", "spark"},

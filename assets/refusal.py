@@ -18,6 +18,7 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.local.java import find_java
 from ingestion.settings import Settings, load_settings
+from ingestion.subscription import with_topics
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"
@@ -91,7 +92,9 @@ def _kafka(declared: Declared, settings: Settings) -> str:
     if declared.spec is None:
         return "not asked"
     try:
-        topics = Kafka(settings).topics(declared.name, declared.spec.subscribed)
+        kafka = Kafka(settings)
+        spec = with_topics(declared.spec, kafka, StreamPaths.of(declared.name, settings))
+        topics = kafka.topics(declared.name, spec.subscribed)
     except IngestionError as error:
         return type(error).__name__
     return f"{topics.cluster_id} {sorted(topics.ids.items())}"

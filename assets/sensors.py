@@ -22,6 +22,7 @@ from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+from ingestion.subscription import with_topics
 from ingestion.transactions import Stall, find_stalls
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -68,8 +69,9 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
         RefusedError: the table is not one that a run would go on with, or a topic is missing.
         DependencyError: Kafka does not answer.
     """
-    position = read_position(spec.name, StreamPaths.of(spec.name, settings))
-    client = Kafka(settings)
+    paths, client = StreamPaths.of(spec.name, settings), Kafka(settings)
+    position = read_position(spec.name, paths)
+    spec = with_topics(spec, client, paths)
     partitions = client.topics(spec.name, spec.subscribed).partitions
     reached = position.next if position else client.earliest(partitions)
     ends = client.stable_end(partitions)
@@ -97,6 +99,7 @@ def _decided(spec: StreamSpec, settings: Settings) -> Tick:
 def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
     """Find what open transactions have held back for long: there is no lag, and yet no progress."""
     client = Kafka(settings)
+    spec = with_topics(spec, client, StreamPaths.of(spec.name, settings))
     return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
 
 _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
+_OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
 __all__ = ["Contradiction", "ContradictionsError", "contradictions"]
@@ -44,6 +45,7 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_types(spec)
     yield from _about_mode(spec)
     yield from format_contradictions(spec)
+    yield from _about_transformation(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         yield Contradiction(
             ("tombstones",),
@@ -75,12 +77,45 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
+    for field, of_mode in _OF_ONE_MODE.items():
+        if field in spec.model_fields_set and field not in spec.write_mode.fields:
+            said = f"{mode} has no such thing; remove it, or write `mode: {of_mode}`"
+            yield Contradiction((field,), said)
+    yield from spec.write_mode.problems(spec)
+
+
+def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
+    columns, given = [c.name for c in spec.columns], {c.name for c in spec.value_columns}
+    for name in spec.select:
+        if name not in columns:
+            near = get_close_matches(name, columns, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(columns)}"
+            yield Contradiction(("select", name), f"{name!r} is not a column of `schema`; {hint}")
+    if spec.transform and spec.select:
+        yield Contradiction(("select",), "declare either `select` or `transform`, not both")
+    missing = [name for name in columns if name not in given and name not in spec.select]
+    if missing and not spec.transform:
+        yield Contradiction(
+            ("select",),
+            f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
+        )
 
 
 def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:
-    if spec.topic is None and not spec.topics:
+    if spec.topic is None and not spec.topics and spec.topic_pattern is None:
         yield Contradiction(
             ("topic",), f"missing; write for example `topic: {spec.name}`, or `topics: [a, b]`"
+        )
+    if spec.topic_pattern is not None and (spec.topic is not None or spec.topics):
+        yield Contradiction(("topic_pattern",), "declare topics by name or by pattern, not both")
+    if spec.topic_pattern is not None and spec.starting.offsets is not None:
+        yield Contradiction(
+            ("starting", "offsets"), "nobody can name every partition of a pattern; write a time"
+        )
+    if spec.table_per_topic and not spec.topics:
+        yield Contradiction(
+            ("table_per_topic",),
+            "each table is named for its topic when the file is loaded; write `topics: [a, b]`",
         )
     if spec.topic is not None and spec.topics:
         yield Contradiction(("topics",), "declare either `topic` or `topics`, not both")

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from ingestion.alteration import altered_before
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
+from ingestion.breaker import refuse_too_many_bad
 from ingestion.commits import Commit, TableLog
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.gaps import Gaps, find_gaps
@@ -89,6 +90,7 @@ class BatchWriter:
             tally = count_records(copy)
             reached(At.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)
+            refuse_too_many_bad(copy, tally, self._spec)
             gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)
             if gaps.holes:
                 # The proof is worth nothing if it was another topic that gave it.
@@ -108,7 +110,7 @@ class BatchWriter:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
-        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored")}
+        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored", "filtered")}
         counts |= extra_counts(copy, tally)
         if not gaps.proven:
             counts["gaps_unproven"] = empty
@@ -128,9 +130,9 @@ class BatchWriter:
     def _commit(self, copy: DataFrame, tally: Tally, note: Note) -> LedgerRow:
         """Quarantine, commit, read back, audit, and project into the ledger: in this order."""
         target = self._target(copy, note.seq)
-        quarantined = self._quarantine(copy, tally, note.seq)
+        quarantined = self._set_aside(copy, tally, note)
         reached(At.QUARANTINED)
-        sink = sink_class(self._spec.mode)(target, _good(copy, tally))
+        sink = sink_class(self._spec)(target, _good(copy, tally))
         note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
         reached(At.PREPARED)
         sink.commit(note)
@@ -145,6 +147,7 @@ class BatchWriter:
                 counts,
                 rows_of_seq=rows_of_seq(self._paths.data, note.seq, version=commit.version),
                 rows_expected=written.rows_expected,
+                kind=note.kind,
             ),
             *altered_before(self._spec.name, self._log, commit),
         ]
@@ -165,10 +168,10 @@ class BatchWriter:
             version=self._log.versions()[0],
         )
 
-    def _quarantine(self, copy: DataFrame, tally: Tally, seq: int) -> int:
+    def _set_aside(self, copy: DataFrame, tally: Tally, note: Note) -> int:
         if not tally.fates.get("quarantined"):
             return 0
-        return quarantine(copy.where("_fate = 'quarantined'"), self._paths, seq)
+        return quarantine(copy.where("_fate = 'quarantined'"), self._paths, note, self._spec)
 
     def _find(self, note: Note, *, after: int) -> Commit:
         """Find our commit by its txn, and make sure that it is the one we meant."""

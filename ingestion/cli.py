@@ -16,6 +16,8 @@ from ingestion.console import (
     kafka,
     ledger,
     operations,
+    quarantine,
+    redrive,
     run,
     status,
     verify,
@@ -54,6 +56,8 @@ app.command("status", cls=Guarded)(status.status)
 app.command("ledger", cls=Guarded)(ledger.ledger)
 app.command("doctor", cls=Guarded)(doctor.doctor)
 app.command("verify", cls=Guarded)(verify.verify)
+app.command("quarantine", cls=Guarded)(quarantine.quarantine)
+app.command("redrive", cls=Guarded)(redrive.redrive)
 app.command("validate", cls=Guarded)(declared.validate)
 app.command("schema", cls=Guarded)(declared.schema)
 kafka_app.command("up", cls=Guarded)(kafka.up)

@@ -13,6 +13,7 @@ from pathlib import Path
 from ingestion.errors import InvalidSpecError
 from ingestion.json_schema import json_schema
 from ingestion.names import nearest_allowed
+from ingestion.per_topic import BadNamesError, each_topic
 from ingestion.spec import StreamSpec
 from ingestion.stream_file import file_name_problem, load_stream, shown_path
 
@@ -49,7 +50,7 @@ def load_streams(folder: Path) -> tuple[Declared, ...]:
         is_named_well = file_name_problem(path) is None
         name = path.stem if is_named_well else nearest_allowed(path.stem, taken)
         taken.add(name)
-        found.append(_declared(name, path))
+        found += _declared(name, path, taken - {name})
     return tuple(sorted(found, key=lambda declared: declared.name))
 
 
@@ -59,9 +60,9 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
     Raises:
         InvalidSpecError: there is no such stream, or its file is broken.
     """
-    by_name = {path.stem: path for path in _files_in(folder)}
+    by_name = {each.name: each for each in load_streams(folder)}
     if name in by_name:
-        return load_stream(by_name[name])
+        return _sound(by_name[name])
     near = get_close_matches(name, by_name, n=1)
     if near:
         hint = f"did you mean `{near[0]}`?"
@@ -72,11 +73,22 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
     raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
 
 
-def _declared(name: str, path: Path) -> Declared:
+def _sound(found: Declared) -> StreamSpec:
+    if found.spec is None:
+        raise found.error or InvalidSpecError(str(found.path))
+    return found.spec
+
+
+def _declared(name: str, path: Path, others: set[str]) -> list[Declared]:
+    """Read one file: a stream, one for each of its topics, or what is wrong with it."""
     try:
-        return Declared(name=name, path=path, spec=load_stream(path), error=None)
+        streams = each_topic(load_stream(path), others)
     except InvalidSpecError as error:
-        return Declared(name=name, path=path, spec=None, error=error)
+        return [Declared(name=name, path=path, spec=None, error=error)]
+    except BadNamesError as error:
+        wrong = InvalidSpecError(f"{shown_path(path)}: topics: {error}")
+        return [Declared(name=name, path=path, spec=None, error=wrong)]
+    return [Declared(name=each.name, path=path, spec=each, error=None) for each in streams]
 
 
 def _files_in(folder: Path) -> list[Path]:

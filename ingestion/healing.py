@@ -13,6 +13,7 @@ from ingestion.errors import DamagedTableError
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.marks import unmark_beyond
 from ingestion.notes import app_id
 from ingestion.position import Position
 from ingestion.side_table import remove_beyond
@@ -45,9 +46,10 @@ def heal(
 
 
 def remove_leftovers(paths: StreamPaths, position: Position) -> None:
-    """Remove the side rows of every seq that was never committed."""
+    """Remove the side rows, and the marks, of every seq that was never committed."""
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
+    unmark_beyond(paths.quarantine, position.seq)
 
 
 def heal_ledger(
@@ -110,13 +112,13 @@ def _row(
 ) -> LedgerRow:
     note = commit.note
     assert note is not None
-    if note.kind != "ingest":
+    if note.kind not in {"ingest", "redrive"}:
         return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
-    written = sink_class(spec.mode).recount(commit)
+    written = sink_class(spec).recount(commit)
     counts = {**note.counts, **written.counts}
     held = rows_of_seq(paths.data, note.seq, version=commit.version)
     problems = (
-        *imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected),
+        *imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected, kind=note.kind),
         *altered_before(spec.name, TableLog(paths.data), commit),
     )
     row = LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)

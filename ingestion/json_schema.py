@@ -30,6 +30,9 @@ def json_schema() -> dict[str, Any]:
     for name in ("format", "key_format"):
         fields[name] = _with_short_form(fields[name], {"type": "string", "enum": list(FORMATS)})
         fields[name]["default"] = "json"
+    words = parts["Starting"]["properties"]["at"]["enum"]
+    fields["starting"] = _with_short_form(fields["starting"], {"type": "string", "enum": words})
+    fields["starting"]["default"] = "earliest"
     for name in _LISTS_OR_ONE:
         fields[name] = _with_short_form(fields[name], fields[name]["items"])
     return {
@@ -37,7 +40,7 @@ def json_schema() -> dict[str, Any]:
         "title": "A stream of Oncelake",
         **schema,
         "description": "One Kafka topic (or several) into one Delta table.",
-        "oneOf": [{"required": ["topic"]}, {"required": ["topics"]}],
+        "oneOf": [{"required": [name]} for name in ("topic", "topics", "topic_pattern")],
     }
 
 

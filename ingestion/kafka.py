@@ -22,6 +22,8 @@ from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.reread import records_in
 from ingestion.settings import Settings
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topics:
@@ -58,6 +60,18 @@ class Kafka:
         asked = self._admin.describe_cluster(request_timeout=self._timeout)
         return str(self._answer(asked).cluster_id)
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the topics that there are, but for Kafka's own.
+
+        Raises:
+            DependencyError: no answer in time.
+        """
+        try:
+            found = self._admin.list_topics(timeout=self._timeout).topics
+        except KafkaException as error:
+            raise unreachable(self._settings, error, self._heard) from error
+        return tuple(sorted(name for name in found if not name.startswith("__")))
+
     def topics(self, stream: str, names: Iterable[str]) -> Topics:
         """Return ids and partitions of topics.
 
@@ -89,6 +103,17 @@ class Kafka:
         """Return the last stable offset of each partition: what read_committed can reach."""
         return self._offsets(partitions, OffsetSpec.latest())
 
+    def first_since(self, partitions: Iterable[TopicPartition], moment: dt.datetime) -> Offsets:
+        """Return the offset of the first record that Kafka dates ``moment`` or later.
+
+        Of a partition that has none, or none that is stable yet: its last stable offset.
+        """
+        ends = self.stable_end(partitions)
+        found = self._offsets(ends, OffsetSpec.for_timestamp(_milliseconds(moment)))
+        return Offsets(
+            {at: found[at] if 0 <= found[at] <= end else end for at, end in ends.items()}
+        )
+
     def withheld(self, partitions: Iterable[TopicPartition], *, since: dt.datetime) -> Offsets:
         """Return the last stable offset of each partition that lies before its end since a time.
 
@@ -98,7 +123,7 @@ class Kafka:
         stable = self.stable_end(partitions)
         ends = self._offsets(stable, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         held = [at for at, offset in stable.items() if offset < ends[at]]
-        moment = OffsetSpec.for_timestamp(int(since.timestamp() * 1000))
+        moment = OffsetSpec.for_timestamp(_milliseconds(since))
         younger = self._offsets(held, moment, IsolationLevel.READ_UNCOMMITTED)
         return Offsets({at: stable[at] for at in held if not 0 <= younger[at] <= stable[at]})
 
@@ -152,3 +177,8 @@ class Kafka:
             # What the client has to say of its connections waits until it is asked for.
             self._admin.poll(0)
             raise unreachable(self._settings, error, self._heard) from error
+
+
+def _milliseconds(moment: dt.datetime) -> int:
+    """Return Kafka's time of a moment, rounded up: what comes before is not asked for."""
+    return -((_EPOCH - moment) // dt.timedelta(milliseconds=1))

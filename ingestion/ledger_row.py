@@ -109,7 +109,7 @@ class LedgerRow:
 
     def says(self) -> str:
         """Say what does not balance, from the counts."""
-        lines = imbalances(self.counts, rows_of_seq=0, rows_expected=0)
+        lines = imbalances(self.counts, rows_of_seq=0, rows_expected=0, kind=self.kind)
         return "; ".join(self.problems or lines) or "the rows in the table were not those it wrote"
 
     def as_record(self) -> dict[str, Any]:

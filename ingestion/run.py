@@ -36,7 +36,9 @@ from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
 from ingestion.spec import StreamSpec
 from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
 from ingestion.transactions import find_stalls
+from ingestion.transform import refuse_bad_transformation
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -80,7 +82,8 @@ class Run:
             told_as_damaged_file(paths),
             told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
-            return self._execute(paths, kafka)
+            spec = with_topics(self.spec, kafka, paths)
+            return replace(self, spec=spec)._execute(paths, kafka)
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)
@@ -96,7 +99,7 @@ class Run:
         spark = self.spark()
         with held_by_jvm(spark, self.spec.name, paths, me):
             reached(At.LOCK_HELD)
-            start = self._start(spark, paths, kafka)
+            start = self.start(spark, paths, kafka)
             reached(At.TABLE_READ)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
@@ -115,9 +118,10 @@ class Run:
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices
             )
 
-    def _start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
+    def start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
         """Find the start under the JVM's lock; on the first run, make the table first."""
         refuse_bad_condition(spark, self.spec)
+        refuse_bad_transformation(spark, self.spec)
         start = find_start(self.spec, paths, kafka)
         if start is None:
             open_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)

@@ -19,6 +19,7 @@ from ingestion.errors import DamagedTableError, RecordsForgottenError
 from ingestion.integrity import refuse_damaged
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow
+from ingestion.marks import marks_of
 
 # Each record with one of these dispositions has a row of its batch's seq there.
 _WRITTEN: Final = {
@@ -92,11 +93,26 @@ def _shortfall(name: str, table: Path, rows: Sequence[LedgerRow]) -> str | None:
         return None
     seq, expected = newest
     held = rows_of_seq(table, seq) if TableLog(table).exists else 0
-    if held >= expected:
+    if held < expected:
+        return (
+            f"holds {held} rows of batch {seq}, which wrote {expected}: the table is gone, or an "
+            "older copy of it came back"
+        )
+    return _unmarked(table, rows) if name == "quarantine" else None
+
+
+def _unmarked(table: Path, rows: Sequence[LedgerRow]) -> str | None:
+    """Say which marks of a redrive are missing: its records would be sent in once more."""
+    redrives = (row for row in _since_written_off("quarantine", rows) if row.kind == "redrive")
+    newest = next(redrives, None)
+    if newest is None:
+        return None
+    held = marks_of(table, newest.seq) if TableLog(table).exists else 0
+    if held >= newest.counts["read"]:
         return None
     return (
-        f"holds {held} rows of batch {seq}, which wrote {expected}: the table is gone, or an older "
-        "copy of it came back"
+        f"holds {held} records that batch {newest.seq} has redriven, which were "
+        f"{newest.counts['read']}: the table is gone, or an older copy of it came back"
     )
 
 

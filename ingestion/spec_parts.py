@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -22,8 +23,12 @@ from ingestion.formats.options import Options
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
+Offset = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Sql = Annotated[str, StringConstraints(pattern=r"\S")]
+DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
 ExtraFields = Literal["ignore", "keep", "reject"]
 Severity = Literal["critical", "warning", "info"]
@@ -72,14 +77,79 @@ class FormatSpec(BaseModel):
         return FORMATS[self.type].options.model_validate(self.model_extra or {})
 
 
-class QuarantineRate(Part):
-    """The share of a run's records that may be quarantined before its check turns.
+class Starting(Part):
+    """Where the very first run begins: by a word, by a time, or by offsets.
 
-    The rate is records quarantined over records read, of the run that ends.
+    It is resolved to offsets once, when the table is made, and never again.
+    """
+
+    at: Literal["earliest", "latest"] = Field(
+        "earliest", description="The first record that Kafka still has, or the end as it is then."
+    )
+    timestamp: AwareDatetime | None = Field(
+        None, description="The first record of each partition that Kafka dates this or later."
+    )
+    offsets: Mapping[Topic, Mapping[Annotated[int, Field(ge=0)], Offset]] | None = Field(
+        None, description="topic: {partition: offset}, for every partition."
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Starting:
+        if len(self.model_fields_set) > 1:
+            raise ValueError("write one of `earliest`, `latest`, {timestamp: …}, {offsets: …}")
+        return self
+
+
+class QuarantineRate(Part):
+    """The share of records that may be quarantined before a run's check turns, or a run stops.
+
+    The rate is records quarantined over records read: of the run that ends for the check, and of
+    a single batch for the stop, which comes before anything of that batch is written.
     """
 
     warn_above: Share = Field(0.0, description="Above this share the check warns.")
     fail_above: Share = Field(0.1, description="Above this share the check fails.")
+    stop_above: Share | None = Field(
+        None,
+        description="Above this share of a batch the run stops before writing it; 1 never stops. "
+        "Left out: 0.5, in batches of 100 records or more.",
+    )
+
+
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+Duration = Annotated[str, StringConstraints(pattern=r"^[0-9]+ (second|minute|hour|day)s?$")]
+
+
+class Window(Part):
+    """Windows of event time, one after the other: a record belongs to exactly one."""
+
+    column: str = Field(description="The TIMESTAMP column that says when; or _timestamp.")
+    every: Duration = Field(description="How long a window is, such as `1 hour` or `15 minutes`.")
+    allowed_delay: Duration = Field(
+        "0 seconds", description="How much later than others a record may come; for the clock."
+    )
+
+    @property
+    def every_seconds(self) -> int:
+        """How long a window is."""
+        return _seconds(self.every)
+
+    @property
+    def delay_seconds(self) -> int:
+        """How much later than others a record may come."""
+        return _seconds(self.allowed_delay)
+
+    @field_validator("every")
+    @classmethod
+    def _is_some_time(cls, every: str) -> str:
+        if not _seconds(every):
+            raise ValueError("a window takes some time; write for example `1 hour`")
+        return every
+
+
+def _seconds(duration: str) -> int:
+    number, _, unit = duration.partition(" ")
+    return int(number) * _UNITS[unit.removesuffix("s")]
 
 
 class Expectation(BaseModel):

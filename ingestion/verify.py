@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import ArrowException
 
 from ingestion.errors import TerminalError
+from ingestion.fingerprint import fingerprint
 from ingestion.lake import StreamPaths
 from ingestion.notes import UNKNOWN
 from ingestion.proof import chain, quarantined
@@ -28,17 +29,19 @@ from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Record
+from ingestion.proof.record import Change, Record
 from ingestion.proof.recount import miscounts
+from ingestion.proof.redrives import Redrives
 from ingestion.proof.rows import RowsProof
 from ingestion.proof.sight import identity_in, look_around
 from ingestion.proof.snapshot import Snapshot, row_count, rows_of, take_snapshot
 from ingestion.proof.tombstones import deletes_that_explain, remembered_deletes
 from ingestion.proof.topic import TopicReader, is_compacted
+from ingestion.proof.transformation import NOT_INDEPENDENT
 from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
+from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 Tell = Callable[[str, int, int], None]
 
@@ -136,23 +139,40 @@ class _Proof:
         chain.refuse_unknown_kinds(batches)
         judge = Judge(self._spec, epoch=horizon.epoch, settings=self._settings)
         asked = cache(partial(is_compacted, self._settings))
+        if judge.transformation and not judge.transformation.is_independent:
+            self._limits.append(NOT_INDEPENDENT)
         with Memory.in_folder(self._settings.state / "verify") as memory:
-            fold = Fold(self._spec, judge, memory, horizon, is_compacted=asked)
+            last = batches[-1].seq if batches else 0
+            redrives = self._redrives(memory, horizon, last=last)
+            fold = Fold(self._spec, judge, memory, horizon, is_compacted=asked, redrives=redrives)
             in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
-            self._prove_the_dispositions(batches, fold, horizon, in_ledger)
-            self._prove_the_quarantine(fold, horizon, last=batches[-1].seq if batches else 0)
-            self._prove_the_rows(snapshot, RowsProof(self._spec, judge, fold.newest, horizon))
+            self._prove_the_dispositions(batches, fold, redrives, in_ledger)
+            self._prove_the_quarantine(fold, horizon, last=last)
+            self._limits.extend((*redrives.limits(), *fold.rule.limits()))
+            rows = fold.rule.rows()
+            self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, rows, horizon))
+
+    def _redrives(self, memory: Memory, horizon: Horizon, *, last: int) -> Redrives:
+        redrives = Redrives(memory, horizon, declaration=fingerprint(self._spec))
+        with self._told_unreadable("quarantine"):
+            self._evidence.add(redrives.learn(self._paths.quarantine, last_seq=last))
+        return redrives
 
     def _prove_the_dispositions(
-        self, batches: Sequence[Batch], fold: Fold, horizon: Horizon, in_ledger: set[int]
+        self, batches: Sequence[Batch], fold: Fold, redrives: Redrives, in_ledger: set[int]
     ) -> None:
+        horizon = redrives.horizon
         total = sum(part.span for batch in batches for part in horizon.seen_of(batch))
         with TopicReader.opened(self._settings, partitions=len(horizon.begin)) as topic:
-            for batch in (batch for batch in batches if batch.kind == "ingest"):
-                records = topic.read(horizon.seen_of(batch))
-                recount = fold.batch(batch, self._counted(records, total))
+            for batch in (batch for batch in batches if batch.kind in chain.FOLDED):
+                if batch.kind == "ingest":
+                    records = self._counted(topic.read(horizon.seen_of(batch)), total)
+                else:
+                    records = redrives.of(batch)
+                recount = fold.batch(batch, records)
                 self._evidence.add(recount.clashes)
-                if batch.seq in in_ledger and horizon.can_recount(batch):
+                is_whole = horizon.can_recount(batch) and redrives.can_recount(batch)
+                if batch.seq in in_ledger and is_whole:
                     self._evidence.add(miscounts(batch, recount))
                     self._recounted += 1
 
@@ -170,15 +190,16 @@ class _Proof:
             self._evidence.add(found)
 
     def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
-        names = [*(column.name for column in self._spec.columns), *SYSTEM_COLUMNS]
         done, total = 0, row_count(self._paths.data, snapshot.version)
         with self._told_unreadable("rows"):
-            for rows in rows_of(self._paths.data, snapshot.version, names):
+            for rows in rows_of(self._paths.data, snapshot.version, proof.names):
                 self._evidence.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)
             self._evidence.add(proof.missing(partial(self._explained, proof.horizon)))
         self._rows = proof.tally.compared
+        if self._spec.extra_fields == "keep":
+            self._limits.append(f"column {EXTRA_COLUMN} was not compared")
         self._limits.extend(proof.tally.sentences())
 
     def _explained(self, horizon: Horizon, living: dict[str, Change]) -> set[str]:

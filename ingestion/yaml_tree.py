@@ -20,6 +20,8 @@ _MAX_VALUES: Final = 10_000
 _TAG: Final = "tag:yaml.org,2002:"
 # A date stays as it is written: no field of a declaration is a moment in time.
 _TEXT: Final = (f"{_TAG}str", f"{_TAG}timestamp")
+# A partition is a number; as a key it is kept as it was written.
+_KEYS: Final = (*_TEXT, f"{_TAG}int")
 _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
 
 
@@ -113,7 +115,7 @@ class _Plain:
     def _map(self, node: MappingNode, path: FieldPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key, value in node.value:
-            if not isinstance(key, ScalarNode) or key.tag not in _TEXT:
+            if not isinstance(key, ScalarNode) or key.tag not in _KEYS:
                 raise BadYamlError(
                     _line(key), "a key must be plain text; quote it, or write it out"
                 )

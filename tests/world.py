@@ -25,6 +25,7 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.offsets import TopicPartition
+from ingestion.operations.redrive import Redrive, RedriveReport
 from ingestion.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings
@@ -182,6 +183,12 @@ class World:
         self.runs += 1
         given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
         return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+
+    def redrive(self, **parts: Any) -> RedriveReport:
+        """Send in again what waits in quarantine."""
+        self.runs += 1
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
 
     def rows(self) -> list[dict[str, Any]]:
         """Read the user's columns of the table by delta-rs, by key."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +16,7 @@ from ingestion.console.interrupt import Interrupt
 from ingestion.console.options import AsJson, Streams
 from ingestion.console.outcome import Outcome
 from ingestion.console.progress import Tell, progress, telling_batches
+from ingestion.console.session import session
 from ingestion.console.speech import document
 
 if TYPE_CHECKING:
@@ -112,22 +110,5 @@ class _Runs:
     def _session(self, tell: Tell) -> SparkSession:
         """Start Spark, once."""
         if self._spark is None:
-            tell("starting Spark…")
-            with _stdout_spared():
-                from ingestion.session import start_session
-
-                self._spark = start_session(self.settings)
+            self._spark = session(self.settings, tell)
         return self._spark
-
-
-@contextmanager
-def _stdout_spared() -> Iterator[None]:
-    """Let a child process that starts inside take stderr for its stdout, as the JVM must."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

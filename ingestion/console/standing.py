@@ -20,13 +20,14 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.lock import Holder, holder_of
 from ingestion.memory import remembered
-from ingestion.offsets import Offsets
 from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings
 from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.spec import StreamSpec
 from ingestion.start import offsets_to_read
+from ingestion.starting import starting_offsets
+from ingestion.subscription import with_topics
 from ingestion.transactions import Stall, find_stalls
 
 _MOST_SECONDS = 10.0
@@ -115,6 +116,7 @@ class Surveyor:
             raise self._silence
         try:
             kafka = Kafka(self._settings)
+            spec = with_topics(spec, kafka, StreamPaths.of(spec.name, self._settings))
             partitions = kafka.topics(spec.name, spec.subscribed).partitions
             found.stalls = find_stalls(partitions, kafka, self._settings)
             _compare_with_kafka(found, spec, kafka)
@@ -162,9 +164,8 @@ def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None
     at = found.position
     if at is None:
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        ends = kafka.stable_end(partitions)
-        begin = kafka.earliest(partitions) if spec.starting == "earliest" else ends
-        found.lag = Offsets(begin).lag_to(ends)
+        begin = starting_offsets(spec, kafka, partitions)
+        found.lag = begin.lag_to(kafka.stable_end(partitions))
         return
     topics = refuse_another_topic(spec, kafka, at.identity)
     found.lag = at.next.lag_to(kafka.stable_end(topics.partitions))

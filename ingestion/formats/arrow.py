@@ -15,7 +15,6 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
-    CharType,
     DataType,
     MapType,
     StringType,
@@ -25,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from ingestion.formats.protocol import Encoded, decoded_type
+from ingestion.spec_parts import ExtraFields
 
 
 class BadBytesError(ValueError):
@@ -66,10 +66,11 @@ def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read])
         encoded: Which bytes, and what they should hold.
         opened: Makes, once a task, what reads the bytes of a record or raises ``BadBytesError``.
     """
-    type_ = decoded_type(_relaxed(encoded.schema))
+    # Only this goes to the executors: the settings hold secrets.
+    type_, extra_fields = decoded_type(_relaxed(encoded.schema)), encoded.extra_fields
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        read = opened()
+        read = _rejecting(opened(), extra_fields)
         for raws in batches:
             yield _told([_attempt(read, raw) for raw in raws.to_pylist()], type_)
 
@@ -80,10 +81,11 @@ def decoded_by_both(
     records: DataFrame, encoded: Encoded, opened: Callable[[], ReadBoth]
 ) -> DataFrame:
     """Add what the bytes say, read together with the record's Kafka key."""
-    type_ = decoded_type(_relaxed(encoded.schema))
+    # Only this goes to the executors: the settings hold secrets.
+    type_, extra_fields = decoded_type(_relaxed(encoded.schema)), encoded.extra_fields
 
     def decode(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        read = opened()
+        read = _rejecting(opened(), extra_fields)
         for raws, keys in batches:
             both = zip(raws.to_pylist(), keys.to_pylist(), strict=True)
             yield _told([_attempt(read, raw, key) for raw, key in both], type_)
@@ -96,6 +98,19 @@ def _once(decode: Callable[..., Any], type_: StructType) -> Any:
     """Make a function of Spark's, computed once however often the parts of its result are used."""
     as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
     return as_udf(decode, type_).asNondeterministic()
+
+
+def _rejecting(read: Callable[..., Said], extra_fields: ExtraFields) -> Callable[..., Said]:
+    if extra_fields != "reject":
+        return read
+
+    def read_strictly(*raw: bytes | None) -> Said:
+        said = read(*raw)
+        if said.extra:
+            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(said.extra)}")
+        return said
+
+    return read_strictly
 
 
 def _attempt(
@@ -153,4 +168,4 @@ def _relaxed_type(type_: DataType) -> DataType:
         return ArrayType(_relaxed_type(type_.elementType))
     if isinstance(type_, MapType):
         return MapType(_relaxed_type(type_.keyType), _relaxed_type(type_.valueType))
-    return StringType() if isinstance(type_, CharType | VarcharType) else type_
+    return StringType() if isinstance(type_, VarcharType) else type_

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by
@@ -105,7 +106,7 @@ def from_text(target: DataType) -> Convert:
     """Return what turns a field into the declared type."""
     if isinstance(target, BooleanType):
         return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
-    if isinstance(target, StringType):
+    if isinstance(target, StringType | VarcharType):
         return exact(Source("string"), target)
     if isinstance(target, DateType):
         return json_value(Hint(), target)

@@ -16,7 +16,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
-    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -112,7 +111,7 @@ def _double(_: Source, target: DataType) -> Convert | None:
 
 
 def _string(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, CharType | VarcharType):
+    if isinstance(target, VarcharType):
         return lambda value: value if len(value) <= target.length else _refuse(value, target)
     return _as_is if isinstance(target, StringType) else None
 

@@ -28,6 +28,7 @@ REASONS: Final[dict[str, str]] = {
     "wrong_schema_type": "the schema id is one of another format",
     "unusable_schema": "the schema of this id cannot be understood",
     "type_mismatch": "a value that its column cannot hold without a loss",
+    "unknown_field": "a field is not declared, and the stream says `extra_fields: reject`",
 }
 
 # Far more than any topic has; noise that happens to begin with a zero has as many as records.

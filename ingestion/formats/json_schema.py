@@ -17,8 +17,7 @@ from ingestion.formats.protocol import Encoded
 
 REASONS: Final[dict[str, str]] = {
     **{name: text for name, text in framing.REASONS.items() if name != "type_mismatch"},
-    "invalid_utf8": "the bytes behind the id are not UTF-8",
-    "malformed_json": "not exactly one JSON object, or a field of another type than declared",
+    **json.REASONS,
 }
 _PAYLOAD: Final = "_payload"
 

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
 from ingestion.formats.exact import Convert, MisfitError, Source, exact, unscaled
@@ -97,7 +98,7 @@ def _plain(target: DataType) -> Convert:
         return lambda value: _float(value, target)
     if isinstance(target, BooleanType):
         return lambda value: _of(bool, value, target)
-    if isinstance(target, StringType):
+    if isinstance(target, StringType | VarcharType):
         return lambda value: _text(_of(str, value, target), target)
     convert = exact(Source("integer"), target)
     return lambda value: convert(_of(int, value, target))

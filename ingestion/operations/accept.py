@@ -25,6 +25,7 @@ from ingestion.side_memory import given_up, written_off
 from ingestion.spec import StreamSpec
 from ingestion.start import begin_offsets, lost_ranges
 from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:
@@ -48,6 +49,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         told_by_volume(spec.name, *paths.written),
         held_by_python(spec.name, paths, Holder.me(run_id)),
     ):
+        spec = with_topics(spec, kafka, paths)
         memory = recall(paths)
         position = read_position(spec.name, paths, memory, even_if_altered=True)
         if position is None:
@@ -59,6 +61,8 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         if position.identity == UNKNOWN:
             position = replace(position, identity=identity_of(spec, topics))
         lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
+        # A topic that was made again meanwhile has first offsets that mean other records.
+        refuse_another_topic(spec, kafka, position.identity)
         if not (red or lost or gone or altered_since(spec.name, paths)):
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"

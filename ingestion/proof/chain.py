@@ -13,6 +13,8 @@ from ingestion.proof.difference import Difference
 from ingestion.proof.values import UnprovableError
 
 MOVING: Final = ("ingest", "accept")
+# Batches of records, with books that must balance.
+FOLDED: Final = ("ingest", "redrive")
 DISPOSITIONS: Final = (
     *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
     *("ignored", "filtered", "quarantined", "overlap"),
@@ -42,7 +44,7 @@ def refuse_unknown_kinds(batches: Iterable[Batch]) -> None:
         UnprovableError: there is a batch of such a kind.
     """
     for batch in batches:
-        if batch.kind not in MOVING:
+        if batch.kind not in {*MOVING, *FOLDED}:
             raise UnprovableError(f"batch {batch.seq} is a {batch.kind}, which is not provable")
 
 
@@ -53,9 +55,11 @@ def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
         accounted = sum(of.get(name, 0) for name in DISPOSITIONS)
         if not batch.balanced and batch.accepted is None:
             yield _wrong(batch, "its books do not balance, and nobody has accepted that")
-        if batch.kind != "ingest" or not batch.balanced:
+        if batch.kind not in FOLDED or not batch.balanced:
             continue
-        if of.get("offsets", 0) != of.get("read", 0) + of.get("gaps", 0):
+        if batch.kind == "redrive" and (of.get("offsets", 0) or of.get("gaps", 0)):
+            yield _wrong(batch, "a redrive reads no offsets", found=str(dict(of)))
+        if batch.kind == "ingest" and of.get("offsets", 0) != of.get("read", 0) + of.get("gaps", 0):
             yield _wrong(batch, "offsets are not read + gaps", found=str(dict(of)))
         if of.get("read", 0) != accounted:
             yield _wrong(batch, "records read are not all accounted for", found=str(dict(of)))

@@ -72,12 +72,17 @@ def fit(said: Meaning, type_: Declared) -> Read:
         return lambda value: (
             _ODD[value] if type(value) is str and value in _ODD else SCALARS[word](value)
         )
-    if word == "STRING":
-        return lambda value: SCALARS[word](value) if type(value) is str else refuse(value)
+    if as_text := typed.text(type_):
+        return lambda value: as_text(_whole_text(value)) if type(value) is str else refuse(value)
     if word in {"BOOLEAN", "BINARY"}:
         return SCALARS[word]
     whole = typed.whole(type_) or typed.never("a number", type_)
     return lambda value: whole(value) if type(value) is int else refuse(value)
+
+
+def _whole_text(value: str) -> str:
+    value.encode("utf-8")  # Half a surrogate pair is refused here.
+    return value
 
 
 def _decimal(value: Any, said: Meaning, type_: Declared) -> Decimal:

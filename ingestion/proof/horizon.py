@@ -87,10 +87,15 @@ class Horizon:
     def remembers(self, place: Place, seq: int) -> bool:
         """Tell whether the ledger says that a batch has read the record at a place."""
         batch = self.batches.get(seq)
-        return batch is not None and any(
-            (batch.epoch, *part.at) == (place[0], *place[-3:-1])
+        if batch is not None and batch.kind == "redrive":
+            earlier = [each for each in self.batches.values() if each.seq < seq]
+        else:
+            earlier = [batch] if batch else []
+        return any(
+            (each.epoch, *part.at) == (place[0], *place[-3:-1])
             and part.start <= place[-1] < part.end
-            for part in batch.ranges
+            for each in earlier
+            for part in each.ranges
         )
 
     def doubts(self, state: Change | None) -> bool:
@@ -152,7 +157,7 @@ def doubted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
     An ``accept`` that lost nothing, began no epoch and names no red batch took the table as
     somebody's RESTORE had left it.
     """
-    red = frozenset(b.seq for b in batches if b.kind == "ingest" and not b.balanced and b.accepted)
+    red = frozenset(b.seq for b in batches if b.kind != "accept" and not b.balanced and b.accepted)
     through, epoch, reasons = 0, 1, {b.accepted for b in batches if b.seq in red}
     for batch in batches:
         begins_epoch, epoch = batch.epoch > epoch, batch.epoch

@@ -70,6 +70,15 @@ class Shelf(Generic[Thing]):
         while part := rows.fetchmany(CHUNK):
             yield {key: pickle.loads(thing) for key, thing in part}
 
+    def chunks_of(self, prefix: str) -> Iterator[dict[str, Thing]]:
+        """Yield what is kept by keys that begin with ``prefix``."""
+        rows = self._run(
+            f"SELECT key, thing FROM {self._name} WHERE key >= ? AND key < ? ORDER BY key",
+            (prefix, f"{prefix}\U0010ffff"),
+        )
+        while part := rows.fetchmany(CHUNK):
+            yield {key: pickle.loads(thing) for key, thing in part}
+
     def clear(self) -> None:
         """Forget everything."""
         self._run(f"DELETE FROM {self._name}")

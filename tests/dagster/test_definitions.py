@@ -39,6 +39,7 @@ def test_every_declared_stream_is_an_asset_with_a_job_and_a_sensor(tmp_path: Pat
     assert dg.AssetKey("orders") in repository.assets_defs_by_key
     assert repository.has_job("ingest_orders_job")
     assert repository.has_job("verify_orders_job")
+    assert repository.has_job("redrive_orders_job")
     assert repository.has_sensor_def("orders_lag")
     assert repository.get_schedule_def("ingest_orders_schedule").execution_timezone == "UTC"
 

@@ -150,10 +150,10 @@ def remove_beyond(side: Side, seq: int) -> int:
     return sum(len(side.by_seq.pop(each, ())) for each in beyond)
 
 
-def quarantine(bad: Any, paths: Paths, seq: int) -> int:
+def quarantine(bad: Any, paths: Paths, note: Note, spec: Any) -> int:
     """Write the bad records of a batch, as ``ingestion.quarantine`` does."""
-    overwrite(paths.quarantine, seq, tuple((each.partition, each.offset) for each in bad))
-    return len(paths.quarantine.by_seq[seq])
+    overwrite(paths.quarantine, note.seq, tuple((each.partition, each.offset) for each in bad))
+    return len(paths.quarantine.by_seq[note.seq])
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:

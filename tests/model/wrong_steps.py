@@ -86,11 +86,11 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
 
 def quarantine_after_the_commit() -> AbstractContextManager[Any]:
     """A crash in between leaves bad records nowhere."""
-    put_off: list[tuple[Any, Any, int]] = []
+    put_off: list[tuple[Any, ...]] = []
     honest = ModelUpsert.account
 
-    def later(bad: Any, paths: Any, seq: int) -> int:
-        put_off.append((bad, paths, seq))
+    def later(bad: Any, *rest: Any) -> int:
+        put_off.append((bad, *rest))
         return len(bad)
 
     def account(upsert: Any, commit: Any) -> Any:

@@ -84,10 +84,10 @@ def test_a_null_value_repeats_what_a_delete_of_debezium_said() -> None:
 
 
 def test_reasons_are_told_in_the_docs() -> None:
-    """Each code that a format may give stands on the page of the formats, or of the streams."""
+    """Each code that a format may give stands on the page of the formats, or of JSON."""
     from importlib import import_module
 
-    pages = [(ROOT / "docs" / name).read_text() for name in ("formats.md", "streams.md")]
+    pages = [(ROOT / "docs" / name).read_text() for name in ("formats.md", "json.md")]
     codes = {
         code
         for each in FORMATS.values()

@@ -28,7 +28,7 @@ def test_three_fields_are_enough() -> None:
     found = spec()
 
     assert found.format.type == "json"
-    assert (found.mode, found.starting, found.gaps) == ("upsert", "earliest", "auto")
+    assert (found.mode, found.starting.at, found.gaps) == ("upsert", "earliest", "auto")
     assert (found.extra_fields, found.max_offsets_per_trigger) == ("ignore", 1_000_000)
     assert [column.name for column in found.columns] == ["id", "total", "tags", "at"]
     assert found.subscribed == ("orders",)
@@ -40,6 +40,21 @@ def test_three_fields_are_enough() -> None:
         pytest.param({"topic": None}, "topic: missing", id="no topic"),
         pytest.param({"topics": ["a"]}, "topics: declare either", id="topic and topics"),
         pytest.param({"topic": None, "topics": ["a", "a"]}, "'a' twice", id="topic twice"),
+        pytest.param({"topic_pattern": "a.*"}, "by name or by pattern", id="topic and pattern"),
+        pytest.param({"topic": None, "topic_pattern": "("}, "no regular expression", id="pattern"),
+        pytest.param(
+            {"topic": None, "topic_pattern": "a.*", "starting": {"offsets": {"a": {"0": 1}}}},
+            "starting.offsets: nobody can name every partition",
+            id="offsets of a pattern",
+        ),
+        pytest.param({"starting": "first"}, "'earliest' or 'latest'", id="starting"),
+        pytest.param({"starting": {"timestamp": "2024-01-01"}}, "timezone", id="time without zone"),
+        pytest.param(
+            {"starting": {"at": "latest", "timestamp": "2024-01-01T00:00:00Z"}},
+            "write one of `earliest`",
+            id="two beginnings",
+        ),
+        pytest.param({"quarantine_rate": {"stop_above": 2.0}}, "less than", id="share above 1"),
         pytest.param({"topic": ".."}, "Kafka allows", id="path for a topic"),
         pytest.param({"topic": "a b"}, "pattern", id="blank in a topic"),
         pytest.param({"keys": []}, "keys: missing", id="no keys"),
@@ -139,3 +154,22 @@ def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
     assert problem_with(nearest_allowed(name)) is None
     assert problem_with(nearest_allowed(name, taken)) is None
     assert nearest_allowed(name, taken) not in taken
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"where": "id >"}, "is no SQL expression"),
+        ({"where": "rand() > 0.5"}, r"has rand\(\), which answers differently"),
+        ({"apply_as_deletes": "at < current_timestamp()"}, "which answers differently"),
+        ({"select": {"nam": "upper(name)"}}, "'nam' is not a column of `schema`"),
+        ({"value_schema": "other INT"}, "nothing gives id"),
+        ({"transform": "no_such_package.clean"}, "there is no module `no_such_package`"),
+        ({"transform": "json.loads", "select": {"id": "id"}}, "either `select` or `transform`"),
+    ],
+    ids=["syntax", "chance", "the clock", "column", "missing", "module", "both"],
+)
+def test_a_transformation_that_cannot_work_is_refused(fields: dict[str, Any], says: str) -> None:
+    """What can be known without Spark is said when the file is loaded."""
+    with pytest.raises(ValidationError, match=says):
+        spec(**fields)

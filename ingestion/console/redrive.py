@@ -1,0 +1,86 @@
+"""``oncelake redrive``: what waits in quarantine, through today's declaration once more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.boundary import new_run_id
+from ingestion.console.exits import DONE, WRONG
+from ingestion.console.options import AsJson, Stream
+from ingestion.console.progress import progress
+from ingestion.console.session import session
+
+if TYPE_CHECKING:
+    from ingestion.ledger import LedgerRow
+    from ingestion.operations.redrive import RedriveReport
+
+
+def redrive(
+    stream: Stream,
+    reason: Annotated[
+        str | None, typer.Option(help="Only records of this reason; default: all that wait.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send quarantined records through today's declaration again, under their own offsets.
+
+    Those that are good now are applied in one commit, and never overwrite what came after them;
+    the others stay. Exactly once, also when it is killed: run it again. Look at
+    `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
+    """
+    from ingestion.declarations import find_stream
+    from ingestion.operations.redrive import Redrive
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    spec = find_stream(settings.streams, stream)
+    with progress() as tell:
+        report = Redrive(
+            spec=spec,
+            settings=settings,
+            spark=lambda: session(settings, tell),
+            run_id=new_run_id(),
+            reason=reason,
+        ).execute()
+    if as_json:
+        speech.document(_document(report))
+    else:
+        _say(report)
+    raise typer.Exit(DONE if report.is_balanced else WRONG)
+
+
+def _document(report: RedriveReport) -> dict[str, object]:
+    from ingestion.console.documents import row_document
+
+    return {
+        "stream": report.stream,
+        "run_id": report.run_id,
+        "waiting": report.waiting,
+        "redriven": report.redriven,
+        "still_bad": dict(report.still_bad),
+        "balanced": report.is_balanced,
+        "batches": [
+            {**row_document(row), "problems": list(row.problems)} for row in report.batches
+        ],
+        "recovered": [row_document(row) for row in report.recovered],
+    }
+
+
+def _say(report: RedriveReport) -> None:
+    if not report.waiting:
+        speech.say(f"{report.stream}: nothing waits in quarantine")
+        return
+    of = speech.counted(report.waiting, "record")
+    speech.say(f"{report.stream}: redrove {report.redriven:,} of {of} that waited")
+    for row in report.batches:
+        speech.say(f"  batch {row.seq}: {_books(row)}", "bold red" if row.is_red else "")
+    for why, count in report.still_bad.items():
+        speech.say(f"  still bad: {count:,} {why}")
+
+
+def _books(row: LedgerRow) -> str:
+    told = ", ".join(f"{name} {n:,}" for name, n in row.counts.items() if n)
+    return f"{told}; {row.says()}" if row.is_red else told

@@ -1,0 +1,184 @@
+"""What is in a stream's quarantine, for a person or a program: groups, places, a few samples.
+
+Read by delta-rs, without Spark and without Kafka. Raw bytes are somebody else's: whatever a
+terminal could take for a command, or a person for something else, is written as an escape.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any, Final
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from ingestion.commits import TableLog
+from ingestion.damage import told_as_damage
+from ingestion.lake import StreamPaths
+
+_PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
+_RAW: Final = ("key", "value", "headers", "reason", "detail")
+_LATER: Final = ("schema_id", "engine_version", "run_id")
+
+
+@dataclass(frozen=True, order=True, kw_only=True, slots=True)
+class Found:
+    """Where and when a record was, in the order of Kafka's time."""
+
+    timestamp: dt.datetime
+    topic: str
+    partition: int
+    offset: int
+    seq: int
+
+    def __str__(self) -> str:
+        """Write it as people name a record."""
+        return f"{self.topic}-{self.partition} offset {self.offset}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Group:
+    """The records of one reason that wait.
+
+    Attributes:
+        reason: The code.
+        first: The oldest by Kafka's time.
+        last: The newest.
+        count: How many there are.
+        earliest: The first few, to be shown.
+    """
+
+    reason: str
+    first: Found
+    last: Found
+    count: int = 0
+    earliest: list[Found] = field(default_factory=list)
+
+    def add(self, found: Found, limit: int) -> None:
+        """Take one more record, and keep it while it is among the first few."""
+        self.count += 1
+        self.first, self.last = min(self.first, found), max(self.last, found)
+        if len(self.earliest) < limit or (limit and found < self.earliest[-1]):
+            self.earliest = sorted([*self.earliest, found])[:limit]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One quarantined record, as it is in the table."""
+
+    found: Found
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspection:
+    """What is in a quarantine.
+
+    Attributes:
+        groups: What waits, the largest group first.
+        samples: The first few of each group.
+        redriven: Records that were sent in again, by the batch that did it.
+    """
+
+    groups: tuple[Group, ...]
+    samples: tuple[Sample, ...]
+    redriven: Mapping[int, int]
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait."""
+        return sum(group.count for group in self.groups)
+
+
+def inspect(
+    stream: str, paths: StreamPaths, *, reason: str | None = None, limit: int = 3
+) -> Inspection:
+    """Look into a stream's quarantine.
+
+    Args:
+        stream: Its name.
+        paths: Its tables.
+        reason: Only records of this reason.
+        limit: How many samples of each group.
+
+    Raises:
+        DamagedTableError: the quarantine cannot be read.
+    """
+    if not TableLog(paths.quarantine).exists:
+        return Inspection(groups=(), samples=(), redriven={})
+    # What lies beyond the table's last batch was never committed.
+    last = (TableLog(paths.data).last_seq(stream) or 0) if TableLog(paths.data).exists else None
+    with told_as_damage(paths.quarantine):
+        dataset = DeltaTable(paths.quarantine).to_pyarrow_dataset()
+        groups: dict[str, Group] = {}
+        redriven: Counter[int] = Counter()
+        for row in _rows(dataset, reason, last):
+            mark = row["redriven_seq"]
+            if mark is not None and (last is None or mark <= last):
+                redriven[mark] += 1
+            else:
+                at, why = _found(row), row["reason"] or ""
+                group = groups.setdefault(why, Group(reason=why, first=at, last=at))
+                group.add(at, limit)
+        ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
+        return Inspection(
+            groups=tuple(ordered),
+            samples=tuple(_samples(dataset, [at for group in ordered for at in group.earliest])),
+            redriven=dict(sorted(redriven.items())),
+        )
+
+
+def escaped(raw: bytes | str | None, *, longest: int = 120) -> str:
+    """Write bytes as text that is safe to show: cut, and with escapes for all that is not plain.
+
+    Control characters would move a terminal's cursor or run its commands; marks of direction and
+    characters without width would show a person something else than what is there.
+    """
+    if raw is None:
+        return "null"
+    text = raw if isinstance(raw, str) else raw[: 4 * longest].decode(errors="backslashreplace")
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    size = len(raw)
+    unit = "characters" if isinstance(raw, str) else "bytes"
+    is_whole = len(safe) <= longest and len(raw) <= 4 * longest
+    return safe if is_whole else f"{safe[:longest]}… ({size:,} {unit})"
+
+
+def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator[dict[str, Any]]:
+    condition = None if last is None else pc.field("_seq") <= last
+    if reason is not None:
+        chosen = pc.field("reason") == reason
+        condition = chosen if condition is None else condition & chosen
+    names = [*_PLACE, "reason", "redriven_seq"]
+    for batch in dataset.to_batches(columns=names, filter=condition, batch_size=8_192):
+        yield from batch.to_pylist()
+
+
+def _samples(dataset: ds.Dataset, places: list[Found]) -> Iterator[Sample]:
+    """Read the raw bytes of a few records only: a value may have a megabyte."""
+    if not places:
+        return
+    there = [name for name in (*_PLACE, *_RAW, *_LATER) if name in dataset.schema.names]
+    rows = dataset.to_table(columns=there, filter=reduce(or_, map(_is_at, places))).to_pylist()
+    by_place = {_found(row): row for row in rows}
+    yield from (Sample(found=at, row=by_place[at]) for at in places if at in by_place)
+
+
+def _is_at(at: Found) -> pc.Expression:
+    return (
+        (pc.field("_seq") == at.seq)
+        & (pc.field("_topic") == at.topic)
+        & (pc.field("_partition") == at.partition)
+        & (pc.field("_offset") == at.offset)
+    )
+
+
+def _found(row: Mapping[str, Any]) -> Found:
+    topic, partition, offset, timestamp, seq = (row[name] for name in _PLACE)
+    return Found(timestamp=timestamp, topic=topic, partition=partition, offset=offset, seq=seq)

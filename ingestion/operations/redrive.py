@@ -1,0 +1,193 @@
+"""``oncelake redrive``: what waits in quarantine goes through today's gate once more.
+
+    lock → where does the table stand? → heal, or refuse → nothing waits? report
+         → start Spark, lock again → the records of each epoch into one commit → report
+
+It begins as a run does, and what it commits is a batch like any other: marks before the commit,
+books, audit and ledger after it. Killed anywhere, it either happened or did not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.damage import told_as_damage
+from ingestion.errors import InvalidSpecError
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lock import Holder, held_by_jvm, held_by_python
+from ingestion.position import Position
+from ingestion.quarantine import waiting
+from ingestion.redriven import RedriveWriter, epochs_of
+from ingestion.run import Run
+from ingestion.settings import Settings
+from ingestion.spark_errors import told_apart, told_as_damaged_file
+from ingestion.spec import StreamSpec
+from ingestion.start import find_start
+from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
+
+Seqs = Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedriveReport:
+    """What a redrive did.
+
+    Attributes:
+        stream: The stream's name.
+        run_id: The run.
+        waiting: Records that waited in quarantine, of the reason that was asked for.
+        still_bad: Those of them that stay, by the reason that they have today.
+        batches: The ledger rows of its commits: one for each epoch that the records are of.
+        recovered: Ledger rows that an earlier run lost in a crash, written now.
+    """
+
+    stream: str
+    run_id: str
+    waiting: int
+    still_bad: Mapping[str, int]
+    batches: tuple[LedgerRow, ...]
+    recovered: tuple[LedgerRow, ...] = ()
+
+    @property
+    def redriven(self) -> int:
+        """Records that were sent in again."""
+        return sum(row.counts["read"] for row in self.batches)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Tell whether the books of every batch balance."""
+        return not any(row.is_red for row in (*self.recovered, *self.batches))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redrive:
+    """One redrive of one stream.
+
+    Attributes:
+        spec: The declared stream, as it is today.
+        settings: Where Kafka, lake and state are.
+        spark: Returns a session of ``ingestion.session``; not asked when nothing waits.
+        run_id: Names the redrive in the commit and in the ledger.
+        reason: Send in only records of this reason.
+    """
+
+    spec: StreamSpec
+    settings: Settings
+    spark: Callable[[], SparkSession]
+    run_id: str
+    reason: str | None = None
+
+    def execute(self) -> RedriveReport:
+        """Send in again what waits in quarantine.
+
+        Raises:
+            InvalidSpecError: there is no table, or nothing waits for that reason.
+            RefusedError: a person must decide first.
+            StreamLockedError: a run holds the stream.
+            DependencyError: Kafka does not answer, or a volume is full or read-only.
+        """
+        paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
+        with (
+            told_apart(self.spec.name, kafka=kafka.address),
+            told_as_damaged_file(paths),
+            told_by_volume(self.spec.name, *paths.written, self.settings.state),
+        ):
+            spec = with_topics(self.spec, kafka, paths)
+            return replace(self, spec=spec)._execute(paths, kafka)
+
+    def _execute(self, paths: StreamPaths, kafka: Kafka) -> RedriveReport:
+        me = Holder.me(self.run_id)
+        with held_by_python(self.spec.name, paths, me):
+            look = find_start(self.spec, paths, kafka)
+            if look is None:
+                raise InvalidSpecError(
+                    f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
+                )
+            found = self._waiting(paths)
+        if not found:
+            return self._report(found, recovered=look.recovered)
+        spark = self.spark()
+        with held_by_jvm(spark, self.spec.name, paths, me):
+            run = Run(spec=self.spec, settings=self.settings, spark=self.spark, run_id=self.run_id)
+            start = run.start(spark, paths, kafka)
+            return self._send(spark, kafka, start.position, (*look.recovered, *start.recovered))
+
+    def _send(
+        self,
+        spark: SparkSession,
+        kafka: Kafka,
+        position: Position,
+        recovered: tuple[LedgerRow, ...],
+    ) -> RedriveReport:
+        paths = StreamPaths.of(self.spec.name, self.settings)
+        found, rows, still_bad = self._waiting(paths), [], Counter[str]()
+        remembered = Ledger(paths.ledger).rows_of(position.table_id)
+        for epoch in epochs_of(remembered):
+            if not any(map(epoch.has, found)):
+                continue
+            writer = RedriveWriter(
+                self.spec, self.settings, kafka, position=position, run_id=self.run_id, epoch=epoch
+            )
+            redriven = writer.redrive(waiting(spark, paths.quarantine, self.reason))
+            position = writer.position
+            still_bad.update(redriven.still_bad)
+            rows += [redriven.row] if redriven.row else []
+            if redriven.row and redriven.row.is_red:
+                break
+        return self._report(found, batches=rows, still_bad=still_bad, recovered=recovered)
+
+    def _waiting(self, paths: StreamPaths) -> Seqs:
+        """Count what waits, by the batch that it came from; needs no Spark.
+
+        Raises:
+            InvalidSpecError: records wait, and none for the reason that was asked for.
+        """
+        if not DeltaTable.is_deltatable(str(paths.quarantine)):
+            return {}
+        with told_as_damage(paths.quarantine):
+            rows = (
+                DeltaTable(paths.quarantine)
+                .to_pyarrow_dataset()
+                .to_table(columns=["_seq", "reason"], filter=pc.field("redriven_seq").is_null())
+            )
+        if self.reason is None or not rows.num_rows:
+            return _counted(rows)
+        chosen = rows.filter(pc.field("reason") == self.reason)
+        if not chosen.num_rows:
+            there = ", ".join(sorted(filter(None, rows["reason"].unique().to_pylist())))
+            raise InvalidSpecError(
+                f"{self.spec.name}: nothing waits for the reason {self.reason!r}; there are: "
+                f"{there}. Next: oncelake quarantine {self.spec.name} lists them"
+            )
+        return _counted(chosen)
+
+    def _report(
+        self,
+        found: Seqs,
+        *,
+        batches: list[LedgerRow] | None = None,
+        still_bad: Mapping[str, int] | None = None,
+        recovered: tuple[LedgerRow, ...] = (),
+    ) -> RedriveReport:
+        return RedriveReport(
+            stream=self.spec.name,
+            run_id=self.run_id,
+            waiting=sum(found.values()),
+            still_bad=dict(still_bad or {}),
+            batches=tuple(batches or ()),
+            recovered=recovered,
+        )
+
+
+def _counted(rows: pa.Table) -> Seqs:
+    return dict(Counter(rows["_seq"].to_pylist()))

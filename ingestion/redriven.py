@@ -1,0 +1,142 @@
+"""One redrive: the quarantined records of one epoch, through today's gate, into one commit.
+
+A record keeps its place in Kafka, its time and its epoch, so that the sink's own guard puts it
+where it belongs: it never overwrites what came after it. No offset moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.batch import BatchWriter
+from ingestion.errors import RecordsForgottenError
+from ingestion.gate import judge
+from ingestion.ledger import LedgerRow
+from ingestion.marks import mark
+from ingestion.notes import Note
+from ingestion.offsets import Offsets
+from ingestion.row_type import row_type
+from ingestion.sinks.protocol import Target
+from ingestion.tally import Tally, count_records, extra_counts, materialised
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """The batches of one life of the stream's identity.
+
+    Attributes:
+        number: The epoch.
+        first: Its first batch, as far as the ledger remembers.
+        end: The first batch of the next; ``None`` of the last epoch.
+    """
+
+    number: int
+    first: int
+    end: int | None
+
+    def holds(self, seq: Column) -> Column:
+        """Tell whether a batch is of this epoch."""
+        begun = seq >= self.first
+        return begun if self.end is None else begun & (seq < self.end)
+
+    def has(self, seq: int) -> bool:
+        """Tell whether a batch is of this epoch."""
+        return self.first <= seq and (self.end is None or seq < self.end)
+
+
+def epochs_of(rows: Sequence[LedgerRow]) -> tuple[Epoch, ...]:
+    """Return a table's epochs, oldest first, from its ledger.
+
+    What lies before the oldest row that is remembered counts as of the first epoch, which loses
+    against every other.
+    """
+    first: dict[int, int] = {1: 0}
+    for row in rows:
+        first.setdefault(row.epoch, row.seq)
+    begun = sorted(first.items())
+    ends = [*(seq for _, seq in begun[1:]), None]
+    return tuple(
+        Epoch(number=number, first=seq, end=end)
+        for (number, seq), end in zip(begun, ends, strict=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Redriven:
+    """What became of the records of one epoch.
+
+    Attributes:
+        row: The ledger row of the commit; ``None`` when no record is good now.
+        still_bad: Records that stay in quarantine, by the reason that they have today.
+    """
+
+    row: LedgerRow | None
+    still_bad: Mapping[str, int]
+
+
+class RedriveWriter(BatchWriter):
+    """Writes the quarantined records of one epoch as one batch, in the way of every batch."""
+
+    def __init__(self, *given: Any, epoch: Epoch, **named: Any) -> None:
+        """Take what a ``BatchWriter`` takes, and the epoch that the records are of."""
+        super().__init__(*given, **named)
+        self._of = epoch
+
+    def redrive(self, records: DataFrame) -> Redriven:
+        """Judge records of this epoch again, and commit those that are good now.
+
+        Args:
+            records: As ``ingestion.quarantine.waiting`` returns them.
+
+        Raises:
+            RefusedError: the records cannot be ordered, or the quarantine does not take the
+                marks; nothing was committed.
+        """
+        judged = judge(
+            records.where(self._of.holds(F.col("_seq"))),
+            self._spec,
+            row_type(self._spec.ddl),
+            Offsets(),
+            settings=self._settings,
+        )
+        with materialised(judged) as copy:
+            tally = count_records(copy)
+            still_bad = _reasons(copy) if tally.fates.get("quarantined") else {}
+            sent = {fate: n for fate, n in tally.fates.items() if fate != "quarantined"}
+            if not sent:
+                return Redriven(row=None, still_bad=still_bad)
+            good = copy.where("_fate != 'quarantined'")
+            row = self._commit(good, replace(tally, fates=sent), self._note_of(good, tally, sent))
+            return Redriven(row=row, still_bad=still_bad)
+
+    def _note_of(self, good: DataFrame, tally: Tally, sent: Mapping[str, int]) -> Note:
+        left_out = {fate: n for fate, n in sent.items() if fate not in {"row", "delete"}}
+        counts = {"offsets": 0, "read": sum(sent.values()), "gaps": 0, **left_out}
+        counts |= extra_counts(good, tally)
+        return self.position.next_note(self._run_id, kind="redrive", counts=counts)
+
+    def _set_aside(self, copy: DataFrame, tally: Tally, note: Note) -> int:
+        """Mark the records in the quarantine; none is added to it."""
+        quarantine = self._paths.quarantine
+        marked = mark(copy, quarantine, note.seq, within=self._of.holds(F.col("t._seq")))
+        if marked != tally.read:
+            raise RecordsForgottenError(
+                self._spec.name,
+                f"{quarantine} holds {marked} rows of the {tally.read} records that would be sent "
+                "in again: some are gone, or there more than once.",
+                remedy=f"oncelake verify {self._spec.name} names them",
+            )
+        return 0
+
+    def _target(self, copy: DataFrame, seq: int) -> Target:
+        return replace(super()._target(copy, seq), epoch=self._of.number)
+
+
+def _reasons(copy: DataFrame) -> dict[str, int]:
+    bad = copy.where("_fate = 'quarantined'").groupBy("_reason").count()
+    return {row["_reason"]: row["count"] for row in bad.orderBy("_reason").collect()}

@@ -1,0 +1,86 @@
+"""A redrive that is killed either happened or did not, and the next one makes it whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.errors import DependencyError, StreamLockedError
+from ingestion.killpoints import At
+from ingestion.operations.redrive import RedriveReport
+from ingestion.settings import Settings
+from tests.crash.fates import Fate
+from tests.crash.victim import meet_fate
+from tests.oracle import evidence_against
+from tests.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+
+_SECONDS = 120.0
+
+
+class Redriven(World):
+    """A stream whose other process redrives instead of running."""
+
+    @property
+    def command(self) -> list[str]:
+        """What redrives the stream in another process."""
+        return [sys.executable, "-m", "ingestion", "redrive", self.topic]
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
+    """A stream with two records in quarantine that its declaration has been mended for."""
+    with Redriven.made(settings, spark) as made:
+        made.declare(tombstones="quarantine")
+        made.send(row(1, "a"), row(2, "b"), b"garbage")
+        made.send(None, id=1)
+        made.send(None, id=7)
+        made.run()
+        made.declare(tombstones="delete")
+        made.write_declaration()
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("place", "way", "happened"),
+    [
+        pytest.param(At.QUARANTINED, "kill_group", False, id="marked"),
+        pytest.param(At.PREPARED, "kill_jvm", False, id="prepared"),
+        pytest.param(At.COMMITTED, "kill_group", True, id="committed"),
+    ],
+)
+def test_a_redrive_that_dies_is_whole_or_nothing(
+    world: World, place: At, way: str, *, happened: bool
+) -> None:
+    """Killed with its marks written, or with its commit made, it is made whole exactly once."""
+    fate = Fate(place=place, nth=1, way=way, diary=str(world.settings.state / "diary"))
+
+    _, evidence = meet_fate(world, fate)
+
+    assert evidence == ()
+    marked = [each["redriven_seq"] for each in world.quarantined()]
+    assert marked == [None, 2, 2]
+    assert world.log.last_seq(world.topic) == (2 if happened else 1)
+    world.send(row(3, "in between"))
+    report = redriven_at_last(world)
+    assert report.redriven == (0 if happened else 2)
+    assert [each.kind for each in world.ledger].count("redrive") == 1
+    world.run()
+    assert world.rows() == [row(2, "b"), row(3, "in between")]
+    assert evidence_against(world) == ()
+
+
+def redriven_at_last(world: World) -> RedriveReport:
+    """Redrive as soon as the JVM that outlived its Python lets the stream go."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            return world.redrive()
+        except (StreamLockedError, DependencyError):
+            assert time.monotonic() < deadline, "the stream stays locked"
+            time.sleep(0.5)

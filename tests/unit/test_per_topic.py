@@ -1,0 +1,60 @@
+"""One file, a stream and a table of its own for each of its topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingestion.declarations import find_stream, load_streams
+from ingestion.errors import InvalidSpecError
+
+EACH = """\
+topics: [eu.paid, US-paid]
+table_per_topic: true
+schema: id BIGINT NOT NULL
+keys: [id]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A streams' folder with one such file."""
+    (tmp_path / "orders.yaml").write_text(EACH)
+    return tmp_path
+
+
+def test_every_topic_becomes_a_stream(folder: Path) -> None:
+    """The file's name is the prefix, and offsets to begin at go where they belong."""
+    offsets = "starting: {offsets: {eu.paid: {0: 5}, US-paid: {0: 7}}}\n"
+    (folder / "orders.yaml").write_text(EACH + offsets)
+
+    found = load_streams(folder)
+
+    assert [each.name for each in found] == ["orders_eu_paid", "orders_us_paid"]
+    assert [each.spec and each.spec.subscribed for each in found] == [("eu.paid",), ("US-paid",)]
+    us = find_stream(folder, "orders_us_paid")
+    assert us.starting.offsets == {"US-paid": {0: 7}}
+    with pytest.raises(InvalidSpecError, match="did you mean `orders_"):
+        find_stream(folder, "orders")
+
+
+@pytest.mark.parametrize(
+    ("topics", "says"),
+    [
+        pytest.param("topics: [a.b, a_b]", "and so is topic 'a.b'", id="one name for two"),
+        pytest.param("topics: [paid]", "and so is orders_paid.yaml", id="another file"),
+        pytest.param(f"topics: [{'x' * 120}]", "at most 100 characters", id="long"),
+        pytest.param("topic: a", "write `topics: [a, b]`", id="one topic"),
+        pytest.param("topic_pattern: a.*", "write `topics: [a, b]`", id="pattern"),
+    ],
+)
+def test_a_topic_without_a_name_of_its_own_is_refused(folder: Path, topics: str, says: str) -> None:
+    """Two tables never share a name, and the file that would do it takes no other down."""
+    (folder / "orders.yaml").write_text(EACH.replace("topics: [eu.paid, US-paid]", topics))
+    (folder / "orders_paid.yaml").write_text("topic: t\nschema: id BIGINT NOT NULL\nkeys: id\n")
+
+    by_name = {each.name: each for each in load_streams(folder)}
+
+    assert by_name["orders_paid"].spec is not None
+    assert says in str(by_name["orders"].error)
