@@ -37,7 +37,7 @@ from ingestion.formats.protocol import Encoded
 REASONS: Final[dict[str, str]] = {
     "invalid_utf8": "the bytes are not UTF-8",
     "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
-    "type_mismatch": "a field that its column cannot hold without a loss",
+    "type_mismatch": "a value that its column cannot hold without a loss",
 }
 _WHOLE: Final = re.compile(r"[+-]?\d{1,80}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)

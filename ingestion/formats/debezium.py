@@ -24,9 +24,9 @@ from ingestion.formats.protocol import Encoded
 REASONS: Final[dict[str, str]] = {
     **framing.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
-    "malformed_debezium": "no JSON envelope with `op`, and `after` or `before`",
+    "malformed_debezium": "no envelope with `op`, and `after` or `before`",
     "unavailable_value": "a column that the database did not send, since it had not changed",
-    "truncate": "the whole table was truncated, which no record here can apply",
+    "truncate": "the whole table was emptied, which no record here can apply",
     "not_a_change": "a message of the log that changes no row",
 }
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
