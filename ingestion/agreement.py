@@ -44,8 +44,8 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_columns(spec, "sequence_by", spec.sequence_by)
     yield from _about_types(spec)
     yield from _about_mode(spec)
-    yield from format_contradictions(spec)
     yield from _about_transformation(spec)
+    yield from format_contradictions(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         yield Contradiction(
             ("tombstones",),

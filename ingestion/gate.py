@@ -123,7 +123,9 @@ def _typed(decoded: DataFrame, spec: StreamSpec, schema: StructType) -> DataFram
         # What could not be decoded is not asked about, and a null value has nothing to ask.
         good = F.when(F.col("_said.reason").isNull(), F.col("_said.row")).alias("_good")
         decoded = decoded.select(*PLACE, *RAW, "_said", *lone, good).select("*", "_good.*")
-        is_asked = F.col("_value").isNotNull() & F.col("_good").isNotNull()
+        # A delete is not asked either: filtered out, it would leave its row in the table.
+        is_delete = F.coalesce("_said.is_delete", F.lit(False))
+        is_asked = F.col("_value").isNotNull() & F.col("_good").isNotNull() & ~is_delete
         wanted, row = ~is_asked | is_wanted(spec), selected(spec)
     made = _row(spec, schema, row)
     kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]

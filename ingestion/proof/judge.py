@@ -123,7 +123,7 @@ class Judge:
         if self.transformation is None:
             return typed
         valued = [(record, said) for record, said in typed if record.value is not None]
-        rows = self.transformation([r for r, _ in valued], [said.values for _, said in valued])
+        rows = self.transformation([r for r, _ in valued], [said for _, said in valued])
         made = zip(valued, rows, strict=True)
         kept = [
             (record, replace(said, values=row)) for (record, said), row in made if row is not None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
+from ingestion.proof.formats import Said
 from ingestion.proof.predicate import Condition
 from ingestion.proof.record import Record, Row
 from ingestion.proof.values import UnprovableError
@@ -32,8 +33,8 @@ class Transformation(Protocol):
 
     is_independent: bool
 
-    def __call__(self, records: Sequence[Record], values: Sequence[Row]) -> list[Row | None]:
-        """Return the row of each value, or none where it is filtered out."""
+    def __call__(self, records: Sequence[Record], said: Sequence[Said]) -> list[Row | None]:
+        """Return the row of each value, or none where it is filtered out; deletes never are."""
         ...
 
 
@@ -65,11 +66,11 @@ class _Filter:
         self._taken = [names.index(column.name) for column in spec.columns]
         self._where = Condition("where", spec.where or "TRUE", spec.value_columns)
 
-    def __call__(self, records: Sequence[Record], values: Sequence[Row]) -> list[Row | None]:
-        wanted = self._where(values) if values else []
+    def __call__(self, records: Sequence[Record], said: Sequence[Said]) -> list[Row | None]:
+        wanted = self._where([each.values for each in said]) if said else []
         return [
-            tuple([row[i] for i in self._taken]) if is_wanted else None
-            for row, is_wanted in zip(values, wanted, strict=True)
+            tuple([each.values[i] for i in self._taken]) if is_wanted or each.is_delete else None
+            for each, is_wanted in zip(said, wanted, strict=True)
         ]
 
 
@@ -85,39 +86,42 @@ class _BySpark:
 
         self._spec, self._spark = spec, start_session(settings)
         refuse_bad_transformation(self._spark, spec)
-        self._type = row_type(f"_at INT, {RECORD}, {spec.value_ddl or spec.ddl}")
+        self._type = row_type(
+            f"_at INT, _is_delete BOOLEAN, {RECORD}, {spec.value_ddl or spec.ddl}"
+        )
         self._names = [column.name for column in spec.value_columns]
 
-    def __call__(self, records: Sequence[Record], values: Sequence[Row]) -> list[Row | None]:
+    def __call__(self, records: Sequence[Record], said: Sequence[Said]) -> list[Row | None]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if not values:
+        if not said:
             return []
-        given = [
-            self._given(*each) for each in zip(range(len(values)), records, values, strict=True)
-        ]
+        given = [self._given(*each) for each in zip(range(len(said)), records, said, strict=True)]
         schema = to_arrow_schema(self._type, timezone="UTC")
         asked = self._spark.createDataFrame(pa.Table.from_pylist(given, schema=schema))
         answers = self._applied(asked).toArrow().to_pylist(maps_as_pydicts="lossy")
         rows = {each.pop("_at"): tuple(each.values()) for each in answers}
-        return [rows.get(at) for at in range(len(values))]
+        return [rows.get(at) for at in range(len(said))]
 
     def _applied(self, asked: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
         from ingestion.transform import function_of, is_wanted, selected
 
         if self._spec.transform:
             raise UnprovableError(f"{function_of(self._spec)} is not provable")
-        wanted = asked.where(is_wanted(self._spec))
+        wanted = asked.where(F.col("_is_delete") | is_wanted(self._spec))
         return wanted.select("_at", selected(self._spec).alias("_row")).select("_at", "_row.*")
 
-    def _given(self, at: int, record: Record, values: Row) -> dict[str, Any]:
+    def _given(self, at: int, record: Record, said: Said) -> dict[str, Any]:
         return {
             "_at": at,
+            "_is_delete": said.is_delete,
             "_topic": record.topic,
             "_partition": record.partition,
             "_offset": record.offset,
             "_timestamp": _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
-            **dict(zip(self._names, values, strict=True)),
+            **dict(zip(self._names, said.values, strict=True)),
         }
