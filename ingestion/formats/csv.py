@@ -29,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by
-from ingestion.formats.exact import Convert, MisfitError, Source, exact
+from ingestion.formats.exact import Convert, Source, exact
+from ingestion.formats.fits import MisfitError
 from ingestion.formats.json_values import Hint, json_value
 from ingestion.formats.options import CsvOptions
 from ingestion.formats.protocol import Encoded

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import json
 import math
 import re
 import struct
@@ -29,7 +28,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ingestion.formats.exact import Convert, MisfitError, Source, exact, unscaled
+from ingestion.formats.exact import Convert, Source, exact
+from ingestion.formats.fits import MisfitError, unscaled
 from ingestion.formats.shapes import array_of, map_of, struct_of
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
@@ -56,18 +56,6 @@ class Hint(NamedTuple):
     days: bool = False
     scale: int | None = None
     items: Any = None
-
-
-def parse(raw: bytes) -> Any:
-    """Read exactly one JSON document of valid UTF-8, fractions exact.
-
-    Raises:
-        ValueError: it is not one, or a name comes twice in one object.
-    """
-    try:
-        return _DECODER.decode(raw.decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def json_value(hint: Hint | None, target: DataType) -> Convert:
@@ -187,19 +175,3 @@ def _of(kind: type, value: Any, target: DataType) -> Any:
 
 def _no(value: Any, target: DataType) -> NoReturn:
     raise MisfitError(f"{value!s:.80} is not {target.simpleString().upper()}")
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name comes twice in one object")
-    return fields
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
-
-
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_refuse
-)

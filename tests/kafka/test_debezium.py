@@ -138,17 +138,22 @@ def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
 
 def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> None:
     """A table without replica identity still says by the record's key which row is gone."""
-    world.declare(schema="id BIGINT, name STRING, ratio DOUBLE", format="debezium")
+    world.declare(
+        schema="id BIGINT, name VARCHAR(3), ratio DOUBLE", format="debezium", extra_fields="reject"
+    )
     log = postgres(schemas=False)
     for id in (1, 2, 3):
         deliver(world, log.event("c", None, {"id": id, "name": "x", "ratio": math.pi}), id=id)
     deliver(world, log.event("d", None, None), id=1)
     deliver(world, log.event("d", {"id": None, "name": "?"}, None), id=2)
     deliver(world, log.event("d", None, None))
+    deliver(world, log.event("c", None, {"id": 4, "name": "long", "ratio": 1}), id=4)
+    deliver(world, log.event("c", None, {"id": 4, "added": 1}), id=4)
     world.run()
 
     assert [each["id"] for each in world.rows()] == [3]
-    assert [each["reason"] for each in world.quarantined()] == ["missing_key"]
+    reasons = [each["reason"] for each in world.quarantined()]
+    assert reasons == ["missing_key", "type_mismatch", "unknown_field"]
     assert evidence_against(world) == ()
 
 

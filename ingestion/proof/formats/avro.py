@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.proof import typed
-from ingestion.proof.avro_wire import Node, Wire, parsed
+from ingestion.proof.avro_schema import Node, parsed
+from ingestion.proof.avro_wire import Wire
 from ingestion.proof.connect_values import Meaning
 from ingestion.proof.connect_values import fit as fit_json
 from ingestion.proof.declared import Declared, declared, is_provable

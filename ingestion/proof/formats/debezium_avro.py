@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from ingestion.formats.options import DebeziumOptions
 from ingestion.proof import typed
-from ingestion.proof.avro_wire import Node, Wire, parsed
+from ingestion.proof.avro_schema import Node, parsed
+from ingestion.proof.avro_wire import Wire
 from ingestion.proof.declared import Declared
 from ingestion.proof.formats import Said
 from ingestion.proof.formats.avro import fit
