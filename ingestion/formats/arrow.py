@@ -6,7 +6,7 @@ Only the bytes go to Python and only what they say comes back; no record fails i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,6 +25,15 @@ from pyspark.sql.types import (
 
 from ingestion.formats.protocol import Encoded, decoded_type
 from ingestion.spec_parts import ExtraFields
+
+REASONS: Final[dict[str, str]] = {
+    "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
+}
+# One record must not fail its batch, whatever it holds.
+_UNFORESEEN: Final = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
+    *(EOFError, AssertionError),
+)
 
 
 class BadBytesError(ValueError):
@@ -120,6 +129,8 @@ def _attempt(
         return None if raw is None else read(raw, *more)
     except BadBytesError as error:
         return error
+    except _UNFORESEEN as error:
+        return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
 
 
 def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.Array:

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from ingestion.formats import arrow
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by
 from ingestion.formats.exact import Convert, Source, exact
 from ingestion.formats.fits import MisfitError
@@ -36,6 +37,7 @@ from ingestion.formats.options import CsvOptions
 from ingestion.formats.protocol import Encoded
 
 REASONS: Final[dict[str, str]] = {
+    **arrow.REASONS,
     "invalid_utf8": "the bytes are not UTF-8",
     "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
     "type_mismatch": "a value that its column cannot hold without a loss",

@@ -17,6 +17,8 @@ def parse(raw: bytes) -> Any:
         return _DECODER.decode(raw.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except ArithmeticError:
+        raise ValueError("a number beyond all numbers") from None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
 _LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
 # Enough for 128 bits and the scale that somebody may have given them.
+_MOST_DIGITS: Final = 60
 _WIDE: Final = Context(prec=200)
 
 
@@ -23,7 +24,7 @@ class MisfitError(ValueError):
 
 def rescaled(value: Decimal, target: DecimalType) -> Decimal:
     """Return a decimal with the declared scale."""
-    if not value.is_finite():
+    if not value.is_finite() or (value and value.adjusted() > _MOST_DIGITS):
         refuse(value, target)
     scaled = value.quantize(Decimal(1).scaleb(-target.scale, _WIDE), context=_WIDE)
     if scaled != value or len(scaled.as_tuple().digits) > target.precision:

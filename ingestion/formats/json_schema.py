@@ -15,8 +15,9 @@ from ingestion.formats import framing, json
 from ingestion.formats.framing import HEADER_BYTES, schema_id, writer_schemas
 from ingestion.formats.protocol import Encoded
 
+_FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
-    **{name: text for name, text in framing.REASONS.items() if name != "type_mismatch"},
+    **{name: text for name, text in framing.REASONS.items() if name in _FRAMING},
     **json.REASONS,
 }
 _PAYLOAD: Final = "_payload"

@@ -69,7 +69,9 @@ def json_value(hint: Hint | None, target: DataType) -> Convert:
         return lambda value: items(_of(list, value, target))
     if isinstance(target, MapType):
         values = map_of(told, target, json_value)
-        return lambda value: values(_of(dict, value, target))
+        return lambda value: values(
+            {_text(name, StringType()): each for name, each in _of(dict, value, target).items()}
+        )
     if isinstance(target, DecimalType):
         return lambda value: _decimal(value, told, target)
     if isinstance(target, DateType):

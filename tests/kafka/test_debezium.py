@@ -60,6 +60,10 @@ def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
         log.event("u", {**FULL, "id": 2}, {**FULL, "id": 2, "name": None}, lsn=120),
         log.event("u", None, {**FULL, "id": 1, "name": MISSING}, lsn=130),
         log.event("u", None, {**FULL, "id": 1, "total": "not base64!"}, lsn=131),
+        log.event("u", None, {**FULL, "any_number": {"scale": -900, "value": "AQ=="}}, lsn=132),
+        log.event("u", None, {**FULL, "any_number": {"scale": 2**31, "value": "AQ=="}}, lsn=133),
+        log.event("u", None, FULL, lsn=134).replace(b"0.1", b"1e400"),
+        log.event("u", None, FULL, lsn=135).replace(b"0.1", b"1e99999999999999999999"),
         log.event("t", None, None, lsn=140),
         log.event("m", None, None, lsn=141),
         log.event("x", None, FULL, lsn=142),
@@ -87,7 +91,8 @@ def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
     assert first["seen"] == dt.datetime.fromtimestamp(1709210000.123, dt.UTC)
     assert [each["reason"] for each in world.quarantined()] == [
         "unavailable_value",
-        "type_mismatch",
+        *["type_mismatch"] * 4,
+        "malformed_debezium",
         "truncate",
         "not_a_change",
         *["malformed_debezium"] * 5,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.proof import typed
 from ingestion.proof.avro_schema import Node, parsed
 from ingestion.proof.avro_wire import Wire
-from ingestion.proof.connect_values import Meaning
+from ingestion.proof.connect_values import Meaning, unscaled
 from ingestion.proof.connect_values import fit as fit_json
 from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, Said
@@ -100,9 +99,8 @@ def _of_connect(node: Node, type_: Declared) -> Read | None:
     if node.word == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
         return fit_json(Meaning(), type_)
     if node.word == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
-        return lambda value: typed.exact_decimal(
-            Fraction(int.from_bytes(value["value"], signed=True)) / Fraction(10) ** value["scale"],
-            type_,
+        return lambda value: unscaled(
+            int.from_bytes(value["value"], signed=True), value["scale"], type_
         )
     return None
 
