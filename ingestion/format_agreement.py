@@ -37,7 +37,7 @@ def format_contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
 
 def _about_what_only_json_can(spec: StreamSpec) -> Iterator[Contradiction]:
     name = spec.format.type
-    for column in spec.columns:
+    for column in spec.value_columns:
         if "VARIANT" in column.type:
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
             yield Contradiction(("schema",), f"{problem}; write the type that it has")
@@ -47,20 +47,20 @@ def _about_what_only_json_can(spec: StreamSpec) -> Iterator[Contradiction]:
 
 
 def _about_one_column(spec: StreamSpec, type_: str) -> Iterator[Contradiction]:
-    if [column.type for column in spec.columns] != [type_]:
+    if [column.type for column in spec.value_columns] != [type_]:
         problem = f"`format: {spec.format.type}` fills exactly one column, a {type_}"
         yield Contradiction(("schema",), f"{problem}; write for example `value {type_} NOT NULL`")
 
 
 def _about_flat_columns(spec: StreamSpec) -> Iterator[Contradiction]:
-    for column in spec.columns:
+    for column in spec.value_columns:
         if _NESTED_OR_BYTES.match(column.type):
             problem = f"column {column.name}: a field of CSV is no {column.type}"
             yield Contradiction(("schema",), f"{problem}; declare STRING")
 
 
 def _about_debezium(spec: StreamSpec, options: DebeziumOptions) -> Iterator[Contradiction]:
-    known = [column.name for column in spec.columns]
+    known = [column.name for column in spec.value_columns]
     units = options.timestamps if isinstance(options.timestamps, dict) else {}
     for option, names in (("columns", options.columns), ("timestamps", units)):
         for name in names:

@@ -6,6 +6,8 @@ again by the next run, records that came in between would be skipped.
 
 from __future__ import annotations
 
+from typing import Final
+
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -50,6 +52,10 @@ def open_table(
     commit_note(spec.name, paths, note)
 
 
+# Delta refuses to keep any of these.
+_WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN")
+
+
 def _schema(spec: StreamSpec) -> StructType:
     return storable(StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)]))
 
@@ -57,7 +63,9 @@ def _schema(spec: StreamSpec) -> StructType:
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
     # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
     # third of the write.
-    statistics = [*spec.keys, "_offset", "_seq"]
+    types = {column.name: column.type for column in spec.columns}
+    keys = [name for name in spec.keys if types[name] not in _WITHOUT_STATISTICS]
+    statistics = [*keys, "_offset", "_seq"]
     (
         DeltaTable.createIfNotExists(spark)
         .location(str(paths.data))

@@ -11,10 +11,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from ingestion.local.java import find_java
@@ -92,6 +94,12 @@ class Subject:
         serialize = JSONSerializer(json.dumps(schema), self.client)
         context = SerializationContext(self.name.rpartition("-")[0], MessageField.VALUE)
         return [serialize(each, context) for each in records]
+
+    def protobuf(self, *messages: Any) -> list[bytes]:
+        """Write messages of one type, as confluent-kafka's own serializer does."""
+        serialize = ProtobufSerializer(type(messages[0]), self.client)
+        context = SerializationContext(self.name.rpartition("-")[0], MessageField.VALUE)
+        return [serialize(each, context) for each in messages]
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:

@@ -6,7 +6,7 @@ Only the bytes go to Python and only what they say comes back; no record fails i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -15,7 +15,6 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
-    CharType,
     DataType,
     MapType,
     StringType,
@@ -25,6 +24,16 @@ from pyspark.sql.types import (
 )
 
 from ingestion.formats.protocol import Encoded, decoded_type
+from ingestion.spec_parts import ExtraFields
+
+REASONS: Final[dict[str, str]] = {
+    "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
+}
+# One record must not fail its batch, whatever it holds.
+_UNFORESEEN: Final = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
+    *(EOFError, AssertionError),
+)
 
 
 class BadBytesError(ValueError):
@@ -66,10 +75,11 @@ def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read])
         encoded: Which bytes, and what they should hold.
         opened: Makes, once a task, what reads the bytes of a record or raises ``BadBytesError``.
     """
-    type_ = decoded_type(_relaxed(encoded.schema))
+    # Only this goes to the executors: the settings hold secrets.
+    type_, extra_fields = decoded_type(_relaxed(encoded.schema)), encoded.extra_fields
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        read = opened()
+        read = _rejecting(opened(), extra_fields)
         for raws in batches:
             yield _told([_attempt(read, raw) for raw in raws.to_pylist()], type_)
 
@@ -80,10 +90,11 @@ def decoded_by_both(
     records: DataFrame, encoded: Encoded, opened: Callable[[], ReadBoth]
 ) -> DataFrame:
     """Add what the bytes say, read together with the record's Kafka key."""
-    type_ = decoded_type(_relaxed(encoded.schema))
+    # Only this goes to the executors: the settings hold secrets.
+    type_, extra_fields = decoded_type(_relaxed(encoded.schema)), encoded.extra_fields
 
     def decode(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        read = opened()
+        read = _rejecting(opened(), extra_fields)
         for raws, keys in batches:
             both = zip(raws.to_pylist(), keys.to_pylist(), strict=True)
             yield _told([_attempt(read, raw, key) for raw, key in both], type_)
@@ -98,6 +109,19 @@ def _once(decode: Callable[..., Any], type_: StructType) -> Any:
     return as_udf(decode, type_).asNondeterministic()
 
 
+def _rejecting(read: Callable[..., Said], extra_fields: ExtraFields) -> Callable[..., Said]:
+    if extra_fields != "reject":
+        return read
+
+    def read_strictly(*raw: bytes | None) -> Said:
+        said = read(*raw)
+        if said.extra:
+            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(said.extra)}")
+        return said
+
+    return read_strictly
+
+
 def _attempt(
     read: Callable[..., Said], raw: bytes | None, *more: bytes | None
 ) -> Said | BadBytesError | None:
@@ -105,6 +129,8 @@ def _attempt(
         return None if raw is None else read(raw, *more)
     except BadBytesError as error:
         return error
+    except _UNFORESEEN as error:
+        return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
 
 
 def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.Array:
@@ -153,4 +179,4 @@ def _relaxed_type(type_: DataType) -> DataType:
         return ArrayType(_relaxed_type(type_.elementType))
     if isinstance(type_, MapType):
         return MapType(_relaxed_type(type_.keyType), _relaxed_type(type_.valueType))
-    return StringType() if isinstance(type_, CharType | VarcharType) else type_
+    return StringType() if isinstance(type_, VarcharType) else type_

@@ -29,7 +29,7 @@ REASONS: Final[dict[str, str]] = {
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
 }
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
-_MALFORMED = (EOFError, IndexError, ValueError, OverflowError, MemoryError, struct.error)
+_MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error)
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ingestion.formats.json_values import Hint, parse
+from ingestion.formats.exact_json import parse
+from ingestion.formats.json_values import Hint
 
 _SPLIT: Final = b',"payload":'
 _MOST_SCHEMAS: Final = 100

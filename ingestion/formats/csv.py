@@ -25,18 +25,22 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
+from ingestion.formats import arrow
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by
-from ingestion.formats.exact import Convert, MisfitError, Source, exact
+from ingestion.formats.exact import Convert, Source, exact
+from ingestion.formats.fits import MisfitError
 from ingestion.formats.json_values import Hint, json_value
 from ingestion.formats.options import CsvOptions
 from ingestion.formats.protocol import Encoded
 
 REASONS: Final[dict[str, str]] = {
+    **arrow.REASONS,
     "invalid_utf8": "the bytes are not UTF-8",
     "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
-    "type_mismatch": "a field that its column cannot hold without a loss",
+    "type_mismatch": "a value that its column cannot hold without a loss",
 }
 _WHOLE: Final = re.compile(r"[+-]?\d{1,80}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
@@ -105,7 +109,7 @@ def from_text(target: DataType) -> Convert:
     """Return what turns a field into the declared type."""
     if isinstance(target, BooleanType):
         return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
-    if isinstance(target, StringType):
+    if isinstance(target, StringType | VarcharType):
         return exact(Source("string"), target)
     if isinstance(target, DateType):
         return json_value(Hint(), target)

@@ -16,25 +16,23 @@ from pyspark.sql.types import DataType, DecimalType, StructType
 from ingestion.formats import framing
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by_both
 from ingestion.formats.connect_json import ConnectJson, hints
-from ingestion.formats.exact import Convert, MisfitError
-from ingestion.formats.json_values import Hint, json_value, parse
+from ingestion.formats.envelope import CLOCKS, at_path, is_missing, row_of
+from ingestion.formats.exact import Convert
+from ingestion.formats.exact_json import parse
+from ingestion.formats.fits import MisfitError
+from ingestion.formats.json_values import Hint, json_value
 from ingestion.formats.options import DebeziumOptions
 from ingestion.formats.protocol import Encoded
 
 REASONS: Final[dict[str, str]] = {
     **framing.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
-    "malformed_debezium": "no JSON envelope with `op`, and `after` or `before`",
+    "malformed_debezium": "no envelope with `op`, and `after` or `before`",
     "unavailable_value": "a column that the database did not send, since it had not changed",
-    "truncate": "the whole table was truncated, which no record here can apply",
+    "truncate": "the whole table was emptied, which no record here can apply",
     "not_a_change": "a message of the log that changes no row",
 }
-_ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 _UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
-CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
-_MISSING: Final = "__debezium_unavailable_value"
-_MISSING_BYTES: Final = _MISSING.encode()
-_MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 
 Row = Callable[[Mapping[str, Any], bool], list[Any]]
 
@@ -170,44 +168,3 @@ class Plan:
             if self._is_delete and not path:
                 return None
             raise MisfitError(f"{name}: {error}") from None
-
-
-def row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return which side of an envelope its row is, and the row.
-
-    Raises:
-        BadBytesError: it changes no row, or is no envelope.
-    """
-    if not isinstance(envelope, dict) or "op" not in envelope:
-        raise BadBytesError(
-            "malformed_debezium", "no object with `op`; events that an SMT has unwrapped are `json`"
-        )
-    op = envelope["op"]
-    if op == "t":
-        raise BadBytesError("truncate", "op t")
-    if op == "m":
-        raise BadBytesError("not_a_change", "op m")
-    side = _ROWS.get(op) if isinstance(op, str) else None
-    if side is None:
-        raise BadBytesError("malformed_debezium", f"op {op!s:.20} is unknown")
-    row = envelope.get(side)
-    if row is None and side == "before":
-        return side, {}
-    if not isinstance(row, dict):
-        raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
-    return side, row
-
-
-def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
-    """Return what an envelope holds at a path, or nothing."""
-    found: Any = envelope
-    for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
-
-
-def is_missing(value: Any) -> bool:
-    """Tell the placeholder of a value that the database did not send."""
-    if type(value) is list and len(value) == 1:
-        return is_missing(value[0])
-    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)

@@ -16,8 +16,9 @@ from pyspark.sql.types import StructField, TimestampType
 from ingestion.formats.arrow import BadBytesError, Read, Said
 from ingestion.formats.avro import opened
 from ingestion.formats.avro_types import AvroTypes
-from ingestion.formats.debezium import CLOCKS, at_path, is_missing, row_of
-from ingestion.formats.exact import Convert, MisfitError, Source, exact
+from ingestion.formats.envelope import CLOCKS, at_path, is_missing, row_of
+from ingestion.formats.exact import Convert, Source, exact
+from ingestion.formats.fits import MisfitError
 from ingestion.formats.framing import Wanted, decoded_by_schema
 from ingestion.formats.options import DebeziumOptions
 from ingestion.formats.protocol import Encoded

@@ -15,19 +15,22 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ingestion.errors import InvalidSpecError
+from ingestion.formats import arrow
 from ingestion.formats.arrow import BadBytesError, Read, Said, decoded_by
-from ingestion.formats.exact import MisfitError
+from ingestion.formats.fits import MisfitError
 from ingestion.formats.protocol import Encoded
 from ingestion.registry import WriterSchema, registry_of
 
 HEADER_BYTES: Final = 5
 REASONS: Final[dict[str, str]] = {
+    **arrow.REASONS,
     "not_framed": "the first byte is not 0: no serializer of a schema registry wrote this",
     "short_header": "fewer than five bytes, so that there is no schema id",
     "unknown_schema_id": "the registry does not know the schema id",
     "wrong_schema_type": "the schema id is one of another format",
-    "unusable_schema": "the schema of this id cannot be understood",
+    "unusable_schema": "the schema cannot be understood, or a type of it contains itself",
     "type_mismatch": "a value that its column cannot hold without a loss",
+    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
 
 # Far more than any topic has; noise that happens to begin with a zero has as many as records.

@@ -15,10 +15,10 @@ from ingestion.formats import framing, json
 from ingestion.formats.framing import HEADER_BYTES, schema_id, writer_schemas
 from ingestion.formats.protocol import Encoded
 
+_FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
-    **{name: text for name, text in framing.REASONS.items() if name != "type_mismatch"},
-    "invalid_utf8": "the bytes behind the id are not UTF-8",
-    "malformed_json": "not exactly one JSON object, or a field of another type than declared",
+    **{name: text for name, text in framing.REASONS.items() if name in _FRAMING},
+    **json.REASONS,
 }
 _PAYLOAD: Final = "_payload"
 

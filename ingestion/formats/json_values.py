@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import json
 import math
 import re
 import struct
@@ -26,9 +25,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
-from ingestion.formats.exact import Convert, MisfitError, Source, exact, unscaled
+from ingestion.formats.exact import Convert, Source, exact
+from ingestion.formats.fits import MisfitError, unscaled
 from ingestion.formats.shapes import array_of, map_of, struct_of
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
@@ -57,18 +58,6 @@ class Hint(NamedTuple):
     items: Any = None
 
 
-def parse(raw: bytes) -> Any:
-    """Read exactly one JSON document of valid UTF-8, fractions exact.
-
-    Raises:
-        ValueError: it is not one, or a name comes twice in one object.
-    """
-    try:
-        return _DECODER.decode(raw.decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def json_value(hint: Hint | None, target: DataType) -> Convert:
     """Return what turns a parsed value that is not null into the declared type."""
     told = hint or Hint()
@@ -80,7 +69,9 @@ def json_value(hint: Hint | None, target: DataType) -> Convert:
         return lambda value: items(_of(list, value, target))
     if isinstance(target, MapType):
         values = map_of(told, target, json_value)
-        return lambda value: values(_of(dict, value, target))
+        return lambda value: values(
+            {_text(name, StringType()): each for name, each in _of(dict, value, target).items()}
+        )
     if isinstance(target, DecimalType):
         return lambda value: _decimal(value, told, target)
     if isinstance(target, DateType):
@@ -97,7 +88,7 @@ def _plain(target: DataType) -> Convert:
         return lambda value: _float(value, target)
     if isinstance(target, BooleanType):
         return lambda value: _of(bool, value, target)
-    if isinstance(target, StringType):
+    if isinstance(target, StringType | VarcharType):
         return lambda value: _text(_of(str, value, target), target)
     convert = exact(Source("integer"), target)
     return lambda value: convert(_of(int, value, target))
@@ -186,19 +177,3 @@ def _of(kind: type, value: Any, target: DataType) -> Any:
 
 def _no(value: Any, target: DataType) -> NoReturn:
     raise MisfitError(f"{value!s:.80} is not {target.simpleString().upper()}")
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name comes twice in one object")
-    return fields
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
-
-
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_refuse
-)

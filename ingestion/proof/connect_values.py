@@ -21,6 +21,8 @@ _TICKS: Final = {
     "io.debezium.time.MicroTimestamp": 10**6,
     "io.debezium.time.NanoTimestamp": 10**9,
 }
+# No column holds a number so small, or so large; and powers of ten take their time.
+_FARTHEST: Final = 1_000
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9:]{5})?"
@@ -72,12 +74,17 @@ def fit(said: Meaning, type_: Declared) -> Read:
         return lambda value: (
             _ODD[value] if type(value) is str and value in _ODD else SCALARS[word](value)
         )
-    if word == "STRING":
-        return lambda value: SCALARS[word](value) if type(value) is str else refuse(value)
+    if as_text := typed.text(type_):
+        return lambda value: as_text(_whole_text(value)) if type(value) is str else refuse(value)
     if word in {"BOOLEAN", "BINARY"}:
         return SCALARS[word]
     whole = typed.whole(type_) or typed.never("a number", type_)
     return lambda value: whole(value) if type(value) is int else refuse(value)
+
+
+def _whole_text(value: str) -> str:
+    value.encode("utf-8")  # Half a surrogate pair is refused here.
+    return value
 
 
 def _decimal(value: Any, said: Meaning, type_: Declared) -> Decimal:
@@ -94,7 +101,16 @@ def _decimal(value: Any, said: Meaning, type_: Declared) -> Decimal:
 def _unscaled(text: Any, scale: Any, type_: Declared) -> Decimal:
     if type(text) is not str or type(scale) is not int:
         refuse(text)
-    number = int.from_bytes(base64.b64decode(text, validate=True), signed=True)
+    return unscaled(
+        int.from_bytes(base64.b64decode(text, validate=True), signed=True), scale, type_
+    )
+
+
+def unscaled(number: int, scale: int, type_: Declared) -> Decimal:
+    """Return a decimal that is given by its digits and their scale."""
+    if number and abs(scale) > _FARTHEST:
+        refuse(number)
+    scale = scale if number else 0
     return typed.exact_decimal(Fraction(number) / Fraction(10) ** scale, type_)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _SIZED: Final = re.compile(r"(\w+)(?:\((\d+)(?:, *(\d+))?\))?")
-_UNPROVABLE: Final = ("VARIANT", "CHAR", "VARCHAR")
+_UNPROVABLE: Final = ("VARIANT",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +17,7 @@ class Declared:
 
     Attributes:
         word: Its name in Spark SQL.
-        precision: Of a DECIMAL.
+        precision: Of a DECIMAL; of a VARCHAR, its length.
         scale: Of a DECIMAL.
         parts: What it is made of: fields by name, ``element``, or ``key`` and ``value``.
         required: Fields of a STRUCT that may not be null.

@@ -45,6 +45,11 @@ def message(payload: bytes, shape: Shape, depth: int = 0) -> dict[str, Any]:
     }
 
 
+def numbers(payload: bytes) -> set[int]:
+    """Return the numbers of the fields that a message has."""
+    return {number for number, _, _ in _fields(payload)}
+
+
 def varint(payload: bytes, at: int) -> tuple[int, int]:
     """Read a number of at most 64 bits, and return where it ends."""
     value = 0

@@ -84,6 +84,13 @@ def plain(type_: Declared, *words: str) -> Read | None:
     return (lambda value: value) if type_.word in words else None
 
 
+def text(type_: Declared) -> Read | None:
+    """Take a text, where it is not too long."""
+    if type_.word == "VARCHAR":
+        return lambda value: value if len(value) <= type_.precision else refuse(value)
+    return plain(type_, "STRING")
+
+
 def never(what: str, type_: Declared) -> Read:
     """Refuse every value, since none of its kind is the declared type."""
     return lambda _: refuse(f"{what} for {type_}")

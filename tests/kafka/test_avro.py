@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import struct
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaReference
 
 from ingestion.errors import DependencyError
 from ingestion.verify import verify
@@ -208,4 +210,24 @@ def test_a_registry_that_is_down_loses_nothing(registered: World, subject: Subje
     registered.settings = up
 
     assert registered.rows() == [row(1, "a")]
+    assert evidence_against(registered) == ()
+
+
+def test_a_schema_may_refer_to_others(
+    registered: World, subject: Subject, registry_address: str
+) -> None:
+    """What another subject defines is found there, by the engine and by the proof."""
+    inner = '{"type": "record", "name": "Inner", "namespace": "x", "fields": [%s]}'
+    with Subject(registry_address, f"{registered.topic}-inner") as other:
+        other.register(inner % '{"name": "y", "type": "int"}')
+    refers = SchemaReference("x.Inner", f"{registered.topic}-inner", 1)
+    fields = [column("id", "int"), column("more", ["null", "x.Inner"])]
+    number = subject.register(json.dumps(record(*fields)), references=(refers,))
+    registered.declare(schema="id INT, more STRUCT<y: INT>", extra_fields="reject")
+    surplus = subject.avro(WITHOUT, {"id": 9, "other": "?"})
+    registered.send(framed(number, b"\x02\x02\x0a"), framed(number, b"\x04\x00"), *surplus)
+    registered.run()
+
+    assert registered.rows() == [{"id": 1, "more": {"y": 5}}, {"id": 2, "more": None}]
+    assert [each["reason"] for each in registered.quarantined()] == ["unknown_field"]
     assert evidence_against(registered) == ()

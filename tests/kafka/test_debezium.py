@@ -60,6 +60,10 @@ def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
         log.event("u", {**FULL, "id": 2}, {**FULL, "id": 2, "name": None}, lsn=120),
         log.event("u", None, {**FULL, "id": 1, "name": MISSING}, lsn=130),
         log.event("u", None, {**FULL, "id": 1, "total": "not base64!"}, lsn=131),
+        log.event("u", None, {**FULL, "any_number": {"scale": -900, "value": "AQ=="}}, lsn=132),
+        log.event("u", None, {**FULL, "any_number": {"scale": 2**31, "value": "AQ=="}}, lsn=133),
+        log.event("u", None, FULL, lsn=134).replace(b"0.1", b"1e400"),
+        log.event("u", None, FULL, lsn=135).replace(b"0.1", b"1e99999999999999999999"),
         log.event("t", None, None, lsn=140),
         log.event("m", None, None, lsn=141),
         log.event("x", None, FULL, lsn=142),
@@ -87,7 +91,8 @@ def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
     assert first["seen"] == dt.datetime.fromtimestamp(1709210000.123, dt.UTC)
     assert [each["reason"] for each in world.quarantined()] == [
         "unavailable_value",
-        "type_mismatch",
+        *["type_mismatch"] * 4,
+        "malformed_debezium",
         "truncate",
         "not_a_change",
         *["malformed_debezium"] * 5,
@@ -138,17 +143,22 @@ def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
 
 def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> None:
     """A table without replica identity still says by the record's key which row is gone."""
-    world.declare(schema="id BIGINT, name STRING, ratio DOUBLE", format="debezium")
+    world.declare(
+        schema="id BIGINT, name VARCHAR(3), ratio DOUBLE", format="debezium", extra_fields="reject"
+    )
     log = postgres(schemas=False)
     for id in (1, 2, 3):
         deliver(world, log.event("c", None, {"id": id, "name": "x", "ratio": math.pi}), id=id)
     deliver(world, log.event("d", None, None), id=1)
     deliver(world, log.event("d", {"id": None, "name": "?"}, None), id=2)
     deliver(world, log.event("d", None, None))
+    deliver(world, log.event("c", None, {"id": 4, "name": "long", "ratio": 1}), id=4)
+    deliver(world, log.event("c", None, {"id": 4, "added": 1}), id=4)
     world.run()
 
     assert [each["id"] for each in world.rows()] == [3]
-    assert [each["reason"] for each in world.quarantined()] == ["missing_key"]
+    reasons = [each["reason"] for each in world.quarantined()]
+    assert reasons == ["missing_key", "type_mismatch", "unknown_field"]
     assert evidence_against(world) == ()
 
 

@@ -97,9 +97,9 @@ def test_json_behind_a_schema_id_is_json(registered: World, subject: Subject) ->
         b"\0\0": "short_header",
         framed(2**31 + 7, b"{}"): "unknown_schema_id",
         framed(avro, b'{"id": 4}'): "wrong_schema_type",
-        framed(number, b""): "malformed_json",
+        framed(number, b""): "empty_value",
         framed(number, b'{"id": 4'): "malformed_json",
-        framed(number, b'{"id": "4"}'): "malformed_json",
+        framed(number, b'{"id": "4"}'): "wrong_type",
         framed(number, b'{"name": "\xff"}'): "invalid_utf8",
         framed(number, b"{}"): "missing_key",
     }

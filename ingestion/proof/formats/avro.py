@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.proof import typed
-from ingestion.proof.avro_wire import Node, Wire, parsed
-from ingestion.proof.connect_values import Meaning
+from ingestion.proof.avro_schema import Node, parsed
+from ingestion.proof.avro_wire import Wire
+from ingestion.proof.connect_values import Meaning, unscaled
 from ingestion.proof.connect_values import fit as fit_json
 from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, Said
@@ -33,10 +33,17 @@ def reading(expected: Expected) -> ReadFramed:
     for name, type_ in wanted.items():
         if not is_provable(type_):
             raise UnprovableError(f"column {name}, which is {type_}, is not provable")
-    return ReadFramed(expected, "AVRO", lambda schema: opened(schema, wanted, expected.is_key))
+    rejects = expected.extra_fields == "reject"
+
+    def opened_with(schema: Written) -> ReadPayload:
+        return opened(schema, wanted, is_key=expected.is_key, rejects=rejects)
+
+    return ReadFramed(expected, "AVRO", opened_with)
 
 
-def opened(schema: Written, wanted: Mapping[str, Declared], is_key: bool) -> ReadPayload:
+def opened(
+    schema: Written, wanted: Mapping[str, Declared], *, is_key: bool, rejects: bool
+) -> ReadPayload:
     """Return what reads payloads of one schema.
 
     Raises:
@@ -44,6 +51,8 @@ def opened(schema: Written, wanted: Mapping[str, Declared], is_key: bool) -> Rea
     """
     node = parsed(schema)
     if node.word == "record":
+        if rejects and (unknown := node.fields.keys() - wanted.keys()):
+            raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
         take = typed.fields(node.fields, wanted, fit)
     elif is_key and len(wanted) == 1:
         bare = fit(node, *wanted.values())
@@ -90,9 +99,8 @@ def _of_connect(node: Node, type_: Declared) -> Read | None:
     if node.word == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
         return fit_json(Meaning(), type_)
     if node.word == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
-        return lambda value: typed.exact_decimal(
-            Fraction(int.from_bytes(value["value"], signed=True)) / Fraction(10) ** value["scale"],
-            type_,
+        return lambda value: unscaled(
+            int.from_bytes(value["value"], signed=True), value["scale"], type_
         )
     return None
 
@@ -106,7 +114,7 @@ def _scalar(node: Node, type_: Declared) -> Read | None:
     if word in {"bytes", "fixed"}:
         return _octets(node, type_)
     if word in {"string", "enum"}:
-        return typed.plain(type_, "STRING")
+        return typed.text(type_)
     return typed.plain(type_, "BOOLEAN") if word == "boolean" else None
 
 

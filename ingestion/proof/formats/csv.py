@@ -88,8 +88,8 @@ def _quoted(rest: str, quote: str) -> tuple[str, str]:
 
 
 def _reader(type_: Declared) -> Callable[[str], Any]:
-    if type_.word == "STRING":
-        return str
+    if as_text := typed.text(type_):
+        return as_text
     if type_.word == "BOOLEAN":
         return lambda text: text == "true" if text in {"true", "false"} else refuse(text)
     if type_.word == "DATE":

@@ -13,6 +13,7 @@ from ingestion.proof.formats.framed import ReadFramed
 from ingestion.proof.scalars import Read
 from ingestion.proof.strict_json import BadRecordError, parse
 from ingestion.proof.values import UnprovableError
+from ingestion.spec_parts import ExtraFields
 
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
@@ -34,16 +35,18 @@ def reading(expected: Expected) -> ReadBoth | ReadFramed:
     if options.encoding == "avro":
         from ingestion.proof.formats.debezium_avro import AvroEnvelopes
 
-        return ReadFramed(expected, "AVRO", AvroEnvelopes(wanted, options))
-    return ReadJsonEnvelope(wanted, options)
+        return ReadFramed(expected, "AVRO", AvroEnvelopes(wanted, options, expected.extra_fields))
+    return ReadJsonEnvelope(wanted, options, expected.extra_fields)
 
 
 class ReadJsonEnvelope(ReadBoth):
     """Reads envelopes that are JSON."""
 
-    def __init__(self, wanted: Mapping[str, Declared], options: DebeziumOptions) -> None:
+    def __init__(
+        self, wanted: Mapping[str, Declared], options: DebeziumOptions, extra: ExtraFields
+    ) -> None:
         """Take what they should hold, and how they are written."""
-        self._wanted, self._options = wanted, options
+        self._wanted, self._options, self._extra = wanted, options, extra
         self._opened: dict[str, dict[str, Read]] = {}
 
     def both(self, raw: bytes, key: bytes | None) -> Said:
@@ -52,6 +55,8 @@ class ReadJsonEnvelope(ReadBoth):
         row = row_of(envelope)
         if is_delete := envelope["op"] == "d":
             row = {**self._key(key), **{name: v for name, v in row.items() if v is not None}}
+        elif self._extra == "reject":
+            refuse_unknown(row, self._wanted)
         readers = self._readers(schema, "before" if is_delete else "after")
         return Said(
             values=values(readers, self._options.columns, row, envelope, is_delete=is_delete),
@@ -116,6 +121,16 @@ def row_of(envelope: Any) -> Mapping[str, Any]:
     if not isinstance(row, dict):
         raise BadRecordError("an envelope without its row")
     return row
+
+
+def refuse_unknown(row: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a row with fields that no column names.
+
+    Raises:
+        BadRecordError: there are some.
+    """
+    if unknown := row.keys() - wanted.keys():
+        raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
 
 
 def values(

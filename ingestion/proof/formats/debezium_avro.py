@@ -7,15 +7,17 @@ from typing import Any, Final
 
 from ingestion.formats.options import DebeziumOptions
 from ingestion.proof import typed
-from ingestion.proof.avro_wire import Node, Wire, parsed
+from ingestion.proof.avro_schema import Node, parsed
+from ingestion.proof.avro_wire import Wire
 from ingestion.proof.declared import Declared
 from ingestion.proof.formats import Said
 from ingestion.proof.formats.avro import fit
-from ingestion.proof.formats.debezium import bare, row_of, values
+from ingestion.proof.formats.debezium import bare, refuse_unknown, row_of, values
 from ingestion.proof.formats.framed import ReadPayload
 from ingestion.proof.registry import Written
 from ingestion.proof.scalars import Read
 from ingestion.proof.strict_json import BadRecordError
+from ingestion.spec_parts import ExtraFields
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _NOWHERE: Final = Node(word="null")
@@ -24,9 +26,11 @@ _NOWHERE: Final = Node(word="null")
 class AvroEnvelopes:
     """Makes what reads the envelopes of one schema."""
 
-    def __init__(self, wanted: Mapping[str, Declared], options: DebeziumOptions) -> None:
+    def __init__(
+        self, wanted: Mapping[str, Declared], options: DebeziumOptions, extra: ExtraFields
+    ) -> None:
         """Take what they should hold, and which columns are the envelope's own."""
-        self._wanted, self._columns = wanted, options.columns
+        self._wanted, self._columns, self._extra = wanted, options.columns, extra
 
     def __call__(self, schema: Written) -> ReadPayload:
         """Open one schema.
@@ -45,6 +49,8 @@ class AvroEnvelopes:
             wire.expect_end()
             row = row_of(envelope)
             is_delete = envelope["op"] == "d"
+            if self._extra == "reject" and not is_delete:
+                refuse_unknown(row, self._wanted)
             readers = sides["before" if is_delete else "after"]
             found = values(readers, self._columns, row, envelope, is_delete=is_delete)
             return Said(values=found, is_delete=is_delete)

@@ -10,11 +10,12 @@ from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, Said
 from ingestion.proof.formats.framed import ReadFramed, ReadPayload
 from ingestion.proof.proto_schema import Member, Schema, Shape
-from ingestion.proof.proto_wire import message, varint
+from ingestion.proof.proto_wire import message, numbers, varint
 from ingestion.proof.registry import Written
 from ingestion.proof.scalars import Read, refuse
 from ingestion.proof.strict_json import BadRecordError
 from ingestion.proof.values import UnprovableError
+from ingestion.spec_parts import ExtraFields
 
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
@@ -38,10 +39,10 @@ def reading(expected: Expected) -> ReadFramed:
     for name, type_ in wanted.items():
         if not is_provable(type_):
             raise UnprovableError(f"column {name}, which is {type_}, is not provable")
-    return ReadFramed(expected, "PROTOBUF", lambda schema: opened(schema, wanted))
+    return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
 
 
-def opened(written: Written, wanted: Mapping[str, Declared]) -> ReadPayload:
+def opened(written: Written, wanted: Mapping[str, Declared], extra: ExtraFields) -> ReadPayload:
     """Return what reads payloads of one schema.
 
     Raises:
@@ -51,6 +52,9 @@ def opened(written: Written, wanted: Mapping[str, Declared]) -> ReadPayload:
 
     def read(payload: bytes) -> Said:
         shape, rest = _which(schema, payload)
+        names = {each.name for each in shape.members.values()}
+        if extra == "reject" and (names - wanted.keys() or numbers(rest) - shape.members.keys()):
+            raise BadRecordError("fields that no column names")
         take = typed.fields(shape.by_name, wanted, fit)
         return Said(values=tuple(take(message(rest, shape))))
 
@@ -83,7 +87,7 @@ def _scalar(word: str, type_: Declared) -> Read | None:
     if word == "bool":
         return typed.plain(type_, "BOOLEAN")
     if word == "string":
-        return typed.plain(type_, "STRING")
+        return typed.text(type_)
     if word == "bytes":
         return typed.plain(type_, "BINARY")
     return typed.real(type_) if word in {"float", "double"} else typed.whole(type_)
@@ -101,15 +105,15 @@ def _message(shape: Shape, type_: Declared) -> Read:
 
 def _which(schema: Schema, payload: bytes) -> tuple[Shape, bytes]:
     """Follow the message indexes to a message; none of them means the first."""
-    numbers: list[int] = []
+    path: list[int] = []
     count, at = varint(payload, 0)
     for _ in range(_signed(count)):
         number, at = varint(payload, at)
-        numbers.append(_signed(number))
+        path.append(_signed(number))
     shapes, shape = schema.messages, None
-    for number in numbers or [0]:
+    for number in path or [0]:
         if number >= len(shapes):
-            raise BadRecordError(f"no message at {numbers}")
+            raise BadRecordError(f"no message at {path}")
         shape = shapes[number]
         shapes = shape.inner
     assert shape is not None, "there is always a first index"

@@ -1,0 +1,55 @@
+"""Debezium's envelope, whatever encodes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ingestion.formats.arrow import BadBytesError
+
+_ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
+CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
+_MISSING: Final = "__debezium_unavailable_value"
+_MISSING_BYTES: Final = _MISSING.encode()
+_MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+
+def row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return which side of an envelope its row is, and the row.
+
+    Raises:
+        BadBytesError: it changes no row, or is no envelope.
+    """
+    if not isinstance(envelope, dict) or "op" not in envelope:
+        raise BadBytesError(
+            "malformed_debezium", "no object with `op`; events that an SMT has unwrapped are `json`"
+        )
+    op = envelope["op"]
+    if op == "t":
+        raise BadBytesError("truncate", "op t")
+    if op == "m":
+        raise BadBytesError("not_a_change", "op m")
+    side = _ROWS.get(op) if isinstance(op, str) else None
+    if side is None:
+        raise BadBytesError("malformed_debezium", f"op {op!s:.20} is unknown")
+    row = envelope.get(side)
+    if row is None and side == "before":
+        return side, {}
+    if not isinstance(row, dict):
+        raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
+    return side, row
+
+
+def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
+    """Return what an envelope holds at a path, or nothing."""
+    found: Any = envelope
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def is_missing(value: Any) -> bool:
+    """Tell the placeholder of a value that the database did not send."""
+    if type(value) is list and len(value) == 1:
+        return is_missing(value[0])
+    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)
