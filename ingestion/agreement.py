@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
 _OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
+_OF_ONE_MODE |= {"ignore_null_updates": "upsert"}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ingestion import aggregates, history
+from ingestion.agreement import Contradiction
 
 if TYPE_CHECKING:
-    from ingestion.agreement import Contradiction
     from ingestion.spec import StreamSpec
 
 
@@ -33,6 +33,25 @@ def _as_upserted(spec: StreamSpec) -> str:
     return ", ".join(column.as_ddl() for column in told)
 
 
+def _variant(spec: StreamSpec) -> str:
+    soft = "with soft deletes" if spec.deletes == "soft" else ""
+    return soft or ("of partial updates" if spec.ignore_null_updates else "")
+
+
+def _of_partial_updates(spec: StreamSpec) -> Iterator[Contradiction]:
+    if spec.ignore_null_updates and spec.sequence_by:
+        yield Contradiction(
+            ("ignore_null_updates",),
+            "a record that comes late would need an order of its own for every column; remove "
+            "`sequence_by`, so that offsets order the records of a key, or send whole rows",
+        )
+    if spec.ignore_null_updates and spec.deletes == "soft":
+        yield Contradiction(
+            ("ignore_null_updates",),
+            "a row that stays when it is deleted has nothing to keep; write `deletes: hard`",
+        )
+
+
 def _nothing(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from ()
 
@@ -48,6 +67,7 @@ class Mode:
     Attributes:
         module: Where its sink is.
         soft_module: Where it is when deletes only mark their rows.
+        partial_module: Where it is when nulls leave columns alone.
         has_keys: Whether ``keys`` identify its rows; else a record's place in Kafka does.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
@@ -61,6 +81,7 @@ class Mode:
 
     module: str
     soft_module: str = ""
+    partial_module: str = ""
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
@@ -75,9 +96,11 @@ MODES: Final[dict[str, Mode]] = {
     "upsert": Mode(
         module="ingestion.sinks.upsert",
         soft_module="ingestion.sinks.soft_upsert",
-        fields=("deletes",),
+        partial_module="ingestion.sinks.partial_upsert",
+        fields=("deletes", "ignore_null_updates"),
         columns=_as_upserted,
-        rule=lambda spec: "" if spec.deletes == "hard" else f"deletes: {spec.deletes}",
+        rule=_variant,
+        problems=_of_partial_updates,
     ),
     "append": Mode(
         module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False

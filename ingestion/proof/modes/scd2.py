@@ -84,7 +84,8 @@ class History:
 
     def _count(self, before: _Events, new: _Events, after: _Events, recount: Recount) -> None:
         ends, ended = dict(_ends(before)), dict(_ends(after))
-        recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
+        if not self._is_partial:
+            recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
         recount.extra["versions"] += sum(change.row is not None for change in new)
         previous = {b.place: a for a, b in pairwise(after)}
         for change in new:
