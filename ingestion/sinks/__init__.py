@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ingestion import aggregates, history
+from ingestion import aggregate_problems, aggregates, history
 from ingestion.agreement import Contradiction
 
 if TYPE_CHECKING:
@@ -116,6 +116,6 @@ MODES: Final[dict[str, Mode]] = {
         can_replay=False,
         columns=aggregates.table_columns,
         rule=aggregates.rule,
-        problems=aggregates.problems,
+        problems=aggregate_problems.problems,
     ),
 }

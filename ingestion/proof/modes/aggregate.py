@@ -12,7 +12,7 @@ from ingestion.proof.horizon import Horizon
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means
 from ingestion.proof.modes.monoids import MONOIDS
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
 from ingestion.proof.recount import Recount
 from ingestion.proof.values import UnprovableError
 
@@ -67,9 +67,9 @@ class Fold:
     def take(self, changes: Sequence[Change], recount: Recount) -> None:
         """Fold each record, and count it by whether its group was there before the batch."""
         keyed = [(self._key(change), change) for change in changes]
-        known = self._groups.get({repr(key) for key, _ in keyed})
+        known = self._groups.get({text_of(key) for key, _ in keyed})
         for key, change in keyed:
-            name = repr(key)
+            name = text_of(key)
             group = known.get(name)
             if group is None:
                 states = [MONOIDS[each.function].empty for each in self._proven]
@@ -100,7 +100,7 @@ class Fold:
 
     def key_of(self, row: Row) -> str:
         """Return the text of the group's key columns."""
-        return repr(tuple(row[: self._key_width]))
+        return text_of(row[: self._key_width])
 
     def place_of(self, row: Row) -> Place:
         """Return the place of the newest record in it."""
