@@ -93,3 +93,28 @@ def test_without_an_order_the_first_of_two_partitions_is_not_guessed(world: Worl
     world.send(row(2, "elsewhere"), partition=1)
     with pytest.raises(KeyInTwoPartitionsError, match="id=2"):
         world.run()
+
+
+def test_a_null_value_ends_a_version_by_the_time_of_kafka(world: World) -> None:
+    """With `_timestamp` as the order, a tombstone has one, and closes the version before it."""
+    world.declare(mode="scd2", sequence_by=["_timestamp"])
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.send(None, id=1)
+    world.send(None, id=3)
+    world.send(row(1, "back"))
+    report = world.run()
+
+    names = ["id", "name", "valid_from", "valid_to", "current", "_timestamp"]
+    rows = DeltaTable(world.paths.data).to_pyarrow_table(columns=names).to_pylist()
+    told = {each["name"]: each for each in rows}
+    assert all(each["valid_from"] == each["_timestamp"] for each in rows)
+    assert {name: each["current"] for name, each in told.items()} == {
+        "a": False,
+        "b": True,
+        "back": True,
+    }
+    assert told["a"]["valid_from"] <= told["a"]["valid_to"] <= told["back"]["valid_from"]
+    expected = {"inserted": 1, "deleted": 1, "deleted_absent": 1, "closed": 1}
+    assert {name: report.total(name) for name in expected} == expected
+    assert evidence_against(world) == ()
