@@ -72,7 +72,6 @@ class Mode:
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
         fields: Fields of a declaration that only some modes have.
-        can_replay: Whether a record may be applied again without harm.
         columns: Gives the table's columns but for the system's, as DDL, of a declaration.
         rule: Gives what else in a declaration decides what the rows are, as text; a table that
             was written under another rule is not written on.
@@ -86,7 +85,6 @@ class Mode:
     has_order: bool = True
     has_deletes: bool = True
     fields: tuple[str, ...] = ()
-    can_replay: bool = True
     columns: Callable[[StreamSpec], str] = _as_declared
     rule: Callable[[StreamSpec], str] = _no_more
     problems: Callable[[StreamSpec], Iterator[Contradiction]] = _nothing
@@ -113,7 +111,6 @@ MODES: Final[dict[str, Mode]] = {
         module="ingestion.sinks.aggregate",
         has_deletes=False,
         fields=("aggregates", "window"),
-        can_replay=False,
         columns=aggregates.table_columns,
         rule=aggregates.rule,
         problems=aggregate_problems.problems,
