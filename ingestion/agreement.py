@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
 
 _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
-_OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
+_OF_ONE_MODE = {
+    "aggregates": "aggregate",
+    "window": "aggregate",
+    "deletes": "upsert",
+    "ignore_null_updates": "upsert",
+}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
 __all__ = ["Contradiction", "ContradictionsError", "contradictions"]

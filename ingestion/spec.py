@@ -85,6 +85,9 @@ class StreamSpec(Part):
     deletes: Literal["hard", "soft"] = Field(
         "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
     )
+    ignore_null_updates: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether a null column of a record keeps what is there."
+    )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: FormatSpec = Field(
         FormatSpec(), description="How a tombstone's Kafka key is encoded."
