@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo ui test unit lint format lock clean
-.PHONY: bench kills crash-matrix double-starts mutants model soak
+.PHONY: bench kills crash-matrix modes-matrix double-starts mutants model soak
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only
 	@$(bin)/oncelake kafka up
 	@$(bin)/dagster dev -h 127.0.0.1
 
-test: lint ## Check everything: lint, then every test
+test: lint .jars/.tests-fetched ## Check everything: lint, then every test
 	@$(bin)/pytest
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
@@ -36,6 +36,9 @@ kills: setup ## Kill a run at ten random moments, and prove that nothing is lost
 
 crash-matrix: setup ## Kill runs everywhere, every way (MINUTES=60 SEED=1; goes on where it was)
 	@$(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+
+modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7 and all
+	@MODES_MATRIX=1 $(bin)/pytest tests/modes
 
 double-starts: setup ## Start two runs at the same moment, fifty times
 	@DOUBLE_STARTS=50 $(bin)/pytest tests/crash/test_double_start.py
@@ -87,6 +90,10 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@echo "python: installing the packages of requirements.lock"
 	@$(bin)/uv pip install --quiet --python $(bin)/python --require-hashes -r requirements.lock
 	@$(bin)/uv pip install --quiet --python $(bin)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+.jars/.tests-fetched: .jars/.fetched
+	@$(bin)/python -m ingestion.local.jars --tests
 	@touch $@
 
 .jars/.fetched: .venv/.installed ingestion/local/jars.lock

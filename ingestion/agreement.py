@@ -9,20 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from ingestion.contradiction import Contradiction
+from ingestion.format_agreement import format_contradictions
 
 if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
 
 _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
+_OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
-
-class Contradiction(NamedTuple):
-    """One disagreement: the field to edit, and what is wrong with it."""
-
-    field: tuple[str, ...]
-    problem: str
+__all__ = ["Contradiction", "ContradictionsError", "contradictions"]
 
 
 class ContradictionsError(ValueError):
@@ -45,6 +44,8 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_columns(spec, "sequence_by", spec.sequence_by)
     yield from _about_types(spec)
     yield from _about_mode(spec)
+    yield from _about_transformation(spec)
+    yield from format_contradictions(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         yield Contradiction(
             ("tombstones",),
@@ -76,6 +77,28 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
+    for field, of_mode in _OF_ONE_MODE.items():
+        if field in spec.model_fields_set and field not in spec.write_mode.fields:
+            said = f"{mode} has no such thing; remove it, or write `mode: {of_mode}`"
+            yield Contradiction((field,), said)
+    yield from spec.write_mode.problems(spec)
+
+
+def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
+    columns, given = [c.name for c in spec.columns], {c.name for c in spec.value_columns}
+    for name in spec.select:
+        if name not in columns:
+            near = get_close_matches(name, columns, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(columns)}"
+            yield Contradiction(("select", name), f"{name!r} is not a column of `schema`; {hint}")
+    if spec.transform and spec.select:
+        yield Contradiction(("select",), "declare either `select` or `transform`, not both")
+    missing = [name for name in columns if name not in given and name not in spec.select]
+    if missing and not spec.transform:
+        yield Contradiction(
+            ("select",),
+            f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
+        )
 
 
 def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:

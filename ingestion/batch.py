@@ -25,6 +25,7 @@ from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lookahead import looked_at
 from ingestion.notes import CountedRange, Note
 from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
@@ -81,14 +82,11 @@ class BatchWriter:
         if plan.is_stale:
             return None
         schema = row_type(self._spec.ddl)
-        judged = judge(
-            records,
-            self._spec,
-            schema,
-            self.position.next if plan.overlap else Offsets(),
-            settings=self._settings,
-        )
-        with materialised(judged) as copy:
+        overlap = self.position.next if plan.overlap else Offsets()
+        with (
+            looked_at(records, self._spec) as raw,
+            materialised(judge(raw, self._spec, schema, overlap, settings=self._settings)) as copy,
+        ):
             tally = count_records(copy)
             reached(At.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)
@@ -112,7 +110,7 @@ class BatchWriter:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
-        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored")}
+        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored", "filtered")}
         counts |= extra_counts(copy, tally)
         if not gaps.proven:
             counts["gaps_unproven"] = empty
@@ -134,7 +132,7 @@ class BatchWriter:
         target = self._target(copy, note.seq)
         quarantined = self._set_aside(copy, tally, note)
         reached(At.QUARANTINED)
-        sink = sink_class(self._spec.mode)(target, _good(copy, tally))
+        sink = sink_class(self._spec)(target, _good(copy, tally))
         note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
         reached(At.PREPARED)
         sink.commit(note)

@@ -47,6 +47,12 @@ class DeclaredColumn:
     nullable: bool
     comment: str
 
+    def as_ddl(self) -> str:
+        """Write it as Spark DDL."""
+        comment = self.comment.replace("\\", "\\\\").replace("'", "\\'")
+        said = (f"`{self.name}` {self.type}", "" if self.nullable else "NOT NULL")
+        return " ".join(filter(None, (*said, f"COMMENT '{comment}'" if comment else "")))
+
 
 def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
     """Read the columns of a Spark DDL string such as ``id BIGINT NOT NULL, name STRING``.

@@ -27,13 +27,16 @@ PLAIN: Final = {
     "TIMESTAMP_NTZ": "TIMESTAMP_NTZ",
     "VARIANT": "VARIANT",
 }
-SIZED: Final = {"CHAR": "CHAR", "CHARACTER": "CHAR", "VARCHAR": "VARCHAR"}
+# CHAR is left out: it is padded when written, so that what is read is not what was sent.
+SIZED: Final = {"VARCHAR": "VARCHAR"}
 DECIMAL: Final = ("DECIMAL", "DEC", "NUMERIC")
 NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 
 # What people write out of habit with other databases.
 _ELSEWHERE: Final = {
     "TEXT": "STRING",
+    "CHAR": "VARCHAR",
+    "CHARACTER": "VARCHAR",
     "UUID": "STRING",
     "JSON": "VARIANT",
     "BOOL": "BOOLEAN",

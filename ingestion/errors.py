@@ -27,6 +27,7 @@
     │       ├── KeyInTwoPartitionsError  one key in two partitions, and nothing to order it by
     │       ├── TooManyBadRecordsError   more of a batch is bad than may go to quarantine
     │       ├── OffsetHoleError          a batch starts beyond the table's next offset
+    │       ├── NotReplayableError       a mode would count again what is read again
     │       └── CommitConflictError      our seq is in the table with other ranges
     └── TransientError               the same command may succeed later
         ├── StreamLockedError        another run holds the stream (exit 4)
@@ -172,6 +173,10 @@ class TooManyBadRecordsError(RefusedError):
 
 class OffsetHoleError(RefusedError):
     """A batch would skip offsets that the table does not hold."""
+
+
+class NotReplayableError(RefusedError):
+    """The mode folds records into rows, so that one read again would be counted again."""
 
 
 class CommitConflictError(RefusedError):

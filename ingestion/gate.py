@@ -5,6 +5,7 @@ The fate is what the books count by, so each record has exactly one:
     overlap      read again, though the table holds it already
     quarantined  it cannot be applied; the reason says why
     ignored      a tombstone that the stream ignores
+    filtered     ``where``, or the declared function, leaves it out
     row          it says what a row should be
     delete       it says that a row should be gone
 
@@ -25,12 +26,13 @@ from ingestion.latest import quoted
 from ingestion.offsets import Offsets
 from ingestion.settings import Settings
 from ingestion.spec import EXTRA_COLUMN, StreamSpec
+from ingestion.transform import is_wanted, selected, value_type
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")
 RAW = ("_key", "_value", "_headers")
 GOOD = ("row", "delete")
 REASONS: Final = {
-    "missing_key": "a key column is null or absent",
+    "missing_key": "a key column, or the column of `window`, is null or absent",
     "missing_order": "a column of `sequence_by` is null or absent",
     "missing_required": "a `NOT NULL` column is null or absent",
     "tombstone_without_key": "a null value whose Kafka key does not give the key columns",
@@ -65,14 +67,13 @@ def judge(
         value), and the raw key, value and headers, which are null unless quarantined.
     """
     decoded = _decoded(records, spec, schema, settings)
-    said = F.struct("_said.reason", "_said.detail", "_said.extra", "_said.is_delete")
-    typed = decoded.select(
-        *PLACE, *RAW, said.alias("_said"), _row(spec, schema).alias("_row"), *_kept(spec)
-    ).select(*PLACE, *RAW, "_said", "_row.*", *_kept_name(spec))
+    typed = _typed(decoded, spec, schema).select(
+        *PLACE, *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
+    )
     fated = (
         typed.withColumn("_delete", _is_delete(spec))
         .withColumn("_detail", F.coalesce("_said.detail", _missing(spec)))
-        .withColumn("_reason", F.coalesce("_said.reason", _reason(spec)))
+        .withColumn("_reason", F.coalesce("_said.reason", F.when(F.col("_wanted"), _reason(spec))))
         .withColumn("_fate", _fate(spec, reached))
     )
     is_bad = F.col("_fate") == "quarantined"
@@ -96,7 +97,7 @@ def _decoded(
         spec.format,
         column="_value",
         into="_said",
-        schema=schema,
+        schema=value_type(spec),
         extra_fields=spec.extra_fields,
         settings=settings,
     )
@@ -114,19 +115,32 @@ def _decoded(
     )
 
 
-def _row(spec: StreamSpec, schema: StructType) -> Column:
+def _typed(decoded: DataFrame, spec: StreamSpec, schema: StructType) -> DataFrame:
+    """Make of each value its row, and tell whether ``where`` wants it."""
+    wanted, row = F.lit(True), F.col("_said.row")
+    if spec.is_transformed:
+        lone = [F.col("_said_by_key")] if spec.tombstone_policy == "delete" else []
+        # What could not be decoded is not asked about, and a null value has nothing to ask.
+        good = F.when(F.col("_said.reason").isNull(), F.col("_said.row")).alias("_good")
+        decoded = decoded.select(*PLACE, *RAW, "_said", *lone, good).select("*", "_good.*")
+        # A delete is not asked either: filtered out, it would leave its row in the table.
+        is_delete = F.coalesce("_said.is_delete", F.lit(False))
+        is_asked = F.col("_value").isNotNull() & F.col("_good").isNotNull() & ~is_delete
+        wanted, row = ~is_asked | is_wanted(spec), selected(spec)
+    made = _row(spec, schema, row)
+    kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
+    return decoded.select(*PLACE, *RAW, "_said", wanted.alias("_wanted"), made.alias("_row"), *kept)
+
+
+def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:
     """Take the columns from the value; for a tombstone, the key columns from the Kafka key."""
     if spec.tombstone_policy != "delete":
-        return F.col("_said.row")
+        return row
     by_key = {name: F.col(f"_said_by_key.row.{quoted(name)}") for name in spec.keys}
     of_tombstone = F.struct(
         *(by_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in schema)
     )
-    return F.when(F.col("_value").isNull(), of_tombstone).otherwise(F.col("_said.row"))
-
-
-def _kept(spec: StreamSpec) -> list[Column]:
-    return [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
+    return F.when(F.col("_value").isNull(), of_tombstone).otherwise(row)
 
 
 def _kept_name(spec: StreamSpec) -> list[str]:
@@ -149,8 +163,8 @@ def _reason(spec: StreamSpec) -> Column:
         F.when(is_tombstone & (policy == "ignore"), None)
         .when(is_tombstone & (policy == "quarantine"), _why_no_tombstone(spec))
         .when(F.col("_delete") & F.lit(not spec.write_mode.has_deletes), "unexpected_delete")
-        .when(is_tombstone & _any_null(spec.keys), "tombstone_without_key")
-        .when(_any_null(spec.keys), "missing_key")
+        .when(is_tombstone & _any_null(spec.never_null), "tombstone_without_key")
+        .when(_any_null(spec.never_null), "missing_key")
         .when(_any_null(spec.sequence_by), "missing_order")
         .when(~F.col("_delete") & _any_null(_required(spec)), "missing_required")
     )
@@ -164,7 +178,7 @@ def _why_no_tombstone(spec: StreamSpec) -> str:
 
 def _missing(spec: StreamSpec) -> Column:
     """Name the columns that are null and may not be."""
-    needed = dict.fromkeys([*spec.keys, *spec.sequence_by, *_required(spec)])
+    needed = dict.fromkeys([*spec.never_null, *spec.sequence_by, *_required(spec)])
     nulls = (F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in needed)
     reason = _reason(spec)
     return F.when(reason.isNotNull(), F.concat(F.lit("null: "), F.concat_ws(", ", *nulls)))
@@ -187,6 +201,7 @@ def _fate(spec: StreamSpec, reached: Offsets) -> Column:
         F.when(_is_overlap(reached), "overlap")
         .when(F.col("_reason").isNotNull(), "quarantined")
         .when(is_ignored, "ignored")
+        .when(~F.col("_wanted"), "filtered")
         .when(F.col("_delete"), "delete")
         .otherwise("row")
     )

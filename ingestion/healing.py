@@ -114,7 +114,7 @@ def _row(
     assert note is not None
     if note.kind not in {"ingest", "redrive"}:
         return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
-    written = sink_class(spec.mode).recount(commit)
+    written = sink_class(spec).recount(commit)
     counts = {**note.counts, **written.counts}
     held = rows_of_seq(paths.data, note.seq, version=commit.version)
     problems = (

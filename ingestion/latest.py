@@ -8,7 +8,7 @@ order at all, and calling either stale would lose data behind balanced books.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -30,12 +30,26 @@ def latest_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]
     Returns:
         One row per distinct key, with the columns of ``records``.
     """
+    return _winner_per_key(records, keys, order, F.desc)
+
+
+def first_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """Keep the oldest record of each key; see ``latest_per_key``, whose mirror image this is."""
+    return _winner_per_key(records, keys, order, F.asc)
+
+
+def _winner_per_key(
+    records: DataFrame,
+    keys: Sequence[str],
+    order: Sequence[str],
+    direction: Callable[[str], Column],
+) -> DataFrame:
     ranked = dict.fromkeys([*order, *COORDINATES])
-    newest_first = Window.partitionBy(*map(quoted, keys)).orderBy(
-        *(F.desc(quoted(c)) for c in ranked)
+    winner_first = Window.partitionBy(*map(quoted, keys)).orderBy(
+        *(direction(quoted(c)) for c in ranked)
     )
     return (
-        records.withColumn("_rank", F.row_number().over(newest_first))
+        records.withColumn("_rank", F.row_number().over(winner_first))
         .where("_rank = 1")
         .drop("_rank")
     )
@@ -71,6 +85,12 @@ def is_newer(one: Column, other: Column, *, has_order: bool, key: Column) -> Col
         .when(is_comparable, one["_offset"] > other["_offset"])
         .otherwise(F.raise_error(F.concat(F.lit(f"{TWO_PARTITIONS} "), evidence)).cast("boolean"))
     )
+
+
+def is_older(one: Column, other: Column, *, has_order: bool, key: Column) -> Column:
+    """Tell whether place ``one`` is before place ``other``; whatever exists is before nothing."""
+    is_after = is_newer(other, one, has_order=has_order, key=key)
+    return other["_offset"].isNull() | (one["_offset"].isNotNull() & is_after)
 
 
 def quoted(name: str) -> str:

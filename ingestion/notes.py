@@ -33,21 +33,24 @@ class Identity:
         topic_ids: KIP-516 id of each topic.
         keys: Columns that identify a row.
         order: Columns of ``sequence_by``.
+        rule: How records become rows, as ``StreamSpec.rule`` says it.
     """
 
     cluster_id: str
     topic_ids: Mapping[str, str]
     keys: tuple[str, ...]
     order: tuple[str, ...]
+    rule: str = "upsert"
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Identity:
-        """Read what ``as_row`` wrote."""
+        """Read what ``as_row`` wrote; an earlier version knew of upserts alone, and named none."""
         return cls(
             cluster_id=row["cluster_id"],
             topic_ids=row["topic_ids"],
             keys=tuple(row["keys"]),
             order=tuple(row["order"]),
+            rule=row.get("rule", "upsert"),
         )
 
     def as_row(self) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from ingestion.lake import StreamPaths
 from ingestion.note_commit import commit_note
 from ingestion.notes import Note
 from ingestion.position import identity_of
-from ingestion.row_type import row_type
+from ingestion.row_type import row_type, storable
 from ingestion.spec import StreamSpec
 from ingestion.starting import starting_offsets
 
+# Where Spark notes the length of a VARCHAR, which is a STRING to everybody else.
+_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
 )
@@ -58,7 +60,7 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
     """
     declared = {field.name: field.dataType.simpleString() for field in _schema(spec)}
     found = {
-        field.name: field.dataType.simpleString()
+        field.name: field.metadata.get(_VARCHAR, field.dataType.simpleString())
         for field in spark.read.format("delta").load(str(paths.data)).schema
     }
     if declared == found:
@@ -78,7 +80,7 @@ def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPat
 
 
 def _schema(spec: StreamSpec) -> StructType:
-    return StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)])
+    return storable(StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)]))
 
 
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:

@@ -76,6 +76,7 @@ def identity_of(spec: StreamSpec, topics: Topics) -> Identity:
         topic_ids=topics.ids,
         keys=spec.keys,
         order=spec.sequence_by,
+        rule=spec.rule,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from ingestion.errors import InvalidSpecError
 from ingestion.spec import StreamSpec
@@ -17,6 +17,33 @@ def row_type(ddl: str) -> StructType:
     if not isinstance(parsed, StructType):
         raise TypeError(f"not the columns of a row: {ddl}")
     return parsed
+
+
+def storable(row: StructType) -> StructType:
+    """Return the type as a table holds it: a NOT NULL of its columns, and none deeper.
+
+    Delta refuses one below an array or a map, and MERGE one in a STRUCT; there the gate alone sees
+    to it.
+    """
+    return StructType([_with_type(field, _nullable_within(field.dataType)) for field in row])
+
+
+def _nullable_within(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([_nullable(f, _nullable_within(f.dataType)) for f in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable_within(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable_within(kind.valueType))
+    return kind
+
+
+def _with_type(field: StructField, kind: DataType) -> StructField:
+    return StructField(field.name, kind, field.nullable, field.metadata)
+
+
+def _nullable(field: StructField, kind: DataType) -> StructField:
+    return StructField(field.name, kind, nullable=True, metadata=field.metadata)
 
 
 def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:

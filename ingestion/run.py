@@ -38,6 +38,7 @@ from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
 from ingestion.transactions import find_stalls
+from ingestion.transform import refuse_bad_transformation
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -120,6 +121,7 @@ class Run:
     def start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
         """Find the start under the JVM's lock; on the first run, make the table first."""
         refuse_bad_condition(spark, self.spec)
+        refuse_bad_transformation(spark, self.spec)
         start = find_start(self.spec, paths, kafka)
         if start is None:
             open_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)

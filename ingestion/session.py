@@ -5,7 +5,9 @@ Nothing is resolved or fetched here; ``make setup`` has put the jars where the s
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -98,6 +100,9 @@ def start_session(settings: Settings, more: Mapping[str, str] | None = None) -> 
     Raises:
         SetupError: the jars are not there.
     """
+    if settings.spark_master.startswith("local"):
+        # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     for key, value in {**(more or {}), **spark_config(settings)}.items():
         builder = builder.config(key, value)

@@ -52,6 +52,13 @@ class Settings(BaseSettings):
         description="How long a question to Kafka may stay unanswered.",
     )
 
+    schema_registry: str | None = Field(None, description="URL of the schema registry.")
+    schema_registry_username: str | None = Field(None, description="User name for the registry.")
+    schema_registry_password: SecretStr | None = Field(None, description="Password for it.")
+    schema_registry_ssl_ca: Path | None = Field(
+        None, description="PEM file of the authorities trusted for the registry."
+    )
+
     lake: Path = Field(Path("lake"), description="Folder of the Delta tables.")
     state: Path = Field(Path(".oncelake"), description="Folder of checkpoints and embedded Kafka.")
     streams: Path = Field(Path("assets/streams"), description="Folder of the declarations.")
@@ -77,6 +84,7 @@ class Settings(BaseSettings):
     @field_validator(
         *("lake", "state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
+        "schema_registry_ssl_ca",
     )
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:

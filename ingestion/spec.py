@@ -7,10 +7,11 @@ middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema com
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ingestion.agreement import ContradictionsError, contradictions
 from ingestion.ddl import DeclaredColumn, parse_columns
@@ -19,6 +20,7 @@ from ingestion.sinks import MODES, Mode
 from ingestion.spec_parts import (
     Count,
     Cron,
+    DottedName,
     Expectation,
     ExtraFields,
     FormatSpec,
@@ -26,13 +28,18 @@ from ingestion.spec_parts import (
     Part,
     Pattern,
     QuarantineRate,
+    Sql,
     Starting,
     TombstonePolicy,
     Topic,
+    Window,
     one_of,
 )
+from ingestion.sql_text import refuse_absent_module, refuse_bad_sql
 
 EXTRA_COLUMN: Final = "_extra_fields"
+DELETED_COLUMN: Final = "_deleted"
+_DEAD: Final = "Whether the newest record of the key is a delete"
 _KEPT: Final = "Fields of the record that the schema does not name"
 
 
@@ -55,11 +62,28 @@ class StreamSpec(Part):
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
+    value_ddl: str | None = Field(
+        None,
+        alias="value_schema",
+        description="The value's columns, where they are not the table's.",
+    )
+    where: Sql | None = Field(None, description="SQL condition: other records are filtered out.")
+    select: Mapping[str, Sql] = Field(
+        {}, description="SQL expressions, by the table's column that each gives."
+    )
+    transform: DottedName | None = Field(
+        None, description="Python function from DataFrame to DataFrame, as package.module.function."
+    )
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
     sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
-    apply_as_deletes: Annotated[str, StringConstraints(pattern=r"\S")] | None = Field(
-        None, description="SQL condition: the record is a delete."
+    aggregates: Mapping[str, str] = Field(
+        {}, description="Columns of a group, each a function of a column, such as sum(amount)."
+    )
+    window: Window | None = Field(None, description="Groups by event time, too.")
+    apply_as_deletes: Sql | None = Field(None, description="SQL condition: the record is a delete.")
+    deletes: Literal["hard", "soft"] = Field(
+        "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
     )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: FormatSpec = Field(
@@ -136,11 +160,26 @@ class StreamSpec(Part):
             raise ValueError(problem)
         return name
 
-    @field_validator("ddl")
+    @field_validator("ddl", "value_ddl")
     @classmethod
-    def _ddl_is_readable(cls, ddl: str) -> str:
-        parse_columns(ddl)
-        return ddl.strip()
+    def _ddl_is_readable(cls, ddl: str | None) -> str | None:
+        if ddl is not None:
+            parse_columns(ddl)
+        return ddl and ddl.strip()
+
+    @field_validator("where", "select", "apply_as_deletes")
+    @classmethod
+    def _sql_is_readable(cls, value: Any) -> Any:
+        for text in (value,) if isinstance(value, str) else (value or {}).values():
+            refuse_bad_sql(text)
+        return value
+
+    @field_validator("transform")
+    @classmethod
+    def _function_is_there(cls, name: str | None) -> str | None:
+        if name is not None:
+            refuse_absent_module(name)
+        return name
 
     @field_validator("mode")
     @classmethod
@@ -158,23 +197,49 @@ class StreamSpec(Part):
         """The declared columns, in order."""
         return parse_columns(self.ddl)
 
+    @cached_property
+    def value_columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns of a value as it is decoded, in order."""
+        return parse_columns(self.value_ddl) if self.value_ddl else self.columns
+
+    @property
+    def is_transformed(self) -> bool:
+        """Tell whether anything stands between the value and the row."""
+        return bool(self.where or self.select or self.transform or self.value_ddl)
+
     @property
     def table_ddl(self) -> str:
         """The table's columns but for the six of every table, as DDL."""
-        kept = f"{EXTRA_COLUMN} VARIANT" if self.extra_fields == "keep" else ""
-        return ", ".join(filter(None, (self.ddl, self.write_mode.columns, kept)))
+        ours = (f"{column.name} {column.type}" for column in self._our_columns)
+        return ", ".join((self.write_mode.columns(self), *ours))
 
     @cached_property
     def table_columns(self) -> tuple[DeclaredColumn, ...]:
         """The table's columns but for the six of every table, in order."""
-        added = parse_columns(self.write_mode.columns) if self.write_mode.columns else ()
+        return (*parse_columns(self.write_mode.columns(self)), *self._our_columns)
+
+    @property
+    def _our_columns(self) -> tuple[DeclaredColumn, ...]:
         kept = DeclaredColumn(name=EXTRA_COLUMN, type="VARIANT", nullable=True, comment=_KEPT)
-        return (*self.columns, *added, *((kept,) if self.extra_fields == "keep" else ()))
+        dead = DeclaredColumn(name=DELETED_COLUMN, type="BOOLEAN", nullable=True, comment=_DEAD)
+        asked = ((dead, self.deletes == "soft"), (kept, self.extra_fields == "keep"))
+        return tuple(column for column, is_asked in asked if is_asked)
 
     @property
     def write_mode(self) -> Mode:
         """What the mode asks of a declaration."""
         return MODES[self.mode]
+
+    @property
+    def never_null(self) -> tuple[str, ...]:
+        """Columns without which a record belongs to no row: the keys, and what windows go by."""
+        by_time = (self.window.column,) if self.window else ()
+        return (*self.keys, *(name for name in by_time if name != "_timestamp"))
+
+    @property
+    def rule(self) -> str:
+        """How records become rows, in one line: the mode, and what else decides it."""
+        return f"{self.mode} {self.write_mode.rule(self)}".strip()
 
     @property
     def subscribed(self) -> tuple[str, ...]:
@@ -190,6 +255,8 @@ class StreamSpec(Part):
         """
         if self.tombstones:
             return self.tombstones
+        if self.format.options.tombstones_repeat_deletes:
+            return "ignore"
         if not self.write_mode.has_deletes:
             return "quarantine"
         return "delete" if self.tombstones_have_an_order else "quarantine"

@@ -26,6 +26,8 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 Offset = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Sql = Annotated[str, StringConstraints(pattern=r"\S")]
+DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
 ExtraFields = Literal["ignore", "keep", "reject"]
@@ -112,6 +114,42 @@ class QuarantineRate(Part):
         description="Above this share of a batch the run stops before writing it; 1 never stops. "
         "Left out: 0.5, in batches of 100 records or more.",
     )
+
+
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+Duration = Annotated[str, StringConstraints(pattern=r"^[0-9]+ (second|minute|hour|day)s?$")]
+
+
+class Window(Part):
+    """Windows of event time, one after the other: a record belongs to exactly one."""
+
+    column: str = Field(description="The TIMESTAMP column that says when; or _timestamp.")
+    every: Duration = Field(description="How long a window is, such as `1 hour` or `15 minutes`.")
+    allowed_delay: Duration = Field(
+        "0 seconds", description="How much later than others a record may come; for the clock."
+    )
+
+    @property
+    def every_seconds(self) -> int:
+        """How long a window is."""
+        return _seconds(self.every)
+
+    @property
+    def delay_seconds(self) -> int:
+        """How much later than others a record may come."""
+        return _seconds(self.allowed_delay)
+
+    @field_validator("every")
+    @classmethod
+    def _is_some_time(cls, every: str) -> str:
+        if not _seconds(every):
+            raise ValueError("a window takes some time; write for example `1 hour`")
+        return every
+
+
+def _seconds(duration: str) -> int:
+    number, _, unit = duration.partition(" ")
+    return int(number) * _UNITS[unit.removesuffix("s")]
 
 
 class Expectation(BaseModel):

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ingestion.agreement import ContradictionsError
 from ingestion.spec import StreamSpec
-from ingestion.spec_parts import QuarantineRate, Starting
+from ingestion.spec_parts import QuarantineRate, Starting, Window
 from ingestion.yaml_tree import FieldPath
 
 FIELDS: Final = tuple(
@@ -22,9 +22,15 @@ FIELDS: Final = tuple(
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
     (): FIELDS,
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
+    ("window",): tuple(Window.model_fields),
     ("starting",): tuple(Starting.model_fields),
 }
-_RENAMED: Final = {"ddl": "schema", "columns": "schema", "primary_key": "keys"}
+_RENAMED: Final = {
+    "ddl": "schema",
+    "columns": "schema",
+    "primary_key": "keys",
+    "value_ddl": "value_schema",
+}
 _EXAMPLES: Final = {
     "schema": "id BIGINT NOT NULL, name STRING",
     "type": "expect_column_values_to_be_unique",
@@ -34,14 +40,21 @@ _PATTERNS: Final = {
     "topics": "a topic is letters, digits, `.`, `_` and `-`, at most 249 of them",
     "type": "write a Great Expectations type, such as expect_column_values_to_be_unique",
     "owners": "write an e-mail address, or team:name",
+    "every": "write a number and a unit, such as `1 hour`, `15 minutes` or `1 day`",
+    "allowed_delay": "write a number and a unit, such as `10 minutes`",
     "schedule": "write five fields as cron does, such as `0 3 * * *`, or a name such as @daily",
     "apply_as_deletes": "write an SQL condition, such as `status = 'cancelled'`",
+    "where": "write an SQL condition, such as `total > 0`",
+    "select": "write an SQL expression, such as `upper(name)`",
+    "transform": "write package.module.function",
 }
 _SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "value_error": lambda context: str(context["error"]),
     "literal_error": lambda context: f"write one of: {context['expected']}",
     "string_type": lambda _: "must be text; put it in quotes",
     "tuple_type": lambda _: "must be a list, such as [a, b]",
+    "mapping_type": lambda _: "must be a map, one `key: value` a line",
+    "dict_type": lambda _: "must be a map, one `key: value` a line",
     "model_type": lambda _: "must be a map, one `key: value` a line",
     "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
     "datetime_from_date_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
@@ -118,7 +131,7 @@ def _sentence(
     if value is None:
         return "has no value; write one, or remove the line"
     if kind == "string_pattern_mismatch":
-        text = _PATTERNS[names[-1]]
+        text = next((_PATTERNS[n] for n in reversed(names) if n in _PATTERNS), details["msg"])
     else:
         text = _SAYS[kind](context) if kind in _SAYS else details["msg"]
     is_worth_showing = kind != "value_error" and isinstance(value, str | int | float)

@@ -150,11 +150,18 @@ def lost_ranges(begin: Offsets, earliest: Offsets) -> tuple[Range, ...]:
 
 
 def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
-    """Make sure that keys and order are those that the table was written with.
+    """Make sure that mode, keys and order are those that the table was written with.
 
     Raises:
         IdentityChangedError: they are not.
     """
+    if known != UNKNOWN and known.rule != spec.rule:
+        raise IdentityChangedError(
+            spec.name,
+            f"the table was written with mode {known.rule}; the file declares {spec.rule}.",
+            remedy=f"put {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest the topic "
+            "again in the new mode",
+        )
     if known == UNKNOWN or (known.keys, known.order) == (spec.keys, spec.sequence_by):
         return
     raise IdentityChangedError(

@@ -28,13 +28,19 @@ def remember_deletes(target: Target, deletes: DataFrame) -> None:
 
 def latest_deletes(target: Target) -> DataFrame | None:
     """Return the newest committed delete of each key as ``_dead``, or ``None`` without any."""
-    path = str(target.paths.tombstones)
-    if not DeltaTable.isDeltaTable(target.spark, path):
+    spec, committed = target.spec, all_deletes(target)
+    if committed is None:
         return None
-    spec = target.spec
-    committed = target.spark.read.format("delta").load(path).where(F.col("_seq") < target.seq)
     return (
         committed.alias("d")
         .groupBy(*(F.col(f"d.{quoted(key)}") for key in spec.keys))
         .agg(F.max(place("d", spec.sequence_by)).alias("_dead"))
     )
+
+
+def all_deletes(target: Target) -> DataFrame | None:
+    """Return every committed delete, or ``None`` without any."""
+    path = str(target.paths.tombstones)
+    if not DeltaTable.isDeltaTable(target.spark, path):
+        return None
+    return target.spark.read.format("delta").load(path).where(F.col("_seq") < target.seq)

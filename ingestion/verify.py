@@ -29,7 +29,7 @@ from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Record
+from ingestion.proof.record import Change, Record
 from ingestion.proof.recount import miscounts
 from ingestion.proof.redrives import Redrives
 from ingestion.proof.rows import RowsProof
@@ -37,10 +37,11 @@ from ingestion.proof.sight import identity_in, look_around
 from ingestion.proof.snapshot import Snapshot, row_count, rows_of, take_snapshot
 from ingestion.proof.tombstones import deletes_that_explain, remembered_deletes
 from ingestion.proof.topic import TopicReader, is_compacted
+from ingestion.proof.transformation import NOT_INDEPENDENT
 from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
+from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 Tell = Callable[[str, int, int], None]
 
@@ -138,6 +139,8 @@ class _Proof:
         chain.refuse_unknown_kinds(batches)
         judge = Judge(self._spec, epoch=horizon.epoch, settings=self._settings)
         asked = cache(partial(is_compacted, self._settings))
+        if judge.transformation and not judge.transformation.is_independent:
+            self._limits.append(NOT_INDEPENDENT)
         with Memory.in_folder(self._settings.state / "verify") as memory:
             last = batches[-1].seq if batches else 0
             redrives = self._redrives(memory, horizon, last=last)
@@ -145,8 +148,9 @@ class _Proof:
             in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
             self._prove_the_dispositions(batches, fold, redrives, in_ledger)
             self._prove_the_quarantine(fold, horizon, last=last)
-            self._limits.extend(redrives.limits())
-            self._prove_the_rows(snapshot, RowsProof(self._spec, judge, fold.newest, horizon))
+            self._limits.extend((*redrives.limits(), *fold.rule.limits()))
+            rows = fold.rule.rows()
+            self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, rows, horizon))
 
     def _redrives(self, memory: Memory, horizon: Horizon, *, last: int) -> Redrives:
         redrives = Redrives(memory, horizon, declaration=fingerprint(self._spec))
@@ -186,15 +190,16 @@ class _Proof:
             self._evidence.add(found)
 
     def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
-        names = [*(column.name for column in self._spec.columns), *SYSTEM_COLUMNS]
         done, total = 0, row_count(self._paths.data, snapshot.version)
         with self._told_unreadable("rows"):
-            for rows in rows_of(self._paths.data, snapshot.version, names):
+            for rows in rows_of(self._paths.data, snapshot.version, proof.names):
                 self._evidence.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)
             self._evidence.add(proof.missing(partial(self._explained, proof.horizon)))
         self._rows = proof.tally.compared
+        if self._spec.extra_fields == "keep":
+            self._limits.append(f"column {EXTRA_COLUMN} was not compared")
         self._limits.extend(proof.tally.sentences())
 
     def _explained(self, horizon: Horizon, living: dict[str, Change]) -> set[str]:

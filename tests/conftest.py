@@ -14,6 +14,7 @@ from ingestion.local import broker
 from ingestion.session import start_session
 from ingestion.settings import Settings
 from tests.quick_jvm import quick_jvm
+from tests.registry import schema_registry
 from tests.world import ROOT, World, settings_in
 
 
@@ -48,6 +49,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterat
     yield session
     session.stop()
     shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def registry_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One schema registry a session; it dies with the session."""
+    with schema_registry(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @pytest.fixture

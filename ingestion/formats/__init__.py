@@ -8,7 +8,13 @@ person may write beside its ``type`` is a model of ``ingestion.formats.options``
 from dataclasses import dataclass
 from typing import Final
 
-from ingestion.formats.options import NoOptions, Options
+from ingestion.formats.options import (
+    CsvOptions,
+    DebeziumOptions,
+    NoOptions,
+    Options,
+    RegistryOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,4 +34,13 @@ class Format:
 
 FORMATS: Final[dict[str, Format]] = {
     "json": Format(module="ingestion.formats.json"),
+    "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
+    "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
+    "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
+    "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
+    "string": Format(module="ingestion.formats.string"),
+    "raw": Format(module="ingestion.formats.raw"),
+    "debezium": Format(
+        module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
+    ),
 }

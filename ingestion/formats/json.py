@@ -1,76 +1,174 @@
-"""JSON documents, one a record, decoded by Spark's own expressions.
+"""JSON documents, one a record, decoded by Spark's own expressions, and strictly.
 
-Reasons: ``invalid_utf8``, ``malformed_json``.
+``from_json`` alone takes the first of two documents, the last of two equal names, a name in
+another case for none, single quotes, NaN, and half a character. ``try_parse_json`` refuses most of
+that; that nothing follows the document is seen by wrapping it, since whatever closes one kind of
+bracket does not close the other.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from ingestion.formats.json_leaves import problems_of, value_of, witness_of
+from ingestion.formats.json_names import names_in_another_case, unknown_names
 from ingestion.formats.protocol import Encoded
-from ingestion.latest import quoted
 
-_SPACE = " \t\r\n"
-_CORRUPT = "_corrupt_record"
+REASONS: Final = {
+    "invalid_utf8": "the bytes are not UTF-8",
+    "empty_value": "the value is empty, or nothing but white space; it is not null",
+    "malformed_json": "the text is not JSON as RFC 8259 has it",
+    "trailing_data": "something follows the document: garbage, or a second one",
+    "duplicate_name": "an object has a name twice",
+    "lone_surrogate": "half of a surrogate pair, which is no character",
+    "not_an_object": "the document is an array, a scalar or null",
+    "wrong_type": "a value is of another type than declared; text is no number, a number no text",
+    "out_of_range": "a number does not fit the declared DECIMAL",
+    "inexact_number": "a number would be rounded, or is written with an exponent, in a DECIMAL",
+    "not_finite": "a number overflows to infinity, or text spells NaN or Infinity",
+    "bad_time": "no date or time of ISO 8601 between the years 1 and 9999",
+    "bad_base64": "the text of a BINARY column is not base64",
+    "too_long": "the text is longer than its VARCHAR",
+    "wrong_case": "a name is declared in another case",
+    "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
+}
+_CORRUPT: Final = "_corrupt_record"
+_WRAPPED, _FIELDS, _WITNESS, _PROBLEM, _EXTRA = (
+    f"_json_{name}" for name in ("wrapped", "fields", "witness", "problem", "extra")
+)
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
     """Decode each value as one JSON object with the declared fields.
 
-    A field that is absent is null; one that holds another type than declared makes the record
-    bad. A key that is a single column may be a bare value.
+    A field that is absent is null. A key that is a single column may be a bare value.
     """
     raw, schema = F.col(encoded.column), encoded.schema
-    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     text = raw.cast("string")
     if encoded.is_key and len(schema) == 1:
-        text = _wrapped(text, schema)
-    parsed = F.from_json(
-        text, with_corrupt, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    )
-    reason = (
-        F.when(raw.isNull(), None)
-        .when(~F.is_valid_utf8(text), "invalid_utf8")
-        .when(
-            F.col("_parsed").isNull() | F.col(f"_parsed.{_CORRUPT}").isNotNull(), "malformed_json"
-        )
-        .when(~_is_one_document(text), "malformed_json")
-    )
+        text = _wrapped_key(text, schema)
+    witness = StructType([*witness_of(schema), StructField(_CORRUPT, StringType())])  # type: ignore[misc]
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    fields = F.try_variant_get(F.col(_WRAPPED), "$[0]", "map<string,variant>")
     return (
-        records.withColumn("_parsed", parsed)
-        .withColumn(
-            encoded.into,
-            F.struct(
-                F.struct(*(F.col(f"_parsed.{quoted(name)}") for name in schema.names)).alias("row"),
-                reason.alias("reason"),
-                F.when(reason.isNotNull(), _what_was_expected(schema)).alias("detail"),
-                F.lit(None).cast("array<string>").alias("extra"),
-                F.lit(None).cast("boolean").alias("is_delete"),
-            ),
-        )
-        .drop("_parsed")
+        records.withColumn(_WRAPPED, F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))))
+        .withColumn(_FIELDS, fields)
+        .withColumn(_WITNESS, F.from_json(text, witness, options))
+        .withColumn(_EXTRA, unknown_names(F.col(_FIELDS), schema))
+        .withColumn(_PROBLEM, _problem(raw, text, encoded))
+        .withColumn(encoded.into, _said(encoded))
+        .drop(_WRAPPED, _FIELDS, _WITNESS, _EXTRA, _PROBLEM)
     )
 
 
-def _wrapped(text: Column, schema: StructType) -> Column:
+def _said(encoded: Encoded) -> Column:
+    witness = F.col(_WITNESS)
+    row = (
+        value_of(witness.getField(field.name), field.dataType).alias(field.name)
+        for field in encoded.schema
+    )
+    said = [
+        F.struct(*row).alias("row"),
+        F.col(f"{_PROBLEM}.reason").alias("reason"),
+        F.col(f"{_PROBLEM}.detail").alias("detail"),
+        F.col(_EXTRA).alias("extra"),
+        F.lit(None).cast("boolean").alias("is_delete"),
+    ]
+    if encoded.extra_fields == "keep":
+        said.append(_kept(encoded.schema).alias("kept"))
+    return F.struct(*said)
+
+
+def _kept(schema: StructType) -> Column:
+    """Return the fields that the schema does not name, as one object; null when there are none."""
+    declared = F.array(*map(F.lit, schema.names))
+    rest = F.map_filter(F.col(_FIELDS), lambda name, _: ~F.array_contains(declared, name))
+    return F.when(F.size(rest) > 0, F.to_variant_object(rest))
+
+
+def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
+    """Say what is wrong, the coarsest first; null when nothing is."""
+    of_document = _document_problem(text)
+    is_corrupt = F.col(f"{_WITNESS}.{_CORRUPT}").isNotNull() | F.col(_WITNESS).isNull()
+    names = F.col(_EXTRA)
+    misspelt = F.when(F.size(names) > 0, names_in_another_case(names, encoded.schema))
+    of_names = F.when(F.size(misspelt) > 0, _told("wrong_case", misspelt))
+    if encoded.extra_fields == "reject":
+        of_names = of_names.when(F.size(names) > 0, _told("unknown_field", names))
+    return F.when(
+        raw.isNotNull(),
+        F.coalesce(
+            F.when(of_document.isNotNull(), _told(of_document)),
+            F.when(is_corrupt, _told("wrong_type", _misfits(encoded.schema))),
+            *_of_columns(encoded.schema),
+            of_names,
+        ),
+    )
+
+
+def _document_problem(text: Column) -> Column:
+    """Return the reason why a text is not exactly one JSON object, or null."""
+    wrapped = F.col(_WRAPPED)
+    is_followed = F.try_variant_get(wrapped, "$[1]", "variant").isNotNull()
+    in_braces = F.try_parse_json(F.concat(F.lit('{"x":'), text, F.lit("}")))
+    # What closes the bracket around it and goes on has a bracket in it.
+    is_open = text.contains("]") & in_braces.isNull()
+    return (
+        F.when(~F.is_valid_utf8(text), "invalid_utf8")
+        .when(text.rlike(r"^[ \t\r\n]*$"), "empty_value")
+        .when(wrapped.isNull(), _why_no_json(text))
+        .when(is_followed | is_open, "trailing_data")
+        .when(F.col(_FIELDS).isNull(), "not_an_object")
+    )
+
+
+def _why_no_json(text: Column) -> Column:
+    names = F.json_object_keys(text)
+    return (
+        F.when(F.try_parse_json(text).isNotNull(), "trailing_data")
+        .when(F.size(F.array_distinct(names)) < F.size(names), "duplicate_name")
+        .when(text.rlike(r"\\u[dD][89a-fA-F]"), "lone_surrogate")
+        .otherwise("malformed_json")
+    )
+
+
+def _of_columns(schema: StructType) -> list[Column]:
+    """Return the problems of each column; whether it may be absent is not the format's concern."""
+    found: list[Column] = []
+    for field in schema:
+        witness = F.col(_WITNESS).getField(field.name)
+        found += problems_of(witness, field.dataType, field.name)
+    return found
+
+
+def _misfits(schema: StructType) -> Column:
+    """Name the columns that ``from_json`` could not read, with the types they should have."""
+    named = (
+        F.when(
+            F.col(_WITNESS).getField(field.name).isNull()
+            & ~F.coalesce(F.is_variant_null(F.col(_FIELDS)[field.name]), F.lit(True)),
+            F.lit(f"{field.name}: expected {field.dataType.simpleString().upper()}"),
+        )
+        for field in schema
+    )
+    return F.array_compact(F.array(*named))
+
+
+def _told(reason: Column | str, details: Column | None = None) -> Column:
+    said = F.lit(None).cast("string") if details is None else F.array_join(details, ", ")
+    code = F.lit(reason) if isinstance(reason, str) else reason
+    return F.struct(code.alias("reason"), F.substring(said, 1, 500).alias("detail"))
+
+
+def _wrapped_key(text: Column, schema: StructType) -> Column:
     """Make an object of a bare key: JSON, or for a STRING column plain text."""
     (field,) = schema
-    prefix = F.lit(f'{{"{field.name}":')
-    bare = F.concat(prefix, text, F.lit("}"))
+    bare = F.concat(F.lit(f'{{"{field.name}":'), text, F.lit("}"))
     if isinstance(field.dataType, StringType):
         plain = F.to_json(F.struct(text.alias(field.name)))
         bare = F.when(text.startswith('"'), bare).otherwise(plain)
     return F.when(F.ltrim(text).startswith("{"), text).otherwise(bare)
-
-
-def _is_one_document(text: Column) -> Column:
-    """Tell one document from several: ``from_json`` takes the first and drops the rest unsaid."""
-    elements = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return F.coalesce(elements == 1, F.lit(False)) & F.rtrim(text, F.lit(_SPACE)).endswith("}")
-
-
-def _what_was_expected(schema: StructType) -> Column:
-    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
-    return F.lit(f"expected one JSON object with {fields}"[:500])

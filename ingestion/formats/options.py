@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+EnvelopePath = Annotated[
+    str, StringConstraints(pattern=r"^(op|ts_(ms|us|ns)|(source|transaction)\.\w+)$")
+]
 
 
 class Options(BaseModel):
@@ -10,6 +16,87 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @property
+    def uses_registry(self) -> bool:
+        """Whether records name their schema by its id in a registry."""
+        return False
+
+    @property
+    def tombstones_repeat_deletes(self) -> bool:
+        """Whether a null value only follows a delete that said so itself."""
+        return False
+
 
 class NoOptions(Options):
     """Nothing may stand beside ``type``."""
+
+
+class RegistryOptions(Options):
+    """Nothing may stand beside ``type``: the registry knows the rest."""
+
+    @property
+    def uses_registry(self) -> bool:
+        """Whether records name their schema by its id in a registry."""
+        return True
+
+
+Unit = Literal["millis", "micros", "nanos"]
+
+
+class DebeziumOptions(Options):
+    """How a connector was told to write its envelopes."""
+
+    encoding: Literal["json", "avro"] = Field(
+        "json", description="How the envelope is encoded; avro asks the schema registry."
+    )
+    schemas: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether JSON carries its schema (the converter's schemas.enable)."
+    )
+    columns: dict[str, EnvelopePath] = Field(
+        {}, description="Columns taken from the envelope, such as `lsn: source.lsn`."
+    )
+    timestamps: Unit | dict[str, Unit] | None = Field(
+        None, description="Unit of moments that are numbers, of all or by column; without schemas."
+    )
+    decimals: Literal["precise", "string"] = Field(
+        "precise", description="The connector's decimal.handling.mode; without schemas."
+    )
+
+    @property
+    def uses_registry(self) -> bool:
+        """Whether records name their schema by its id in a registry."""
+        return self.encoding == "avro"
+
+    @property
+    def tombstones_repeat_deletes(self) -> bool:
+        """Whether a null value only follows a delete that said so itself."""
+        return True
+
+    @model_validator(mode="after")
+    def _only_bare_json_needs_a_word(self) -> DebeziumOptions:
+        told = {"timestamps", "decimals"} & self.model_fields_set
+        if told and (self.schemas or self.encoding == "avro"):
+            raise ValueError(f"the schema says it already; remove {', '.join(sorted(told))}")
+        if self.schemas and self.encoding == "avro":
+            raise ValueError("`schemas` is for JSON; with `encoding: avro` the registry has them")
+        return self
+
+
+class CsvOptions(Options):
+    """How a line is written."""
+
+    delimiter: Annotated[str, StringConstraints(pattern=r'^[^\r\n"\\A-Za-z0-9.+-]$')] = Field(
+        ",", description="The one character between two fields."
+    )
+    quote: Annotated[str, StringConstraints(pattern=r"^[\"'|]$")] = Field(
+        '"', description="What may surround a field; inside it stands twice for itself."
+    )
+    null_value: str = Field("", description="A field without quotes that means null.")
+
+    @model_validator(mode="after")
+    def _tells_fields_apart(self) -> CsvOptions:
+        if self.delimiter == self.quote:
+            raise ValueError("`delimiter` and `quote` must differ")
+        if self.delimiter in self.null_value or self.quote in self.null_value:
+            raise ValueError("`null_value` must hold neither `delimiter` nor `quote`")
+        return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -43,6 +43,10 @@ class Encoded:
     options: Options
     extra_fields: ExtraFields
     settings: Settings
+
+    def of(self, column: str) -> Encoded:
+        """Return the same of another column's bytes."""
+        return replace(self, column=column)
 
 
 def decoded_type(schema: StructType, *, keeps_extra: bool = False) -> StructType:

@@ -5,6 +5,7 @@ anything. ``ivy.xml`` says which jars, ``jars.lock`` what is in them: a jar with
 sha256, a missing jar and a surplus one are all refused, and nothing half-fetched is ever seen.
 
     python -m ingestion.local.jars          fetch what is missing
+    python -m ingestion.local.jars --tests  fetch what only the tests need
     python -m ingestion.local.jars --lock   accept what Maven Central has now, write jars.lock
 """
 
@@ -27,13 +28,14 @@ from ingestion.local.java import find_java
 from ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")
+TEST_CONFIGURATIONS = ("registry",)
 
 _HERE = Path(__file__).parent
 _LOCK = _HERE / "jars.lock"
 _TIMEOUT_SECONDS = 900
 
 
-def fetch(folder: Path) -> Iterator[str]:
+def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Iterator[str]:
     """Bring ``folder`` to what the lock file says, and yield one line of progress at a time.
 
     Does nothing but compare when everything is there already.
@@ -43,7 +45,7 @@ def fetch(folder: Path) -> Iterator[str]:
         DependencyError: a jar could not be fetched.
     """
     locked = _read_lock()
-    for conf in CONFIGURATIONS:
+    for conf in configurations:
         expected = {name: sha for name, sha in locked.items() if name.startswith(f"{conf}/")}
         if _sums(folder, conf) == expected:
             yield f"{conf}: {len(expected)} jars, all there"
@@ -57,13 +59,14 @@ def fetch(folder: Path) -> Iterator[str]:
 
 def missing_jars(folder: Path) -> tuple[str, ...]:
     """List the locked jars that are not in ``folder``; their contents are not looked at."""
-    return tuple(name for name in _read_lock() if not (folder / name).is_file())
+    names = (name for name in _read_lock() if name.startswith(CONFIGURATIONS))
+    return tuple(name for name in names if not (folder / name).is_file())
 
 
 def lock(folder: Path) -> Iterator[str]:
     """Fetch every jar afresh and write down what came."""
     lines: list[str] = []
-    for conf in CONFIGURATIONS:
+    for conf in (*CONFIGURATIONS, *TEST_CONFIGURATIONS):
         with _fetched(folder, conf) as incoming:
             lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
     _LOCK.write_text("".join(lines))
@@ -83,7 +86,7 @@ def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
     pattern = f"{into}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
     command = [find_java(), f"-Divy.default.ivy.user.dir={cache}", "-jar", str(_ivy())]
     command += ["-settings", str(_HERE / "ivysettings.xml"), "-ivy", str(_HERE / "ivy.xml")]
-    command += ["-cache", str(cache), "-confs", conf, "-types", "jar", "bundle"]
+    command += ["-cache", str(cache), "-confs", conf, "-types", "jar", "bundle", "tar.gz"]
     command += ["-retrieve", pattern, "-warn"]
     try:
         ivy = subprocess.run(
@@ -130,7 +133,7 @@ def _read_lock() -> dict[str, str]:
 def _sums(folder: Path, conf: str) -> dict[str, str]:
     return {
         f"{conf}/{jar.name}": hashlib.sha256(jar.read_bytes()).hexdigest()
-        for jar in sorted((folder / conf).glob("*.jar"))
+        for jar in sorted((folder / conf).glob("*.*ar*"))
     }
 
 
@@ -148,9 +151,10 @@ def _verify(found: dict[str, str], expected: dict[str, str], *, cache: Path) -> 
 
 def main(arguments: list[str]) -> int:
     """Run from a shell; the errors end up as one line each."""
-    work = lock if arguments == ["--lock"] else fetch
+    folder = load_settings().jars
+    more = TEST_CONFIGURATIONS if arguments == ["--tests"] else CONFIGURATIONS
     try:
-        for line in work(load_settings().jars):
+        for line in lock(folder) if arguments == ["--lock"] else fetch(folder, more):
             print(line, flush=True)
     except IngestionError as error:
         print(error, file=sys.stderr)

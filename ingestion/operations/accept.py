@@ -61,6 +61,8 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         if position.identity == UNKNOWN:
             position = replace(position, identity=identity_of(spec, topics))
         lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
+        # A topic that was made again meanwhile has first offsets that mean other records.
+        refuse_another_topic(spec, kafka, position.identity)
         if not (red or lost or gone or altered_since(spec.name, paths)):
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"

@@ -13,6 +13,7 @@ from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.memory import recall
 from ingestion.note_commit import commit_note
+from ingestion.notes import UNKNOWN
 from ingestion.position import identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
@@ -62,7 +63,12 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         note = replace(
             position.next_note(run_id, kind="accept"),
             epoch=position.epoch + 1,
-            identity=replace(identity, keys=identity_of(spec, topics).keys, order=spec.sequence_by),
+            identity=replace(
+                identity,
+                keys=identity_of(spec, topics).keys,
+                order=spec.sequence_by,
+                rule=spec.rule if position.identity == UNKNOWN else identity.rule,
+            ),
             next=kafka.earliest(topics.partitions),
             reason=reason,
         )

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.ddl import DeclaredColumn
-from ingestion.proof.formats import Expected, Said, reading
-from ingestion.proof.predicate import Deletes
-from ingestion.proof.record import Change, Place, Record, Row
+from ingestion.proof.formats import Expected, ReadBoth, Said, reading
+from ingestion.proof.predicate import Condition
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row
 from ingestion.proof.strict_json import BadRecordError
+from ingestion.proof.transformation import transformation
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -33,11 +34,13 @@ class Judged:
         changes: What the good ones say of their keys.
         bad: Those that belong in quarantine, with the reason.
         ignored: How many tombstones the stream ignores.
+        filtered: How many the declared transformation leaves out.
     """
 
     changes: list[Change] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     ignored: int = 0
+    filtered: int = 0
 
 
 class Judge:
@@ -49,25 +52,29 @@ class Judge:
         """Take the declaration, and the epoch whose records will be shown.
 
         Raises:
-            UnprovableError: it holds a mode, a format, a type or a condition that only the engine
-                knows.
+            UnprovableError: it holds a format, a type or a condition that only the engine knows.
         """
-        if spec.mode != "upsert":
-            raise UnprovableError(f"{spec.mode} is not provable")
         self._epoch = epoch
         self._types = {column.name: column.type for column in spec.columns}
-        self._read = reading(spec.format, _expected(spec, spec.columns, settings))
+        self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
+        self.transformation = transformation(spec, settings)
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
+        self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
         for name in spec.sequence_by:
             if self._types.get(name, "").startswith(_NO_SEQUENCE):
                 raise UnprovableError(f"an order by {self._types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy
+        self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
-        self._is_delete = Deletes(spec) if spec.apply_as_deletes else None
+        self._is_delete = (
+            Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
+            if spec.apply_as_deletes
+            else None
+        )
         self._read_key = None
         if self._tombstones == "delete":
             by_name = {column.name: column for column in spec.columns}
@@ -90,6 +97,7 @@ class Judge:
                 typed.append((record, self._said(record)))
             except (ValueError, OverflowError) as error:
                 found.bad.append((record, str(error)))
+        typed = self._transformed(typed, found)
         for (record, said), selected in zip(typed, self._selected(typed), strict=True):
             try:
                 is_delete = selected or said.is_delete
@@ -105,8 +113,24 @@ class Judge:
 
     def place_of(self, row: Row) -> Place:
         """Return the place in the order of a row as the table holds it."""
-        topic, partition, offset, timestamp, epoch, _ = row[len(self._types) :]
+        topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
         return (epoch, *self._order(row, timestamp), topic, partition, offset)
+
+    def _transformed(
+        self, typed: list[tuple[Record, Said]], found: Judged
+    ) -> list[tuple[Record, Said]]:
+        """Make rows of values; a null value has none, and stays as its key says."""
+        if self.transformation is None:
+            return typed
+        valued = [(record, said) for record, said in typed if record.value is not None]
+        rows = self.transformation([r for r, _ in valued], [said for _, said in valued])
+        made = zip(valued, rows, strict=True)
+        kept = [
+            (record, replace(said, values=row)) for (record, said), row in made if row is not None
+        ]
+        found.filtered += len(valued) - len(kept)
+        lone = [(record, said) for record, said in typed if record.value is None]
+        return [*kept, *lone]
 
     def _selected(self, typed: Sequence[tuple[Record, Said]]) -> list[bool]:
         if self._is_delete is None or not typed:
@@ -114,23 +138,28 @@ class Judge:
         return self._is_delete([said.values for _, said in typed])
 
     def _said(self, record: Record) -> Said:
-        return self._of_tombstone(record) if record.value is None else self._read(record.value)
+        if record.value is None:
+            return self._of_tombstone(record)
+        if isinstance(self._read, ReadBoth):
+            return self._read.both(record.value, record.key)
+        return self._read(record.value)
 
     def _change(self, record: Record, values: Row, *, is_delete: bool, seq: int) -> Change:
         sent = _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
-        self._refuse_null(values, self._key_at, "a key column")
+        self._refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         if not is_delete:
             self._refuse_null(values, self._required, "a NOT NULL column")
         at = (record.topic, record.partition, record.offset)
+        told = (*values, is_delete) if self._is_soft else values
         return Change(
             key=self.key_of(values),
             place=(self._epoch, *order, *at),
-            row=None if is_delete else (*values, *at, sent, self._epoch, seq),
+            row=None if is_delete and not self._is_soft else (*told, *at, sent, self._epoch, seq),
             seq=seq,
         )
 

@@ -1,4 +1,4 @@
-"""``apply_as_deletes`` evaluated by another engine: DuckDB, over the typed rows of a chunk.
+"""Conditions of a declaration, evaluated by another engine: DuckDB, over typed rows.
 
 The condition is written in Spark's SQL, so sqlglot translates it. What the two engines might
 understand differently is not evaluated at all: a wrong guess would be a wrong proof.
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ingestion.ddl import DeclaredColumn
 from ingestion.proof.record import Row
 from ingestion.proof.values import UnprovableError
-from ingestion.spec import StreamSpec
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -48,26 +48,33 @@ _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
-class Deletes:
-    """Tells which rows a stream's ``apply_as_deletes`` selects."""
+class Condition:
+    """Tells which rows a condition selects."""
 
-    def __init__(self, spec: StreamSpec) -> None:
+    def __init__(self, field: str, sql: str, columns: Sequence[DeclaredColumn]) -> None:
         """Translate the condition.
+
+        Args:
+            field: The field of the declaration that holds it.
+            sql: The condition.
+            columns: What a row holds, in order.
 
         Raises:
             UnprovableError: it holds what only Spark can be trusted to evaluate.
         """
-        self._condition = spec.apply_as_deletes or "FALSE"
+        self._field, self._condition = field, sql
         expression = self._parsed()
-        names = [column.name for column in spec.columns]
+        names = [column.name for column in columns]
         used = {name.lower() for name in _columns(expression)}
+        if strange := used - {name.lower() for name in names}:
+            raise self._unprovable(f"{', '.join(sorted(strange))} is no column of the value")
         at = [i for i, name in enumerate(names) if name.lower() in used]
-        self._columns = {names[i]: (i, self._arrow(spec.columns[i].type)) for i in at}
+        self._columns = {names[i]: (i, self._arrow(columns[i].type)) for i in at}
         self._sql = f"SELECT {expression.sql(dialect='duckdb', identify=True)} FROM chunk"
         self._connection: Any = None
 
     def __call__(self, rows: Sequence[Row]) -> list[bool]:
-        """Tell for each row whether it is a delete; a condition that is null selects nothing.
+        """Tell for each row whether it is selected; a condition that is null selects nothing.
 
         Raises:
             UnprovableError: DuckDB cannot evaluate the condition on these rows.
@@ -114,7 +121,7 @@ class Deletes:
 
     def _unprovable(self, why: str) -> UnprovableError:
         said = why.partition("\n")[0]
-        return UnprovableError(f"deletes are not provable: `{self._condition}`: {said}")
+        return UnprovableError(f"{self._field} is not provable: `{self._condition}`: {said}")
 
 
 def _columns(expression: Expr) -> set[str]:

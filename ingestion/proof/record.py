@@ -22,6 +22,7 @@ class Record(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
     @property
     def at(self) -> TopicPartition:

@@ -18,20 +18,24 @@ class Recount:
     Attributes:
         records: Records of each partition.
         ignored: Tombstones that the stream ignores.
+        filtered: Records that the transformation leaves out.
         quarantined: Records that cannot be applied.
         superseded: Good records that lost to another of their key.
         fates: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
         clashes: Keys whose records have no order.
+        extra: Counts that are no disposition, by name.
     """
 
     records: Counter[TopicPartition] = field(default_factory=Counter)
     ignored: int = 0
+    filtered: int = 0
     quarantined: int = 0
     superseded: int = 0
     fates: Counter[str] = field(default_factory=Counter)
     doubtful: int = 0
     clashes: list[Difference] = field(default_factory=list)
+    extra: Counter[str] = field(default_factory=Counter)
 
     @property
     def read(self) -> int:
@@ -63,9 +67,12 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         "read": recount.read + overlap,
         "gaps": span - in_ranges + (again - overlap) * bool(overlap),
         "ignored": recount.ignored,
+        "filtered": recount.filtered,
         "quarantined": recount.quarantined,
         "superseded": recount.superseded,
     }
+    if not recount.doubtful:
+        expected_counts |= recount.extra
     for name, expected in expected_counts.items():
         if expected != of.get(name, 0):
             yield _miscount(batch, name, expected, of.get(name, 0))

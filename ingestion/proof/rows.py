@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ingestion.proof.difference import Difference, shown
 from ingestion.proof.horizon import Horizon
-from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Shelf
+from ingestion.proof.modes import Rule
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Row
+from ingestion.proof.sameness import is_same
 from ingestion.spec import StreamSpec
 
 # Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
@@ -49,22 +50,22 @@ class Tally:
 
 
 class RowsProof:
-    """Holds a table's rows against the newest change of each key."""
+    """Holds a table's rows against those that the rule of its mode expects."""
 
     def __init__(
-        self, spec: StreamSpec, judge: Judge, newest: Shelf[Change], horizon: Horizon
+        self, spec: StreamSpec, rule: Rule, newest: Shelf[Change], horizon: Horizon
     ) -> None:
         """Take what the topic says, and what of it can be seen."""
-        self._names = [*(column.name for column in spec.columns), *SYSTEM_COLUMNS]
+        self.names = [*rule.columns, *SYSTEM_COLUMNS]
         self._keys = spec.keys
-        self._judge = judge
+        self._rule = rule
         self._newest = newest
         self.horizon = horizon
         self.tally = Tally()
 
     def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
-        """Compare some rows: the declared columns, then the system's."""
-        keys = [self._judge.key_of(row) for row in rows]
+        """Compare some rows, each by ``names``."""
+        keys = [self._rule.key_of(row) for row in rows]
         seen = self._newest.find(set(keys))
         known = self._newest.get(keys)
         for key, row in zip(keys, rows, strict=True):
@@ -93,7 +94,7 @@ class RowsProof:
         return self.horizon.is_blind and self.horizon.is_ordered
 
     def _judged(self, row: Row, change: Change | None) -> Iterator[Difference]:
-        place, seq = self._judge.place_of(row), row[-1]
+        place, seq = self._rule.place_of(row), row[-1]
         is_same = change is not None and change.row is not None and change.place == place
         if self.horizon.is_accepted(change.seq if change else seq) and row != (
             change and change.row
@@ -102,7 +103,9 @@ class RowsProof:
         elif is_same and change is not None:
             self.tally.compared += 1
             yield from self._unequal(row, change.row or ())
-        elif not self.horizon.sees_record(place, seq) and (change is None or place > change.place):
+        elif not self.horizon.sees_record(place, seq) and (
+            change is None or self._rule.outranks(place, change.place)
+        ):
             self.tally.unseen += 1
             if not self.horizon.remembers(place, seq):
                 yield self._difference(row, "is in the table, and no batch has read its record")
@@ -113,8 +116,8 @@ class RowsProof:
     def _unequal(self, row: Row, expected: Row) -> Iterator[Difference]:
         if row == expected:
             return
-        for name, is_, due in zip(self._names, row, expected, strict=True):
-            if is_ != due:
+        for name, is_, due in zip(self.names, row, expected, strict=True):
+            if not is_same(is_, due):
                 yield self._difference(
                     row, f"column {name} differs", expected=shown(due), found=shown(is_)
                 )
@@ -133,7 +136,7 @@ class RowsProof:
         self, row: Row, what: str, *, expected: str | None = None, found: str | None = None
     ) -> Difference:
         topic, partition, offset, _, _, seq = row[-len(SYSTEM_COLUMNS) :]
-        values = dict(zip(self._names, row, strict=True))
+        values = dict(zip(self.names, row, strict=True))
         return Difference(
             part="rows",
             what=what,

@@ -12,15 +12,18 @@ from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, Final, NoReturn
 
-from ingestion.proof.strict_json import BadRecordError, Written, compact
+from ingestion.proof.strict_json import BadRecordError, Written
 
 Read = Callable[[Any], Any]
 
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIMESTAMP: Final = re.compile(
-    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
+    r"(Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))?)?",
+    re.ASCII,
 )
-_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
+_MOST_DIGITS: Final = 38
 _WIDE: Final = Context(prec=100)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # Fewer digits never round twice on their way through a double.
@@ -64,8 +67,10 @@ def _float(value: Any) -> float:
 
 
 def decimal(value: Any, precision: int, scale: int) -> Decimal:
-    """Take a number, or its text, that needs no rounding to fit."""
-    if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
+    """Take a number in plain notation that needs no rounding to fit; none that is text."""
+    if type(value) not in (int, Written) or not _PLAIN.fullmatch(str(value)):
+        refuse(value)
+    if _digits(str(value)) > _MOST_DIGITS:
         refuse(value)
     number, unit = Decimal(value), Decimal(1).scaleb(-scale)
     try:
@@ -77,16 +82,32 @@ def decimal(value: Any, precision: int, scale: int) -> Decimal:
     return scaled or unit * 0
 
 
+def _digits(number: str) -> int:
+    """Count the digits that a decimal must have to hold a number as it is written."""
+    whole, _, fraction = number.removeprefix("-").partition(".")
+    return max(len((whole + fraction).lstrip("0")), len(fraction))
+
+
+def text_of(length: int) -> Read:
+    """Return the reader of text of at most so many characters."""
+
+    def read(value: Any) -> str:
+        text = _string(value)
+        return text if len(text) <= length else refuse(value)
+
+    return read
+
+
 def _boolean(value: Any) -> bool:
     return value if isinstance(value, bool) else refuse(value)
 
 
 def _string(value: Any) -> str:
-    if type(value) is str and value.isascii():
-        return value
-    text = value if type(value) is str else compact(value)
-    text.encode("utf-8")  # a lone surrogate is refused here
-    return text
+    if type(value) is not str:
+        refuse(value)
+    if not value.isascii():
+        value.encode("utf-8")  # a lone surrogate is refused here
+    return str(value)
 
 
 def _binary(value: Any) -> bytes:

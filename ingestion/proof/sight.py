@@ -57,6 +57,7 @@ def identity_in(commits: Sequence[Commit]) -> Identity:
         topic_ids=said["topic_ids"],
         keys=tuple(said["keys"]),
         order=tuple(said["order"]),
+        rule=said.get("rule", "upsert"),
     )
 
 

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
+_MOST_DIGITS: Final = 1000
+
 
 class BadRecordError(ValueError):
     """A record that cannot be applied; the message is the reason."""
@@ -41,18 +43,14 @@ def parse(raw: bytes) -> Any:
         BadRecordError: it is not one, or leaves room for doubt.
     """
     try:
-        return _DECODER.decode(raw.decode("utf-8"))
+        text = raw.decode("utf-8")
+        parsed = _DECODER.decode(text)
+        if "\\u" in text:
+            # Half a surrogate pair, anywhere, is no text, and cannot be written as such.
+            json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise BadRecordError(f"not JSON: {error}") from None
-
-
-def compact(value: Any) -> str:
-    """Write a parsed value again, without white space, numbers as they were."""
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{compact(n)}:{compact(v)}" for n, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(compact, value)) + "]"
-    return str(value) if type(value) is Written else json.dumps(value, ensure_ascii=False)
+    return parsed
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -66,6 +64,24 @@ def _refuse(value: str) -> NoReturn:
     raise BadRecordError(f"not a number of JSON: {value}")
 
 
+def _fraction(text: str) -> Written:
+    return Written(_of_sane_length(text))
+
+
+def _whole(text: str) -> int:
+    return int(_of_sane_length(text))
+
+
+def _of_sane_length(number: str) -> str:
+    """Refuse a number that no parser of JSON must take; the engine's takes a thousand digits."""
+    if len(number.lstrip("-").replace(".", "", 1)) > _MOST_DIGITS:
+        raise BadRecordError(f"a number of {len(number)} characters")
+    return number
+
+
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_without_duplicates, parse_float=Written, parse_constant=_refuse
+    object_pairs_hook=_without_duplicates,
+    parse_float=_fraction,
+    parse_int=_whole,
+    parse_constant=_refuse,
 )

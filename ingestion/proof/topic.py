@@ -178,4 +178,9 @@ def is_compacted(settings: Settings, topic: str) -> bool:
 def _record(message: Message, at: TopicPartition) -> Record:
     _, timestamp_ms = message.timestamp()
     offset = cast("int", message.offset())
-    return Record(*at, offset, timestamp_ms, message.key(), message.value())
+    return Record(*at, offset, timestamp_ms, message.key(), message.value(), _headers(message))
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    found = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return tuple(found or ())

@@ -1,12 +1,44 @@
-"""How winners become rows: one file a write mode, and one row here.
+"""How records become rows: one file a write mode, and one row here.
 
 A mode is a module with a sink class (see ``ingestion.sinks.protocol``); it is named here and
 imported when a run needs it, so that loading a declaration imports no Spark. What a declaration
-must and may say in a mode stands in its row.
+must and may say in a mode, and which columns its table has, stands in its row.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ingestion import aggregates, history
+
+if TYPE_CHECKING:
+    from ingestion.agreement import Contradiction
+    from ingestion.spec import StreamSpec
+
+
+def _as_declared(spec: StreamSpec) -> str:
+    return spec.ddl
+
+
+def _as_upserted(spec: StreamSpec) -> str:
+    """Of a deleted row that stays, only the keys are known for sure."""
+    if spec.deletes == "hard":
+        return spec.ddl
+    told = (
+        replace(column, nullable=column.nullable or column.name not in spec.keys)
+        for column in spec.columns
+    )
+    return ", ".join(column.as_ddl() for column in told)
+
+
+def _nothing(spec: StreamSpec) -> Iterator[Contradiction]:
+    yield from ()
+
+
+def _no_more(spec: StreamSpec) -> str:
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,19 +47,52 @@ class Mode:
 
     Attributes:
         module: Where its sink is.
+        soft_module: Where it is when deletes only mark their rows.
         has_keys: Whether ``keys`` identify its rows; else a record's place in Kafka does.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
-        columns: Columns that it adds to the declared ones, as DDL.
+        fields: Fields of a declaration that only some modes have.
+        can_replay: Whether a record may be applied again without harm.
+        columns: Gives the table's columns but for the system's, as DDL, of a declaration.
+        rule: Gives what else in a declaration decides what the rows are, as text; a table that
+            was written under another rule is not written on.
+        problems: Finds what in a declaration contradicts the mode, beside what its row says.
     """
 
     module: str
+    soft_module: str = ""
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
-    columns: str = ""
+    fields: tuple[str, ...] = ()
+    can_replay: bool = True
+    columns: Callable[[StreamSpec], str] = _as_declared
+    rule: Callable[[StreamSpec], str] = _no_more
+    problems: Callable[[StreamSpec], Iterator[Contradiction]] = _nothing
 
 
 MODES: Final[dict[str, Mode]] = {
-    "upsert": Mode(module="ingestion.sinks.upsert"),
+    "upsert": Mode(
+        module="ingestion.sinks.upsert",
+        soft_module="ingestion.sinks.soft_upsert",
+        fields=("deletes",),
+        columns=_as_upserted,
+        rule=lambda spec: "" if spec.deletes == "hard" else f"deletes: {spec.deletes}",
+    ),
+    "append": Mode(
+        module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
+    ),
+    "insert_only": Mode(module="ingestion.sinks.insert_only", has_deletes=False),
+    "scd2": Mode(
+        module="ingestion.sinks.scd2", columns=history.table_columns, problems=history.problems
+    ),
+    "aggregate": Mode(
+        module="ingestion.sinks.aggregate",
+        has_deletes=False,
+        fields=("aggregates", "window"),
+        can_replay=False,
+        columns=aggregates.table_columns,
+        rule=aggregates.rule,
+        problems=aggregates.problems,
+    ),
 }

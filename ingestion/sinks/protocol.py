@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from ingestion.commits import Commit
 from ingestion.lake import StreamPaths
 from ingestion.notes import Note
-from ingestion.sinks import MODES
 from ingestion.spec import StreamSpec
 
 
@@ -93,6 +92,18 @@ class Sink(Protocol):
         """Say what a commit alone tells of its batch, for the ledger row that a crash swallowed."""
 
 
-def sink_class(mode: str) -> type[Sink]:
-    """Import the write mode of that name."""
-    return cast("type[Sink]", import_module(MODES[mode].module).SINK)
+def sink_class(spec: StreamSpec) -> type[Sink]:
+    """Import the sink of a declaration's write mode."""
+    mode = spec.write_mode
+    module = mode.soft_module if spec.deletes == "soft" else mode.module
+    return cast("type[Sink]", import_module(module).SINK)
+
+
+def merge_counts(commit: Commit) -> dict[str, int]:
+    """Take what MERGE itself counted; a commit of the note alone counted nothing."""
+    of = commit.metrics
+    return {
+        "inserted": of.get("numTargetRowsInserted", 0),
+        "updated": of.get("numTargetRowsUpdated", 0),
+        "deleted": of.get("numTargetRowsDeleted", 0),
+    }

@@ -23,10 +23,10 @@ from ingestion.fence import commit_note_alone, fenced, unhindered
 from ingestion.keys import examine_keys, told_incomparable, two_partitions
 from ingestion.latest import is_newer, latest_per_key, place, quoted
 from ingestion.notes import Note
-from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.tombstones import latest_deletes, remember_deletes
 
-_LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
+LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
 _BROADCAST_BYTES = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
 # compile the join anew.
@@ -87,11 +87,11 @@ class Upsert:
 
     def account(self, commit: Commit) -> Written:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
-        counts = _merged(commit)
+        counts = merge_counts(commit)
         rows_expected = counts["inserted"] + counts["updated"]
         if self._winner_count != sum(counts.values()):
             found = self._classify(commit.version - 1)
-            counts |= {name: found.get(name, 0) for name in _LEFT_ALONE}
+            counts |= {name: found.get(name, 0) for name in LEFT_ALONE}
         problems = []
         if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
             problems.append(f"{undead} deleted keys are still in the table")
@@ -100,7 +100,7 @@ class Upsert:
     @staticmethod
     def recount(commit: Commit) -> Written:
         """Say what the commit alone tells; winners it did not apply were stale, by inference."""
-        counts = _merged(commit)
+        counts = merge_counts(commit)
         winners = commit.note.counts["winners"] if commit.note else 0
         left_alone = winners - sum(counts.values())
         rows_expected = counts["inserted"] + counts["updated"]
@@ -108,10 +108,13 @@ class Upsert:
             counts |= {"stale": left_alone, "derived": left_alone}
         return Written(counts=counts, rows_expected=rows_expected)
 
+    def _winner_per_key(self, records: DataFrame) -> DataFrame:
+        return latest_per_key(records, self._keys, self._order)
+
     def _choose_winners(self) -> DataFrame:
         records = self._good.records
         if self._winner_count < self._good.count:
-            records = latest_per_key(records, self._keys, self._order)
+            records = self._winner_per_key(records)
         winners = (
             records.withColumn("_delete", F.col("_fate") == "delete")
             .withColumn("_epoch", F.lit(self._target.epoch))
@@ -127,7 +130,7 @@ class Upsert:
         columns: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
-        newer = self._is_newer_than(place("t", self._order))
+        newer = self._wins_over(place("t", self._order))
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
         if self._good.deletes:
             merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
@@ -153,15 +156,19 @@ class Upsert:
         ]
         return reduce(and_, [*equal, *within])
 
-    def _is_newer_than(self, other: Column) -> Column:
-        key = F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
-        return is_newer(place("s", self._order), other, has_order=bool(self._order), key=key)
+    def _wins_over(self, other: Column) -> Column:
+        return is_newer(
+            place("s", self._order), other, has_order=bool(self._order), key=self._key()
+        )
+
+    def _key(self) -> Column:
+        return F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
 
     def _is_alive(self) -> Column:
         """Tell winners that may be inserted: no delete, and no newer delete remembered."""
         if self._dead is None:
             return ~F.col("s._delete")
-        return ~F.col("s._delete") & self._is_newer_than(F.col("s._dead"))
+        return ~F.col("s._delete") & self._wins_over(F.col("s._dead"))
 
     def _classify(self, version: int) -> Mapping[str, int]:
         """Count what each winner was, measured against the table as it was before the commit."""
@@ -173,7 +180,7 @@ class Upsert:
             .when(is_absent & self._is_alive(), "inserted")
             .when(is_absent, "stale")
             .when(mine == theirs, "unchanged")
-            .when(~self._is_newer_than(theirs), "stale")
+            .when(~self._wins_over(theirs), "stale")
             .when(F.col("s._delete"), "deleted")
             .otherwise("updated")
         )
@@ -185,22 +192,12 @@ class Upsert:
         """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
         deletes = self._winners.where("_delete").alias("s")
         after = self._table_at(commit.version).alias("t")
-        older = self._is_newer_than(place("t", self._order))
+        older = self._wins_over(place("t", self._order))
         return after.join(F.broadcast(deletes), self._same_key()).where(older).count()
 
     def _table_at(self, version: int) -> DataFrame:
         reader = self._target.spark.read.format("delta").option("versionAsOf", version)
         return reader.load(str(self._target.paths.data))
-
-
-def _merged(commit: Commit) -> dict[str, int]:
-    """Take what MERGE itself counted; a commit of the note alone counted nothing."""
-    of = commit.metrics
-    return {
-        "inserted": of.get("numTargetRowsInserted", 0),
-        "updated": of.get("numTargetRowsUpdated", 0),
-        "deleted": of.get("numTargetRowsDeleted", 0),
-    }
 
 
 SINK = Upsert

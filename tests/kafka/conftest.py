@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from ingestion.local import broker
 from ingestion.settings import Settings
 from tests.proxy import Proxy
+from tests.registry import Subject
 from tests.world import World
 
 JARS = Path(__file__).parent.parent.parent / ".jars"
@@ -121,3 +122,18 @@ def _free_ports(count: int) -> list[int]:
     for probe in probes:
         probe.close()
     return ports
+
+
+@pytest.fixture
+def registered(settings: Settings, spark: SparkSession, registry_address: str) -> Iterator[World]:
+    """A stream whose schemas are in a real registry."""
+    settings = settings.model_copy(update={"schema_registry": registry_address})
+    with World.made(settings, spark) as world:
+        yield world
+
+
+@pytest.fixture
+def subject(registered: World, registry_address: str) -> Iterator[Subject]:
+    """The subject of its values."""
+    with Subject(registry_address, f"{registered.topic}-value") as made:
+        yield made

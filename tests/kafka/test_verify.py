@@ -382,7 +382,7 @@ def test_a_condition_that_cannot_be_told_for_sure_is_not_proven(damaged: World) 
     verdict = proven(damaged)
 
     assert (verdict.holds, verdict.total) == (False, 0)
-    assert "deletes are not provable" in verdict.obstacles[0]
+    assert "apply_as_deletes is not provable" in verdict.obstacles[0]
 
 
 def test_kafka_that_does_not_answer_is_unreachable(damaged: World) -> None:

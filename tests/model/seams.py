@@ -68,6 +68,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "held_by_python": held,
                 "held_by_jvm": lambda spark, stream, paths, holder: held(stream, paths, holder),
                 "refuse_bad_condition": nothing,
+                "refuse_bad_transformation": nothing,
                 "refuse_other_columns": nothing,
                 "open_generation": open_generation,
                 "refuse_unfit": nothing,

@@ -53,7 +53,7 @@ def judged(
         (b'{"must": "x", "at": 1}', {}, "quarantined", "missing_key"),
         (b'{"id": 1, "must": "x"}', {}, "quarantined", "missing_order"),
         (b'{"id": 1, "at": 1}', {}, "quarantined", "missing_required"),
-        (WHOLE + WHOLE, {}, "quarantined", "malformed_json"),
+        (WHOLE + WHOLE, {}, "quarantined", "trailing_data"),
         (b'{"id": 1, "must": "\xff", "at": 1}', {}, "quarantined", "invalid_utf8"),
         (WHOLE, {"apply_as_deletes": "must = 'x'"}, "delete", None),
         (b'{"id": 1, "at": 1}', {"apply_as_deletes": "at = 1"}, "delete", None),

@@ -86,8 +86,11 @@ class Folded:
             self.recounts: list[Recount] = [
                 fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
             ]
-            newest = [each for chunk in fold.newest.chunks() for each in chunk.values()]
-            self.rows: list[Row] = sorted(each.row for each in newest if each.row is not None)
+            newest = [each for chunk in fold.rule.rows().chunks() for each in chunk.values()]
+            self.rows: list[Row] = sorted(
+                (each.row for each in newest if each.row is not None),
+                key=lambda row: [(value is None, value) for value in row],
+            )
             self.deleted = sum(each.row is None for each in newest)
             self.bad = {
                 (each.partition, each.offset): each.reason

@@ -33,7 +33,6 @@ def test_columns_keep_name_type_nullability_and_comment() -> None:
         ("DECIMAL", "DECIMAL(10, 0)"),
         ("DEC(5)", "DECIMAL(5, 0)"),
         ("NUMERIC(38,38)", "DECIMAL(38, 38)"),
-        ("CHARACTER(4)", "CHAR(4)"),
         ("VARCHAR(3)", "VARCHAR(3)"),
         ("ARRAY < ARRAY<INT> >", "ARRAY<ARRAY<INT>>"),
         (

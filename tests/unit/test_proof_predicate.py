@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from ingestion.proof.predicate import Deletes
+from ingestion.ddl import parse_columns
+from ingestion.proof.predicate import Condition
 from ingestion.proof.values import UnprovableError
-from tests.unit.proofs import declared
 
 DDL = "id INT, name STRING, at TIMESTAMP, price DECIMAL(9, 2), ratio FLOAT, `key` STRING"
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
@@ -39,8 +39,8 @@ CONDITIONS = [
 
 def selected(condition: str) -> list[int]:
     """Return the ids of the rows that a condition selects."""
-    spec = declared(schema=DDL, sequence_by=[], apply_as_deletes=condition)
-    return [row[0] for row, is_it in zip(ROWS, Deletes(spec)(ROWS), strict=True) if is_it]
+    selects = Condition("apply_as_deletes", condition, parse_columns(DDL))
+    return [row[0] for row, is_it in zip(ROWS, selects(ROWS), strict=True) if is_it]
 
 
 @pytest.mark.parametrize(("condition", "ids"), CONDITIONS)
@@ -68,5 +68,5 @@ def test_a_condition_selects_what_spark_would(condition: str, ids: list[int]) ->
 )
 def test_what_may_be_read_in_two_ways_is_not_answered(condition: str) -> None:
     """No guess is taken for a proof, and nothing but the rows is ever read."""
-    with pytest.raises(UnprovableError, match="deletes are not provable"):
+    with pytest.raises(UnprovableError, match="apply_as_deletes is not provable"):
         selected(condition)

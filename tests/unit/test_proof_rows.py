@@ -11,6 +11,7 @@ import pytest
 
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
+from ingestion.proof.modes import Means, rule_of
 from ingestion.proof.record import Change, Row
 from ingestion.proof.rows import RowsProof
 from ingestion.proof.tombstones import deletes_that_explain
@@ -40,9 +41,11 @@ def proof(sight: Horizon | None = None, spec: StreamSpec | None = None) -> Itera
     """Lend a proof of those keys."""
     spec = spec or declared()
     with remembering() as memory:
-        shelf = memory.shelf("newest")
+        shelf = memory.shelf("expected")
         shelf.put(changes(spec))
-        yield RowsProof(spec, Judge(spec), shelf, sight or horizon())
+        seen = sight or horizon()
+        rule = rule_of(Means(spec=spec, judge=Judge(spec), memory=memory, horizon=seen))
+        yield RowsProof(spec, rule, shelf, seen)
 
 
 def found(

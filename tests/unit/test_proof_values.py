@@ -60,8 +60,6 @@ def test_a_lenient_parsers_favourites_are_refused(value: bytes) -> None:
         ("DECIMAL(5, 2)", "1.20", Decimal("1.20")),
         ("DECIMAL(38, 0)", "9" * 38, Decimal("9" * 38)),
         ("STRING", '"a"', "a"),
-        ("STRING", "1.50", "1.50"),
-        ("STRING", '{"a" : [1.50, "é"]}', '{"a":[1.50,"é"]}'),
         ("FLOAT", "0.1", 0.10000000149011612),
         ("FLOAT", "1.00000017881393432617187499", 1.0000001192092896),
         ("FLOAT", "16777217", 16777216.0),
@@ -99,6 +97,14 @@ def test_values_become_what_spark_stores(type: str, text: str, stored: object) -
         ("DOUBLE", '"1"'),
         ("DECIMAL(5, 2)", "1.239"),
         ("DECIMAL(5, 2)", "1234.5"),
+        ("DECIMAL(5, 2)", '"1.50"'),
+        ("DECIMAL(5, 2)", "1e1"),
+        ("DECIMAL(5, 2)", "0." + "0" * 39),
+        ("VARCHAR(3)", '"abcd"'),
+        ("STRING", "1.50"),
+        ("STRING", '{"a" : [1.50, "é"]}'),
+        ("STRUCT<a: INT>", '{"A": 1}'),
+        ("TIMESTAMP", '"2013-01-01T00:00:00+19:00"'),
         ("DECIMAL(5, 2)", '"NaN"'),
         ("FLOAT", "3.5e38"),
         ("BINARY", '"aGk"'),
@@ -109,7 +115,6 @@ def test_values_become_what_spark_stores(type: str, text: str, stored: object) -
         ("STRUCT<a: INT NOT NULL>", "{}"),
         ("STRUCT<a: INT>", '{"a": 1.0}'),
         ("BOOLEAN", "1"),
-        ("STRING", r'"\ud800"'),
         ("DATE", '"2024-2-3"'),
         ("DATE", '"2023-02-29"'),
         ("TIMESTAMP", '"2013-02-30T00:00:00Z"'),
@@ -126,7 +131,7 @@ def test_values_that_would_be_bent_are_refused(type: str, text: str) -> None:
         reader(type)(value)
 
 
-@pytest.mark.parametrize("type", ["VARIANT", "VARCHAR(3)", "MAP<INT, INT>", "ARRAY<VARIANT>"])
+@pytest.mark.parametrize("type", ["VARIANT", "MAP<INT, INT>", "ARRAY<VARIANT>"])
 def test_a_type_unknown_to_the_judge_is_no_verdict(type: str) -> None:
     """Columns that cannot be judged stop the proof instead of passing."""
     with pytest.raises(UnprovableError, match="not provable"):

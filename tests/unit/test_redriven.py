@@ -93,7 +93,9 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
         first = fold.batch(batches[1], [records])
         second = fold.batch(batches[2], redrives.of(batches[2]))
 
-        seqs = {each.offset: each.seq for chunk in fold.newest.chunks() for each in chunk.values()}
+        seqs = {
+            each.offset: each.seq for chunk in fold.rule.rows().chunks() for each in chunk.values()
+        }
         can_recount = redrives.can_recount(batches[2])
         limits = list(redrives.limits())
     assert (first.read, first.quarantined, dict(first.fates)) == (5, 3, {"inserted": 2})

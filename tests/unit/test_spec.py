@@ -154,3 +154,22 @@ def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
     assert problem_with(nearest_allowed(name)) is None
     assert problem_with(nearest_allowed(name, taken)) is None
     assert nearest_allowed(name, taken) not in taken
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"where": "id >"}, "is no SQL expression"),
+        ({"where": "rand() > 0.5"}, r"has rand\(\), which answers differently"),
+        ({"apply_as_deletes": "at < current_timestamp()"}, "which answers differently"),
+        ({"select": {"nam": "upper(name)"}}, "'nam' is not a column of `schema`"),
+        ({"value_schema": "other INT"}, "nothing gives id"),
+        ({"transform": "no_such_package.clean"}, "there is no module `no_such_package`"),
+        ({"transform": "json.loads", "select": {"id": "id"}}, "either `select` or `transform`"),
+    ],
+    ids=["syntax", "chance", "the clock", "column", "missing", "module", "both"],
+)
+def test_a_transformation_that_cannot_work_is_refused(fields: dict[str, Any], says: str) -> None:
+    """What can be known without Spark is said when the file is loaded."""
+    with pytest.raises(ValidationError, match=says):
+        spec(**fields)

@@ -19,6 +19,13 @@ from ingestion.spec_parts import ExtraFields, FormatSpec
 
 _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.proof.formats.json",
+    "avro": "ingestion.proof.formats.avro",
+    "json_schema": "ingestion.proof.formats.json_schema",
+    "protobuf": "ingestion.proof.formats.protobuf",
+    "csv": "ingestion.proof.formats.csv",
+    "string": "ingestion.proof.formats.raw",
+    "raw": "ingestion.proof.formats.raw",
+    "debezium": "ingestion.proof.formats.debezium",
 }
 
 
@@ -64,6 +71,22 @@ class Read(Protocol):
             BadRecordError: they belong in quarantine.
         """
         ...
+
+
+class ReadBoth:
+    """Reads the bytes of records whose Kafka key may say what they leave out."""
+
+    def __call__(self, raw: bytes) -> Said:
+        """Read them without a key."""
+        return self.both(raw, None)
+
+    def both(self, raw: bytes, key: bytes | None) -> Said:
+        """Read them.
+
+        Raises:
+            BadRecordError: they belong in quarantine.
+        """
+        raise NotImplementedError
 
 
 def reading(format_spec: FormatSpec, expected: Expected) -> Read:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingestion.proof.formats import Expected, Said
 from ingestion.proof.strict_json import parse, parse_object
-from ingestion.proof.values import reader
+from ingestion.proof.values import reader, refuse_names
 
 
 def reading(expected: Expected) -> ReadJson:
@@ -25,7 +25,10 @@ class ReadJson:
             UnprovableError: it knows nothing of a type.
         """
         self._columns = expected.columns
-        self._readers = [(column.name, reader(column.type)) for column in expected.columns]
+        self._rejects = expected.extra_fields == "reject"
+        self._readers = [
+            (column.name, reader(column.type, rejects=self._rejects)) for column in expected.columns
+        ]
         self._is_key = expected.is_key
 
     def __call__(self, raw: bytes) -> Said:
@@ -35,6 +38,7 @@ class ReadJson:
             BadRecordError: it belongs in quarantine.
         """
         fields = self._key_fields(raw) if self._is_key else parse_object(raw)
+        refuse_names(fields, dict(self._readers), rejects=self._rejects)
         given = [(fields.get(name), read) for name, read in self._readers]
         return Said(values=tuple([None if v is None else read(v) for v, read in given]))
 

@@ -1,4 +1,4 @@
-"""What stands in for our commits, once Delta's log has forgotten them."""
+"""Schedules worth a name: an aged log, and what happens between two questions."""
 
 from __future__ import annotations
 
@@ -71,3 +71,21 @@ def test_a_decision_on_an_aged_log_says_its_topic() -> None:
 
     assert accepted.kind == "accept"
     assert isinstance(done(world, world.start_run()), TopicRecreatedError)
+
+
+def test_nothing_is_given_up_on_the_word_of_a_topic_that_came_since() -> None:
+    """The first offsets of a topic that was made again during the decision decide nothing."""
+    world = World(partitions=1)
+    world.cluster.partitions[0].slots += [Record("row", 1, 1)]
+    done(world, world.start_run())
+    world.cluster.partitions[0].slots += [Record("row", 2, 2)]
+    world.cluster.partitions[0].first = 2
+    accepting = world.start_accept()
+    while accepting.at != "ask for the first offsets":
+        accepting.advance()
+
+    world.cluster.create(partitions=1)
+    world.cluster.partitions[0].slots += [Record("row", 3, 3)] * 5
+    world.cluster.partitions[0].first = 4
+
+    assert isinstance(done(world, accepting), TopicRecreatedError)

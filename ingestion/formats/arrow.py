@@ -1,0 +1,156 @@
+"""Decoding where Spark has no expression: Python over Arrow batches, one record's fate at a time.
+
+Only the bytes go to Python and only what they say comes back; no record fails its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+from ingestion.formats.protocol import Encoded, decoded_type
+
+
+class BadBytesError(ValueError):
+    """Bytes that belong in quarantine.
+
+    Attributes:
+        reason: Code of the format's closed list.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        """Take the code, and what it says to people."""
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Said(NamedTuple):
+    """What good bytes say.
+
+    Attributes:
+        row: One value a declared column, as Arrow takes it.
+        extra: Fields that no column names.
+        is_delete: Whether the bytes themselves say that the row is gone.
+    """
+
+    row: Sequence[Any]
+    extra: Sequence[str] | None = None
+    is_delete: bool | None = None
+
+
+Read = Callable[[bytes], Said]
+ReadBoth = Callable[[bytes, bytes | None], Said]
+
+
+def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read]) -> DataFrame:
+    """Add what the bytes say.
+
+    Args:
+        records: Records with the bytes.
+        encoded: Which bytes, and what they should hold.
+        opened: Makes, once a task, what reads the bytes of a record or raises ``BadBytesError``.
+    """
+    type_ = decoded_type(_relaxed(encoded.schema))
+
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        read = opened()
+        for raws in batches:
+            yield _told([_attempt(read, raw) for raw in raws.to_pylist()], type_)
+
+    return records.withColumn(encoded.into, _once(decode, type_)(F.col(encoded.column)))
+
+
+def decoded_by_both(
+    records: DataFrame, encoded: Encoded, opened: Callable[[], ReadBoth]
+) -> DataFrame:
+    """Add what the bytes say, read together with the record's Kafka key."""
+    type_ = decoded_type(_relaxed(encoded.schema))
+
+    def decode(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+        read = opened()
+        for raws, keys in batches:
+            both = zip(raws.to_pylist(), keys.to_pylist(), strict=True)
+            yield _told([_attempt(read, raw, key) for raw, key in both], type_)
+
+    told = _once(decode, type_)
+    return records.withColumn(encoded.into, told(F.col(encoded.column), F.col("_key")))
+
+
+def _once(decode: Callable[..., Any], type_: StructType) -> Any:
+    """Make a function of Spark's, computed once however often the parts of its result are used."""
+    as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
+    return as_udf(decode, type_).asNondeterministic()
+
+
+def _attempt(
+    read: Callable[..., Said], raw: bytes | None, *more: bytes | None
+) -> Said | BadBytesError | None:
+    try:
+        return None if raw is None else read(raw, *more)
+    except BadBytesError as error:
+        return error
+
+
+def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.Array:
+    """Build the column: field by field, since Arrow converts long lists much faster than rows."""
+    row_type = type_["row"].dataType
+    assert isinstance(row_type, StructType), "a row is a struct"
+    rows = [each.row if isinstance(each, Said) else None for each in told]
+    fields = [
+        pa.array([None if row is None else row[at] for row in rows], _arrow(field.dataType))
+        for at, field in enumerate(row_type)
+    ]
+    bad = [each if isinstance(each, BadBytesError) else None for each in told]
+    parts = {
+        "row": pa.StructArray.from_arrays(
+            fields,
+            fields=list(_arrow(row_type)),
+            mask=pa.array([row is None for row in rows]),
+        ),
+        "reason": [each and each.reason for each in bad],
+        "detail": [None if each is None else str(each)[:1000] for each in bad],
+        "extra": [each.extra or None if isinstance(each, Said) else None for each in told],
+        "is_delete": [each.is_delete if isinstance(each, Said) else None for each in told],
+    }
+    arrow_type = _arrow(type_)
+    arrays = [
+        part if isinstance(part, pa.Array) else pa.array(part, arrow_type.field(name).type)
+        for name, part in parts.items()
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(arrow_type))
+
+
+def _arrow(type_: DataType) -> pa.DataType:
+    return to_arrow_type(type_, timezone="UTC")
+
+
+def _relaxed(type_: StructType) -> StructType:
+    """Let everything be null, and texts be of any length: who writes the row checks both."""
+    fields = [StructField(each.name, _relaxed_type(each.dataType)) for each in type_]
+    return StructType(fields)
+
+
+def _relaxed_type(type_: DataType) -> DataType:
+    if isinstance(type_, StructType):
+        return _relaxed(type_)
+    if isinstance(type_, ArrayType):
+        return ArrayType(_relaxed_type(type_.elementType))
+    if isinstance(type_, MapType):
+        return MapType(_relaxed_type(type_.keyType), _relaxed_type(type_.valueType))
+    return StringType() if isinstance(type_, CharType | VarcharType) else type_

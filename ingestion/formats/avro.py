@@ -1,0 +1,96 @@
+"""Avro, each record decoded by the schema that wrote it, its fields taken by their names.
+
+Reasons: those of the framing, and ``malformed_avro``. Logical types are understood here and not by
+fastavro, whose own reading of them fails on what Python cannot say, such as the year 0.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, Final
+
+from fastavro import parse_schema, schemaless_reader
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from ingestion.formats import framing
+from ingestion.formats.arrow import BadBytesError, Read, Said
+from ingestion.formats.avro_types import AvroTypes, logical_types_set_aside
+from ingestion.formats.framing import Wanted, decoded_by_schema
+from ingestion.formats.protocol import Encoded
+from ingestion.formats.shapes import columns_of
+from ingestion.registry import WriterSchema
+
+REASONS: Final[dict[str, str]] = {
+    **framing.REASONS,
+    "malformed_avro": "the bytes are not what the schema says, or some are left over",
+}
+_UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
+_MALFORMED = (EOFError, IndexError, ValueError, OverflowError, MemoryError, struct.error)
+
+
+def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Decode each value by its writer's schema; a key may be a bare value."""
+    return decoded_by_schema(records, encoded, "AVRO", compiled)
+
+
+def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
+    """Return what reads payloads of one schema.
+
+    Raises:
+        BadBytesError: the schema cannot be understood.
+    """
+    read, types, root = opened(schema)
+    is_record = types.is_record(root)
+    if is_record:
+        to_row, extra = columns_of(types.fields(root), wanted.columns, types.converter)
+    elif wanted.is_key and len(wanted.columns) == 1:
+        to_row, extra = _bare(types, root, wanted.columns), ()
+    else:
+        raise BadBytesError("type_mismatch", "the schema is none of a record")
+    return lambda payload: Said(to_row(read(payload)), extra)
+
+
+def opened(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:
+    """Return what reads a payload as Python values, and the types that it is made of.
+
+    Raises:
+        BadBytesError: the schema cannot be understood.
+    """
+    named: dict[str, Any] = {}
+    try:
+        for _, text in schema.references:
+            parse_schema(logical_types_set_aside(json.loads(text)), named_schemas=named)
+        root = parse_schema(logical_types_set_aside(json.loads(schema.text)), named_schemas=named)
+        types = AvroTypes(named)
+        is_recursive = types.is_recursive(root)
+    except _UNUSABLE as error:
+        raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
+    if is_recursive:
+        # However deep a record nests: fastavro's compiled reader would take the process with it.
+        raise BadBytesError("unusable_schema", "a type that contains itself")
+    return _reader(root), types, root
+
+
+def _reader(root: Any) -> Callable[[bytes], Any]:
+    def read(payload: bytes) -> Any:
+        stream = BytesIO(payload)
+        try:
+            value = schemaless_reader(stream, root, None, return_named_type=True)
+        except _MALFORMED as error:
+            said = "" if str(error).startswith("cannot read") else f": {error}"
+            raise BadBytesError("malformed_avro", f"{type(error).__name__}{said}") from None
+        if left := len(payload) - stream.tell():
+            raise BadBytesError("malformed_avro", f"{left} bytes are left over")
+        return value
+
+    return read
+
+
+def _bare(types: AvroTypes, root: Any, columns: StructType) -> Callable[[Any], list[Any]]:
+    (column,) = columns
+    convert = types.converter(root, column.dataType)
+    return lambda value: [None if value is None else convert(value)]

@@ -1,0 +1,141 @@
+"""One line of CSV a record, its fields in the order of the columns.
+
+As RFC 4180 has it, strictly: a quote begins a field or is none, stands twice for itself, and is
+closed; there are exactly as many fields as columns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ingestion.formats.arrow import BadBytesError, Said, decoded_by
+from ingestion.formats.exact import Convert, MisfitError, Source, exact
+from ingestion.formats.json_values import Hint, json_value
+from ingestion.formats.options import CsvOptions
+from ingestion.formats.protocol import Encoded
+
+REASONS: Final[dict[str, str]] = {
+    "invalid_utf8": "the bytes are not UTF-8",
+    "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
+    "type_mismatch": "a field that its column cannot hold without a loss",
+}
+_WHOLE: Final = re.compile(r"[+-]?\d{1,80}", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_BOOLEAN: Final = {"true": True, "false": False}
+_SPACE: Final = re.compile(r"(\d{4}-\d\d-\d\d) (?=\d\d:)", re.ASCII)
+_MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Decode each value as one line."""
+    options = encoded.options
+    assert isinstance(options, CsvOptions), "options are of the format's own model"
+    return decoded_by(records, encoded, partial(_Lines, encoded.schema, options))
+
+
+class _Lines:
+    """Reads lines."""
+
+    def __init__(self, columns: StructType, options: CsvOptions) -> None:
+        self._plan = [(each.name, from_text(each.dataType)) for each in columns]
+        self._null = options.null_value
+        self._split = splitter(options.delimiter, options.quote)
+
+    def __call__(self, raw: bytes) -> Said:
+        try:
+            fields = self._split(raw.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise BadBytesError("invalid_utf8", str(error)) from None
+        if len(fields) != len(self._plan):
+            said = f"{len(fields)} fields, and {len(self._plan)} columns"
+            raise BadBytesError("malformed_csv", said)
+        return Said([
+            None if text == self._null and not is_quoted else self._value(name, text, convert)
+            for (text, is_quoted), (name, convert) in zip(fields, self._plan, strict=True)
+        ])  # fmt: skip
+
+    @staticmethod
+    def _value(name: str, text: str, convert: Convert) -> Any:
+        try:
+            return convert(text)
+        except MisfitError as error:
+            raise BadBytesError("type_mismatch", f"{name}: {error}") from None
+
+
+def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool]]]:
+    """Return what splits a line into its fields, each with whether quotes surround it."""
+    d, q = re.escape(delimiter), re.escape(quote)
+    field = re.compile(f"(?:{q}((?:[^{q}]|{q}{q})*){q}|([^{q}{d}\r\n]*))(?:({d})|(?:\r?\n)?\\Z)")
+
+    def split(line: str) -> list[tuple[str, bool]]:
+        fields, at, more = [], 0, True
+        while more:
+            found = field.match(line, at)
+            if found is None:
+                raise BadBytesError("malformed_csv", f"at character {at + 1}")
+            quoted, plain, end = found.groups()
+            is_quoted = quoted is not None
+            fields.append((quoted.replace(quote * 2, quote) if is_quoted else plain, is_quoted))
+            at, more = found.end(), end is not None
+        return fields
+
+    return split
+
+
+def from_text(target: DataType) -> Convert:
+    """Return what turns a field into the declared type."""
+    if isinstance(target, BooleanType):
+        return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
+    if isinstance(target, StringType):
+        return exact(Source("string"), target)
+    if isinstance(target, DateType):
+        return json_value(Hint(), target)
+    if isinstance(target, TimestampType | TimestampNTZType):
+        convert = json_value(Hint(), target)
+        return lambda text: convert(_as_iso(text, zoned=isinstance(target, TimestampType)))
+    if isinstance(target, FloatType | DoubleType | DecimalType):
+        convert = json_value(Hint(), target)
+        return lambda text: convert(_number(text, target))
+    whole = exact(Source("integer"), target)
+    return lambda text: whole(int(text)) if _WHOLE.fullmatch(text) else _no(text, target)
+
+
+def _number(text: str, target: DataType) -> Decimal | str:
+    is_float = not isinstance(target, DecimalType)
+    if is_float and text in {"NaN", "Infinity", "-Infinity"}:
+        return text
+    number = Decimal(text) if _NUMBER.fullmatch(text) else _no(text, target)
+    # What is not 0 must not become it, or a float beyond all floats.
+    return number if math.isfinite(float(number)) else _no(text, target)
+
+
+def _as_iso(text: str, *, zoned: bool) -> str:
+    """Put a moment as JSON writes it; one without a zone is UTC, at midnight without a time."""
+    text = _SPACE.sub(r"\1T", text, count=1)
+    if _MIDNIGHT.fullmatch(text):
+        text += "T00:00:00"
+    has_zone = text.endswith("Z") or re.search(r"[+-]\d\d:\d\d$", text[16:]) is not None
+    return text + "Z" if zoned and not has_zone else text
+
+
+def _no(text: str, target: DataType) -> Any:
+    raise MisfitError(f"{text:.80} is not {target.simpleString().upper()}")

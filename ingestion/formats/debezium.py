@@ -1,0 +1,213 @@
+"""Debezium's envelopes: what a database did to one row, and which row it was.
+
+The row of ``c``, ``r`` and ``u`` is ``after``; a ``d`` says by itself that the row is gone, so the
+null value that follows it says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, DecimalType, StructType
+
+from ingestion.formats import framing
+from ingestion.formats.arrow import BadBytesError, Said, decoded_by_both
+from ingestion.formats.connect_json import ConnectJson, hints
+from ingestion.formats.exact import Convert, MisfitError
+from ingestion.formats.json_values import Hint, json_value, parse
+from ingestion.formats.options import DebeziumOptions
+from ingestion.formats.protocol import Encoded
+
+REASONS: Final[dict[str, str]] = {
+    **framing.REASONS,
+    "malformed_avro": "the bytes are not what the schema says, or some are left over",
+    "malformed_debezium": "no JSON envelope with `op`, and `after` or `before`",
+    "unavailable_value": "a column that the database did not send, since it had not changed",
+    "truncate": "the whole table was truncated, which no record here can apply",
+    "not_a_change": "a message of the log that changes no row",
+}
+_ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
+_UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
+_MISSING: Final = "__debezium_unavailable_value"
+_MISSING_BYTES: Final = _MISSING.encode()
+_MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+Row = Callable[[Mapping[str, Any], bool], list[Any]]
+
+
+def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Decode each envelope; of a delete, what ``before`` lacks comes from the Kafka key."""
+    options = encoded.options
+    assert isinstance(options, DebeziumOptions), "options are of the format's own model"
+    if options.encoding == "avro":
+        from ingestion.formats.debezium_avro import decode_avro
+
+        return decode_avro(records, encoded, options)
+    return decoded_by_both(records, encoded, partial(JsonEnvelopes, encoded.schema, options))
+
+
+class JsonEnvelopes:
+    """Reads envelopes that are JSON."""
+
+    def __init__(self, columns: StructType, options: DebeziumOptions) -> None:
+        """Take what they should hold, and how they are written."""
+        self._columns, self._options = columns, options
+        self._connect = ConnectJson()
+        self._plans: dict[tuple[int, str], Plan] = {}
+        self._schemas: list[Any] = []
+
+    def __call__(self, raw: bytes, key: bytes | None) -> Said:
+        """Read one envelope.
+
+        Raises:
+            BadBytesError: it belongs in quarantine.
+        """
+        try:
+            schema, envelope = self._split(raw)
+        except ValueError as error:
+            raise BadBytesError("malformed_debezium", str(error)) from None
+        side, row = row_of(envelope)
+        if side == "before":
+            row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
+        plan = self._plan(schema, side)
+        try:
+            return Said(plan.row(row, envelope), plan.extra(row), side == "before")
+        except MisfitError as error:
+            raise BadBytesError("type_mismatch", str(error)) from None
+
+    def _split(self, raw: bytes) -> tuple[Any, Any]:
+        return self._connect.split(raw) if self._options.schemas else (None, parse(raw))
+
+    def _of_key(self, key: bytes | None) -> Mapping[str, Any]:
+        try:
+            found = self._split(key)[1] if key else None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _plan(self, schema: Any, side: str) -> Plan:
+        at = (id(schema), side)
+        if at not in self._plans:
+            self._schemas.append(schema)  # Kept, so that no other gets its id.
+            told = hints(schema, side) if self._options.schemas else None
+            self._plans[at] = Plan(self._columns, self._options, told, is_delete=side == "before")
+        return self._plans[at]
+
+
+class Plan:
+    """How the rows of one schema become the declared columns."""
+
+    def __init__(
+        self,
+        columns: StructType,
+        options: DebeziumOptions,
+        told: Mapping[str, Hint] | None,
+        *,
+        is_delete: bool,
+    ) -> None:
+        """Take the columns, and what a schema says of the row's fields, if there is one."""
+        self._is_delete = is_delete
+        self._paths = {name: path.split(".") for name, path in options.columns.items()}
+        self._names = frozenset(columns.names)
+        self._converts: list[tuple[str, Convert]] = [
+            (each.name, json_value(self._hint(each.name, each.dataType, options, told),
+                                   each.dataType))
+            for each in columns
+        ]  # fmt: skip
+
+    def row(self, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> list[Any]:
+        """Return one value a column.
+
+        Raises:
+            BadBytesError: the database did not send a value.
+            MisfitError: a column cannot hold a value.
+        """
+        return [self._value(name, row, envelope, convert) for name, convert in self._converts]
+
+    def extra(self, row: Mapping[str, Any]) -> list[str] | None:
+        """Return the names that no column has."""
+        return None if self._is_delete else [name for name in row if name not in self._names]
+
+    def _hint(
+        self,
+        name: str,
+        type_: DataType,
+        options: DebeziumOptions,
+        told: Mapping[str, Hint] | None,
+    ) -> Hint:
+        if name in self._paths:
+            return Hint(unit=CLOCKS.get(self._paths[name][-1], 0))
+        if told is not None:
+            return told.get(name, Hint())
+        unit = options.timestamps
+        unit = unit.get(name) if isinstance(unit, dict) else unit
+        scale = type_.scale if isinstance(type_, DecimalType) else None
+        return Hint(
+            unit=_UNITS[unit] if unit else 0,
+            days=True,
+            scale=scale if options.decimals == "precise" else None,
+        )
+
+    def _value(
+        self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any], convert: Convert
+    ) -> Any:
+        path = self._paths.get(name)
+        value = at_path(envelope, path) if path else row.get(name)
+        if value is None:
+            return None
+        if not path and is_missing(value):
+            if self._is_delete:
+                return None
+            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
+        try:
+            return convert(value)
+        except MisfitError as error:
+            # Of a row that is gone the connector makes up what is no part of its key.
+            if self._is_delete and not path:
+                return None
+            raise MisfitError(f"{name}: {error}") from None
+
+
+def row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return which side of an envelope its row is, and the row.
+
+    Raises:
+        BadBytesError: it changes no row, or is no envelope.
+    """
+    if not isinstance(envelope, dict) or "op" not in envelope:
+        raise BadBytesError(
+            "malformed_debezium", "no object with `op`; events that an SMT has unwrapped are `json`"
+        )
+    op = envelope["op"]
+    if op == "t":
+        raise BadBytesError("truncate", "op t")
+    if op == "m":
+        raise BadBytesError("not_a_change", "op m")
+    side = _ROWS.get(op) if isinstance(op, str) else None
+    if side is None:
+        raise BadBytesError("malformed_debezium", f"op {op!s:.20} is unknown")
+    row = envelope.get(side)
+    if row is None and side == "before":
+        return side, {}
+    if not isinstance(row, dict):
+        raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
+    return side, row
+
+
+def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
+    """Return what an envelope holds at a path, or nothing."""
+    found: Any = envelope
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def is_missing(value: Any) -> bool:
+    """Tell the placeholder of a value that the database did not send."""
+    if type(value) is list and len(value) == 1:
+        return is_missing(value[0])
+    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)

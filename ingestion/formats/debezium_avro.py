@@ -1,0 +1,113 @@
+"""Debezium's envelopes in Avro, framed by the ids of a schema registry.
+
+The schemas say what JSON leaves to the declaration. A Kafka key is not looked at: with a registry's
+converter, ``before`` holds the key of every table that has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, TimestampType
+
+from ingestion.formats.arrow import BadBytesError, Read, Said
+from ingestion.formats.avro import opened
+from ingestion.formats.avro_types import AvroTypes
+from ingestion.formats.debezium import CLOCKS, at_path, is_missing, row_of
+from ingestion.formats.exact import Convert, MisfitError, Source, exact
+from ingestion.formats.framing import Wanted, decoded_by_schema
+from ingestion.formats.options import DebeziumOptions
+from ingestion.formats.protocol import Encoded
+from ingestion.registry import WriterSchema
+
+Converts = Mapping[str, Convert | None]
+
+
+def decode_avro(records: DataFrame, encoded: Encoded, options: DebeziumOptions) -> DataFrame:
+    """Decode each envelope by its writer's schema."""
+    return decoded_by_schema(records, encoded, "AVRO", partial(compiled, options))
+
+
+def compiled(options: DebeziumOptions, schema: WriterSchema, wanted: Wanted) -> Read:
+    """Return what reads envelopes of one schema.
+
+    Raises:
+        BadBytesError: the schema is none of an envelope.
+    """
+    read, types, root = opened(schema)
+    fields = types.fields(root) if types.is_record(root) else {}
+    if not {"op", "before", "after"} <= fields.keys():
+        raise BadBytesError("malformed_debezium", "the schema has no op, before and after")
+    plans = {
+        side: _Plan(types, fields, side=side, wanted=wanted, options=options)
+        for side in ("before", "after")
+    }
+
+    def read_envelope(payload: bytes) -> Said:
+        envelope = {name: _bare(value) for name, value in read(payload).items()}
+        side, row = row_of(envelope)
+        return plans[side].said(row, envelope)
+
+    return read_envelope
+
+
+class _Plan:
+    """How the rows of one side of an envelope become the declared columns."""
+
+    def __init__(
+        self,
+        types: AvroTypes,
+        fields: Mapping[str, Any],
+        *,
+        side: str,
+        wanted: Wanted,
+        options: DebeziumOptions,
+    ) -> None:
+        self._is_delete = side == "before"
+        self._paths = {name: path.split(".") for name, path in options.columns.items()}
+        self._types, self._fields = types, fields
+        row = types.fields(types.record_in(fields[side]))
+        self._extra = () if self._is_delete else tuple(row.keys() - set(wanted.columns.names))
+        self._converts = {each.name: self._convert(each, row) for each in wanted.columns}
+
+    def said(self, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Said:
+        values = [self._value(name, row, envelope) for name in self._converts]
+        return Said(values, self._extra, self._is_delete)
+
+    def _convert(self, column: StructField, row: Mapping[str, Any]) -> Convert | None:
+        path = self._paths.get(column.name)
+        if path is None:
+            node = row.get(column.name)
+            return None if node is None else self._types.converter(node, column.dataType)
+        node = self._fields.get(path[0])
+        for name in path[1:]:
+            node = (
+                None if node is None else self._types.fields(self._types.record_in(node)).get(name)
+            )
+        if path[-1] in CLOCKS and isinstance(column.dataType, TimestampType):
+            return exact(Source("timestamp", CLOCKS[path[-1]]), column.dataType)
+        return None if node is None else self._types.converter(node, column.dataType)
+
+    def _value(self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Any:
+        path, convert = self._paths.get(name), self._converts[name]
+        value = at_path(envelope, path) if path else row.get(name)
+        if value is None or convert is None:
+            return None
+        if not path and is_missing(value):
+            if self._is_delete:
+                return None
+            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
+        try:
+            return convert(value)
+        except MisfitError as error:
+            if self._is_delete and not path:
+                return None
+            raise MisfitError(f"{name}: {error}") from None
+
+
+def _bare(value: Any) -> Any:
+    """Take a record of a union without its name."""
+    return value[1] if type(value) is tuple else value

@@ -1,0 +1,58 @@
+"""JSON behind the id of a JSON Schema: decoded as JSON is, and traced by its id.
+
+The declaration says what a record must hold; the registry's schema is asked for, so that a record
+that names no schema of JSON is told, and is not held against each record.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.formats import framing, json
+from ingestion.formats.framing import HEADER_BYTES, schema_id, writer_schemas
+from ingestion.formats.protocol import Encoded
+
+REASONS: Final[dict[str, str]] = {
+    **{name: text for name, text in framing.REASONS.items() if name != "type_mismatch"},
+    "invalid_utf8": "the bytes behind the id are not UTF-8",
+    "malformed_json": "not exactly one JSON object, or a field of another type than declared",
+}
+_PAYLOAD: Final = "_payload"
+
+
+def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Decode what follows the id as JSON."""
+    schemas = writer_schemas(records, encoded)
+    raw = F.col(encoded.column)
+    reason = _framing_reason(raw, {number: each.type for number, each in schemas.items()})
+    payload = F.when(reason.isNull(), F.expr(f"substring(`{encoded.column}`, {HEADER_BYTES + 1})"))
+    behind = records.withColumn(_PAYLOAD, payload)
+    told = json.decode(behind, encoded.of(_PAYLOAD)).drop(_PAYLOAD)
+    said = F.col(encoded.into)
+    traced = F.concat(F.lit("schema id "), schema_id(raw), F.lit(": "))
+    detail = F.coalesce(said["detail"], F.coalesce(said["reason"], reason))
+    return told.withColumn(
+        encoded.into,
+        F.when(raw.isNull(), said).otherwise(
+            said.withField("reason", F.coalesce(said["reason"], reason)).withField(
+                "detail",
+                F.when(detail.isNotNull(), F.concat(F.coalesce(traced, F.lit("")), detail)),
+            )
+        ),
+    )
+
+
+def _framing_reason(raw: Column, types: dict[int, str]) -> Column:
+    number = schema_id(raw)
+    is_known = number.isin(*types) if types else F.lit(False)
+    json_ids = [each for each, type_ in types.items() if type_ == "JSON"]
+    is_json = number.isin(*json_ids) if json_ids else F.lit(False)
+    return (
+        F.when((F.octet_length(raw) > 0) & (F.substring(raw, 1, 1) != F.lit(b"\0")), "not_framed")
+        .when(F.octet_length(raw) < HEADER_BYTES, "short_header")
+        .when(~is_known, "unknown_schema_id")
+        .when(~is_json, "wrong_schema_type")
+    )

@@ -1,0 +1,204 @@
+"""Values that JSON holds in disguise: decimals in base64, moments as numbers, NaN as text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+import math
+import re
+import struct
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, NoReturn
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ingestion.formats.exact import Convert, MisfitError, Source, exact, unscaled
+from ingestion.formats.shapes import array_of, map_of, struct_of
+
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+_MOMENT: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
+)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MOST_DIGITS: Final = 400
+
+
+class Hint(NamedTuple):
+    """What is known of a value beside its JSON.
+
+    Attributes:
+        unit: Ticks a second, of a moment that is a number; 0 when nothing says it.
+        days: Whether a number may be a date.
+        scale: Of a decimal in base64; none where its text stands for itself.
+        items: Of the items of a list, where their own schema says more.
+    """
+
+    unit: int = 0
+    days: bool = False
+    scale: int | None = None
+    items: Any = None
+
+
+def parse(raw: bytes) -> Any:
+    """Read exactly one JSON document of valid UTF-8, fractions exact.
+
+    Raises:
+        ValueError: it is not one, or a name comes twice in one object.
+    """
+    try:
+        return _DECODER.decode(raw.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def json_value(hint: Hint | None, target: DataType) -> Convert:
+    """Return what turns a parsed value that is not null into the declared type."""
+    told = hint or Hint()
+    if isinstance(target, StructType):
+        inner = struct_of(dict.fromkeys(target.names, told), target, json_value)
+        return lambda value: inner(_of(dict, value, target))
+    if isinstance(target, ArrayType):
+        items = array_of(told.items or told, target, json_value)
+        return lambda value: items(_of(list, value, target))
+    if isinstance(target, MapType):
+        values = map_of(told, target, json_value)
+        return lambda value: values(_of(dict, value, target))
+    if isinstance(target, DecimalType):
+        return lambda value: _decimal(value, told, target)
+    if isinstance(target, DateType):
+        return lambda value: _days(value, told, target)
+    if isinstance(target, TimestampType | TimestampNTZType):
+        return lambda value: _moment(value, told, target)
+    return _plain(target)
+
+
+def _plain(target: DataType) -> Convert:
+    if isinstance(target, BinaryType):
+        return lambda value: _base64(_of(str, value, target), target)
+    if isinstance(target, FloatType | DoubleType):
+        return lambda value: _float(value, target)
+    if isinstance(target, BooleanType):
+        return lambda value: _of(bool, value, target)
+    if isinstance(target, StringType):
+        return lambda value: _text(_of(str, value, target), target)
+    convert = exact(Source("integer"), target)
+    return lambda value: convert(_of(int, value, target))
+
+
+def _decimal(value: Any, hint: Hint, target: DecimalType) -> Any:
+    convert = exact(Source("decimal"), target)
+    if type(value) is dict and value.keys() == {"scale", "value"}:
+        number = _base64(_of(str, value["value"], target), target)
+        scale = _of(int, value["scale"], target)
+        return convert(unscaled(int.from_bytes(number, signed=True), scale))
+    if type(value) is int or isinstance(value, Decimal):
+        return (
+            convert(Decimal(value))
+            if abs(Decimal(value).adjusted()) < _MOST_DIGITS
+            else _no(value, target)
+        )
+    text = _of(str, value, target)
+    if hint.scale is not None:
+        return convert(unscaled(int.from_bytes(_base64(text, target), signed=True), hint.scale))
+    return convert(Decimal(text)) if _NUMBER.fullmatch(text) else _no(value, target)
+
+
+def _days(value: Any, hint: Hint, target: DataType) -> int:
+    if type(value) is int and hint.days:
+        return int(exact(Source("date"), target)(value))
+    if type(value) is not str or not _DATE.fullmatch(value):
+        _no(value, target)
+    try:
+        return (dt.date.fromisoformat(value) - _EPOCH.date()).days
+    except ValueError:
+        return _no(value, target)
+
+
+def _moment(value: Any, hint: Hint, target: DataType) -> int:
+    zoned = isinstance(target, TimestampType)
+    if type(value) is int:
+        if not hint.unit:
+            raise MisfitError(f"{value} has no unit; say which in the option `timestamps`")
+        kind = "timestamp" if zoned else "local_timestamp"
+        return int(exact(Source(kind, hint.unit), target)(value))
+    found = _MOMENT.fullmatch(value) if type(value) is str else None
+    if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
+        _no(value, target)
+    try:
+        moment = dt.datetime.fromisoformat(value)
+        since = moment.replace(tzinfo=moment.tzinfo or dt.UTC) - _EPOCH
+    except ValueError:
+        return _no(value, target)
+    return int(exact(Source("timestamp", 10**6), TimestampType())(since // dt.timedelta(0, 0, 1)))
+
+
+def _float(value: Any, target: DataType) -> float:
+    """Take a number as the nearest float: its text was the shortest that tells it apart."""
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    if type(value) is not int and not isinstance(value, Decimal):
+        _no(value, target)
+    try:
+        near = float(value)
+        if isinstance(target, FloatType):
+            near = float(struct.unpack("<f", struct.pack("<f", near))[0])
+    except OverflowError:
+        return _no(value, target)
+    return near if math.isfinite(near) else _no(value, target)
+
+
+def _text(value: str, target: DataType) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return _no(ascii(value), target)
+    return str(exact(Source("string"), target)(value))
+
+
+def _base64(text: str, target: DataType) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return _no(text, target)
+
+
+def _of(kind: type, value: Any, target: DataType) -> Any:
+    return value if type(value) is kind else _no(value, target)
+
+
+def _no(value: Any, target: DataType) -> NoReturn:
+    raise MisfitError(f"{value!s:.80} is not {target.simpleString().upper()}")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name comes twice in one object")
+    return fields
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_refuse
+)

@@ -1,0 +1,30 @@
+"""Bytes as they are, into one BINARY column."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.formats.protocol import Encoded
+
+REASONS: Final[dict[str, str]] = {}
+
+
+def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Take the bytes; there are none that would be bad."""
+    return one_column(records, encoded, F.col(encoded.column), reason=F.lit(None))
+
+
+def one_column(records: DataFrame, encoded: Encoded, value: Column, *, reason: Column) -> DataFrame:
+    """Add what the bytes say, where that is one value."""
+    (column,) = encoded.schema
+    said = F.struct(
+        F.struct(value.alias(column.name)).alias("row"),
+        reason.cast("string").alias("reason"),
+        F.lit(None).cast("string").alias("detail"),
+        F.lit(None).cast("array<string>").alias("extra"),
+        F.lit(None).cast("boolean").alias("is_delete"),
+    )
+    return records.withColumn(encoded.into, said)

@@ -1,0 +1,85 @@
+"""Records, lists and maps of any encoding as the declared columns, matched by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+from ingestion.formats.exact import Convert, MisfitError, mismatch
+
+# How an encoding's type becomes a declared one.
+Converter = Callable[[Any, DataType], Convert]
+
+
+class Fields(Protocol):
+    """A record of any encoding: what there is of its fields."""
+
+    def get(self, name: str, /) -> Any:
+        """Return a field's value, or nothing."""
+
+
+def columns_of(
+    fields: Mapping[str, Any], columns: StructType, converter: Converter
+) -> tuple[Callable[[Fields], list[Any]], tuple[str, ...]]:
+    """Return what makes a row of a record, and the names that no column has.
+
+    Args:
+        fields: The encoding's types, by name.
+        columns: The declared columns; one that ``fields`` lacks is null.
+        converter: Makes the conversion of one type to another.
+    """
+    plan = [
+        (each.name, converter(fields[each.name], each.dataType) if each.name in fields else None)
+        for each in columns
+    ]
+    extra = tuple(name for name in fields if name not in set(columns.names))
+
+    def to_row(record: Fields) -> list[Any]:
+        return [_converted(name, record.get(name), convert) for name, convert in plan]
+
+    return to_row, extra
+
+
+def struct_of(fields: Mapping[str, Any], target: DataType, converter: Converter) -> Convert:
+    """Return what makes a STRUCT of a record."""
+    if not isinstance(target, StructType):
+        return mismatch("a record", target)
+    to_row, _ = columns_of(fields, target, converter)
+    names = target.names
+    required = [at for at, field in enumerate(target) if not field.nullable]
+
+    def convert(record: Any) -> dict[str, Any]:
+        row = to_row(record)
+        for at in required:
+            if row[at] is None:
+                raise MisfitError(f"{names[at]} is null, and NOT NULL")
+        return dict(zip(names, row, strict=True))
+
+    return convert
+
+
+def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
+    """Return what makes an ARRAY of a list."""
+    if not isinstance(target, ArrayType):
+        return mismatch("an array", target)
+    convert = converter(items, target.elementType)
+    return lambda values: [None if value is None else convert(value) for value in values]
+
+
+def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
+    """Return what makes a MAP with texts for keys."""
+    if not isinstance(target, MapType) or not isinstance(target.keyType, StringType):
+        return mismatch("a map with texts for keys", target)
+    convert = converter(values, target.valueType)
+    return lambda items: [(k, None if v is None else convert(v)) for k, v in items.items()]
+
+
+def _converted(name: str, value: Any, convert: Convert | None) -> Any:
+    if value is None or convert is None:
+        return None
+    try:
+        return convert(value)
+    except MisfitError as error:
+        raise MisfitError(f"{name}: {error}") from None

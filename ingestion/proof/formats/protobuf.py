@@ -1,0 +1,123 @@
+"""Protobuf, read by this proof's own reader of the binary encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ingestion.proof import typed
+from ingestion.proof.declared import Declared, declared, is_provable
+from ingestion.proof.formats import Expected, Said
+from ingestion.proof.formats.framed import ReadFramed, ReadPayload
+from ingestion.proof.proto_schema import Member, Schema, Shape
+from ingestion.proof.proto_wire import message, varint
+from ingestion.proof.registry import Written
+from ingestion.proof.scalars import Read, refuse
+from ingestion.proof.strict_json import BadRecordError
+from ingestion.proof.values import UnprovableError
+
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{each}Value"
+    for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
+)
+
+
+class One(NamedTuple):
+    """One item of a repeated field."""
+
+    member: Member
+
+
+def reading(expected: Expected) -> ReadFramed:
+    """Return what reads one framed message.
+
+    Raises:
+        UnprovableError: a type that this proof knows nothing of.
+    """
+    wanted = {column.name: declared(column.type) for column in expected.columns}
+    for name, type_ in wanted.items():
+        if not is_provable(type_):
+            raise UnprovableError(f"column {name}, which is {type_}, is not provable")
+    return ReadFramed(expected, "PROTOBUF", lambda schema: opened(schema, wanted))
+
+
+def opened(written: Written, wanted: Mapping[str, Declared]) -> ReadPayload:
+    """Return what reads payloads of one schema.
+
+    Raises:
+        BadRecordError: it cannot be compiled.
+    """
+    schema = Schema(written)
+
+    def read(payload: bytes) -> Said:
+        shape, rest = _which(schema, payload)
+        take = typed.fields(shape.by_name, wanted, fit)
+        return Said(values=tuple(take(message(rest, shape))))
+
+    return read
+
+
+def fit(node: Member | One, type_: Declared) -> Read:
+    """Return what takes a value that is not null as a declared type."""
+    if isinstance(node, One):
+        return _single(node.member, type_)
+    if node.is_repeated and node.message is not None and node.message.is_map:
+        inner = node.message.by_name
+        if inner["key"].type != "string":
+            return typed.never("a map", type_)
+        return typed.nested("MAP", inner["value"], type_, fit)
+    if node.is_repeated:
+        return typed.nested("ARRAY", One(node), type_, fit)
+    return _single(node, type_)
+
+
+def _single(member: Member, type_: Declared) -> Read:
+    if member.message is not None and member.type == "message":
+        return _message(member.message, type_)
+    if member.type == "enum" and type_.word == "STRING":
+        return lambda value: member.symbols.get(value) or refuse(value)
+    return _scalar(member.type, type_) or typed.never(member.type, type_)
+
+
+def _scalar(word: str, type_: Declared) -> Read | None:
+    if word == "bool":
+        return typed.plain(type_, "BOOLEAN")
+    if word == "string":
+        return typed.plain(type_, "STRING")
+    if word == "bytes":
+        return typed.plain(type_, "BINARY")
+    return typed.real(type_) if word in {"float", "double"} else typed.whole(type_)
+
+
+def _message(shape: Shape, type_: Declared) -> Read:
+    if shape.name == "google.protobuf.Timestamp" and type_.word == "TIMESTAMP":
+        moment = typed.moment(type_, 10**9, zoned=True) or typed.never(shape.name, type_)
+        return lambda value: moment(value["seconds"] * 10**9 + value["nanos"])
+    if shape.name in _WRAPPERS and type_.word != "STRUCT":
+        inner = fit(shape.by_name["value"], type_)
+        return lambda value: inner(value["value"])
+    return typed.nested("STRUCT", shape.by_name, type_, fit)
+
+
+def _which(schema: Schema, payload: bytes) -> tuple[Shape, bytes]:
+    """Follow the message indexes to a message; none of them means the first."""
+    numbers: list[int] = []
+    count, at = varint(payload, 0)
+    for _ in range(_signed(count)):
+        number, at = varint(payload, at)
+        numbers.append(_signed(number))
+    shapes, shape = schema.messages, None
+    for number in numbers or [0]:
+        if number >= len(shapes):
+            raise BadRecordError(f"no message at {numbers}")
+        shape = shapes[number]
+        shapes = shape.inner
+    assert shape is not None, "there is always a first index"
+    return shape, payload[at:]
+
+
+def _signed(number: int) -> int:
+    value = (number >> 1) ^ -(number & 1)
+    if not 0 <= value <= 100:
+        raise BadRecordError(f"a message index of {value}")
+    return value

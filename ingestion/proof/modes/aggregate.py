@@ -1,0 +1,176 @@
+"""Aggregate: every record is folded once into the state of its group."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ingestion.aggregates import WINDOW_COLUMNS, Aggregate, aggregates_of
+from ingestion.proof.horizon import Horizon
+from ingestion.proof.memory import Shelf
+from ingestion.proof.modes import Means
+from ingestion.proof.modes.monoids import MONOIDS
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row
+from ingestion.proof.recount import Recount
+from ingestion.proof.values import UnprovableError
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# An estimate that another library would make otherwise.
+_DEPENDENT: Final = "approx_distinct"
+
+
+@dataclass(kw_only=True, slots=True)
+class _Group:
+    """What is known of one group.
+
+    Attributes:
+        key: Its key columns, the window's too.
+        states: One state an aggregate.
+        newest: Epoch, topic, partition, offset and timestamp of its newest record.
+        born: Batch of its first record.
+        seq: Batch of its last one.
+        accepted: A batch of it that a person accepted as it was.
+    """
+
+    key: Row
+    states: list[Any]
+    newest: Row
+    born: int
+    seq: int = 0
+    accepted: int = 0
+
+
+class Fold:
+    """Remembers the state of each group."""
+
+    def __init__(self, means: Means) -> None:
+        """Begin with an empty table."""
+        spec = means.spec
+        self._horizon: Horizon = means.horizon
+        every = aggregates_of(spec)
+        self._proven = [each for each in every if each.function != _DEPENDENT]
+        self._dependent = [each.name for each in every if each.function == _DEPENDENT]
+        names = [column.name for column in spec.columns]
+        self._at = {name: nth for nth, name in enumerate(names)}
+        self._keys = spec.keys
+        self._window = spec.window
+        by_time = WINDOW_COLUMNS if spec.window else ()
+        told = [name for each in self._proven for name in each.columns("")]
+        self.columns = (*spec.keys, *by_time, *told)
+        self._key_width = len(spec.keys) + len(by_time)
+        self._groups: Shelf[_Group] = means.memory.shelf("groups")
+        self._rows: Shelf[Change] = means.memory.shelf("rows")
+
+    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+        """Fold each record, and count it by whether its group was there before the batch."""
+        keyed = [(self._key(change), change) for change in changes]
+        known = self._groups.get({repr(key) for key, _ in keyed})
+        for key, change in keyed:
+            name = repr(key)
+            group = known.get(name)
+            if group is None:
+                states = [MONOIDS[each.function].empty for each in self._proven]
+                group = known[name] = _Group(key=key, states=states, newest=(), born=change.seq)
+            self._count(group, change.seq, recount)
+            self._fold(group, change)
+        self._groups.put(known)
+
+    def settle(self, recount: Recount) -> None:
+        """Nothing is left to be decided."""
+
+    def rows(self) -> Shelf[Change]:
+        """Return the row of each group.
+
+        Raises:
+            UnprovableError: some of what was folded is gone from Kafka.
+        """
+        if self._horizon.is_blind or self._horizon.epoch > 1:
+            raise UnprovableError(
+                "a group can be proven only from its first record on, and Kafka no longer holds "
+                "all that was folded"
+            )
+        for chunk in self._groups.chunks():
+            self._rows.put({name: self._row(name, group) for name, group in chunk.items()})
+        return self._rows
+
+    def key_of(self, row: Row) -> str:
+        """Return the text of the group's key columns."""
+        return repr(tuple(row[: self._key_width]))
+
+    def place_of(self, row: Row) -> Place:
+        """Return the place of the newest record in it."""
+        topic, partition, offset, _, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
+        return (epoch, topic, partition, offset)
+
+    def outranks(self, one: Place, other: Place) -> bool:
+        """No record wins over another."""
+        return False
+
+    def limits(self) -> Sequence[str]:
+        """Name the columns whose values this proof takes on trust."""
+        if not self._dependent:
+            return ()
+        named = ", ".join(self._dependent)
+        return (f"{named}: not independent; an estimate that only Spark makes this way",)
+
+    def _key(self, change: Change) -> Row:
+        row = _row_of(change)
+        keys = tuple(row[self._at[name]] for name in self._keys)
+        if self._window is None:
+            return keys
+        name = self._window.column
+        moment = row[self._at[name]] if name in self._at else row[-3]
+        every = dt.timedelta(seconds=self._window.every_seconds)
+        start = _EPOCH + (moment - _EPOCH) // every * every
+        return (*keys, start, start + every)
+
+    def _count(self, group: _Group, seq: int, recount: Recount) -> None:
+        is_new = group.born == seq
+        if is_new and self._horizon.doubts(None):
+            recount.doubtful += 1
+        else:
+            recount.fates["inserted" if is_new else "updated"] += 1
+        recount.extra["groups"] += group.seq != seq
+        recount.extra["groups_new"] += group.seq != seq and is_new
+        group.seq = seq
+        if self._horizon.is_accepted(seq):
+            group.accepted = seq
+
+    def _fold(self, group: _Group, change: Change) -> None:
+        row = _row_of(change)
+        topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
+        group.newest = max(group.newest, (epoch, topic, partition, offset, timestamp))
+        for nth, each in enumerate(self._proven):
+            value = row[self._at[each.column]] if each.column else 1
+            add = MONOIDS[each.function].add
+            group.states[nth] = add(group.states[nth], value, change.place)
+
+    def _row(self, name: str, group: _Group) -> Change:
+        epoch, topic, partition, offset, timestamp = group.newest
+        told = (
+            value
+            for each, state in zip(self._proven, group.states, strict=True)
+            for value in _in_order(each, MONOIDS[each.function].shown(state))
+        )
+        system = (topic, partition, offset, timestamp, epoch, group.seq)
+        return Change(
+            key=name,
+            place=(epoch, topic, partition, offset),
+            row=(*group.key, *told, *system),
+            seq=group.accepted or group.seq,
+        )
+
+
+def _row_of(change: Change) -> Row:
+    assert change.row is not None, "a delete is bad in a mode that deletes nothing"
+    return change.row
+
+
+def _in_order(each: Aggregate, shown: Mapping[str, Any]) -> Iterable[Any]:
+    """Return the values of an aggregate's columns, in the order of the table's."""
+    return (shown[name.removeprefix(each.name)] for name in each.columns(""))
+
+
+RULE = Fold

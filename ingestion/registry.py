@@ -1,0 +1,132 @@
+"""The schema registry, asked by id: what the writers of the records wrote them with.
+
+An id means the same schema for ever, so each is asked for once a process. A registry that does not
+answer stops the run, and nothing is lost; only its own word that an id is unknown makes a record
+bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from ingestion.errors import DependencyError, InvalidSpecError
+from ingestion.settings import Settings, variable
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+_NOT_FOUND: Final = 40403
+_RETRIES: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterSchema:
+    """What an id stands for.
+
+    Attributes:
+        id: The registry's number.
+        type: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+        text: The schema as its writer registered it.
+        references: Name and text of each schema that it refers to, the referred before the
+            referring.
+    """
+
+    id: int
+    type: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class Registry:
+    """One registry, and what it has said so far."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take where it is; nothing is asked yet."""
+        self._settings = settings
+        self._known: dict[int, WriterSchema] = {}
+
+    def schemas(self, ids: Iterable[int]) -> Mapping[int, WriterSchema]:
+        """Return what the registry knows of these ids; those that it does not know are left out.
+
+        Raises:
+            InvalidSpecError: no registry is configured.
+            DependencyError: it does not answer, or not as a schema registry does.
+        """
+        found = {}
+        for each in sorted(set(ids)):
+            schema = self._known.get(each) or self._ask(each)
+            if schema is not None:
+                found[each] = self._known[each] = schema
+        return found
+
+    def _ask(self, number: int) -> WriterSchema | None:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            schema = self._client.get_schema(number)
+            references = dict(self._referred(schema))
+        except SchemaRegistryError as error:
+            # Any 404 but this one comes from something that is no registry.
+            if error.error_code == _NOT_FOUND:
+                return None
+            raise self._unreachable(error) from error
+        except Exception as error:
+            raise self._unreachable(error) from error
+        return WriterSchema(
+            id=number,
+            type=schema.schema_type or "AVRO",
+            text=schema.schema_str or "",
+            references=tuple(references.items()),
+        )
+
+    def _referred(self, schema: Schema) -> Iterator[tuple[str, str]]:
+        for each in schema.references or ():
+            subject, version = str(each.subject), int(each.version or 1)
+            found = self._client.get_version(subject, version).schema
+            yield from self._referred(found)
+            yield str(each.name), str(found.schema_str)
+
+    @property
+    def _client(self) -> SchemaRegistryClient:
+        return _client(self._settings)
+
+    def _unreachable(self, error: Exception) -> DependencyError:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        return DependencyError(
+            f"the schema registry at {self._settings.schema_registry} does not answer as one: "
+            f"{said}. Nothing is lost. Next: check {variable('schema_registry')} and the registry, "
+            "then run the same command again"
+        )
+
+
+@cache
+def registry_of(settings: Settings) -> Registry:
+    """Return the registry of these settings, the same one for the life of the process."""
+    if not settings.schema_registry:
+        raise InvalidSpecError(
+            f"{variable('schema_registry')} is not set, and the stream's format needs the schema "
+            "registry's address, such as http://registry:8081"
+        )
+    return Registry(settings)
+
+
+@cache
+def _client(settings: Settings) -> SchemaRegistryClient:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    password = settings.schema_registry_password
+    options: dict[str, Any] = {
+        "url": settings.schema_registry,
+        "timeout": settings.kafka_timeout_seconds,
+        "max.retries": _RETRIES,
+        "retries.wait.ms": 200,
+    }
+    if settings.schema_registry_username:
+        secret = password.get_secret_value() if password else ""
+        options["basic.auth.user.info"] = f"{settings.schema_registry_username}:{secret}"
+    if settings.schema_registry_ssl_ca:
+        options["ssl.ca.location"] = str(settings.schema_registry_ssl_ca)
+    return SchemaRegistryClient(options)

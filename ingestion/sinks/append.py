@@ -1,0 +1,115 @@
+"""Append: every good record is a row, and its place in Kafka is its identity.
+
+A plain append, fenced by ``txn``: it reads nothing of the table. Any other kind of commit may bring
+records that are there already, so it inserts what is missing and leaves the rest.
+
+Rows to records: a row is one record; inserted rows carry the batch's seq.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.commits import Commit, TableLog
+from ingestion.fence import commit_note_alone, fenced, unhindered
+from ingestion.latest import quoted
+from ingestion.notes import Note, app_id
+from ingestion.sinks.protocol import Good, Target, Written
+
+_IDENTITY = ("_epoch", "_topic", "_partition", "_offset")
+
+
+class Append:
+    """One batch on its way into a table of records."""
+
+    def __init__(self, target: Target, good: Good) -> None:
+        """Take the good records of a batch; nothing is read or written yet."""
+        self._target = target
+        self._good = good
+
+    def prepare(self) -> Mapping[str, int]:
+        """Decide nothing: every record is a row."""
+        return {"winners": self._good.count}
+
+    def commit(self, note: Note) -> None:
+        """Append the records, or insert those that are missing where some may be there."""
+        spark, name, path = self._target.spark, self._target.spec.name, self._target.paths.data
+        if not self._good.count:
+            commit_note_alone(spark, name, path, note)
+        elif note.kind == "ingest":
+            self._append(note)
+        else:
+            unhindered(lambda: self._insert_missing(note), stream=name)
+
+    def account(self, commit: Commit) -> Written:
+        """Take what Delta counted; a record that is not inserted must have been there."""
+        written = self.recount(commit)
+        there = self._good.count - written.rows_expected
+        if not there:
+            return written
+        found = self._found_at(commit.version - 1)
+        return Written(
+            counts={**written.counts, "unchanged": found}, rows_expected=written.rows_expected
+        )
+
+    @staticmethod
+    def recount(commit: Commit) -> Written:
+        """Say what the commit alone tells: what it did not insert was there, by inference."""
+        of = commit.metrics
+        inserted = of.get("numTargetRowsInserted", of.get("numOutputRows", 0))
+        counts = {"inserted": inserted}
+        there = (commit.note.counts["winners"] if commit.note else inserted) - inserted
+        if there:
+            counts |= {"unchanged": there, "derived": there}
+        return Written(counts=counts, rows_expected=inserted)
+
+    def _rows(self) -> DataFrame:
+        table = self._table().columns
+        rows = self._good.records.withColumns(
+            {
+                "_epoch": F.lit(self._target.epoch),
+                "_seq": F.lit(self._target.seq).cast("long"),
+            }
+        )
+        return rows.select(*map(quoted, table))
+
+    def _append(self, note: Note) -> None:
+        (
+            self._rows()
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id(self._target.spec.name))
+            .option("txnVersion", note.seq)
+            .option("userMetadata", note.to_json())
+            .save(str(self._target.paths.data))
+        )
+
+    def _insert_missing(self, note: Note) -> None:
+        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
+        merge = table.alias("t").merge(self._rows().alias("s"), _is_same())
+        with fenced(self._target.spark, self._target.spec.name, note):
+            merge.whenNotMatchedInsertAll().execute()
+
+    def _found_at(self, version: int) -> int:
+        """Count the records that the table held as of a version."""
+        before = self._table(version).alias("t")
+        return self._rows().alias("s").join(before, _is_same(), "left_semi").count()
+
+    def _table(self, version: int | None = None) -> DataFrame:
+        reader = self._target.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(str(TableLog(self._target.paths.data).path))
+
+
+def _is_same() -> Column:
+    return reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in _IDENTITY))
+
+
+SINK = Append

@@ -1,0 +1,92 @@
+"""The aggregates in Spark's words: from records to a state, and from two states to one.
+
+Each law (associative, with an identity; commutative but for ties that cannot be) is what makes the
+table independent of how batches were cut and of the order in which records came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from ingestion.aggregates import Aggregate
+from ingestion.latest import COORDINATES, quoted
+
+States = Mapping[str, Column]
+
+
+def place_in(order: Sequence[str]) -> Column:
+    """Return a record's place in the order, as the table keeps it."""
+    nth = (F.col(quoted(name)).alias(f"sequence_{n}") for n, name in enumerate(order, 1))
+    coordinates = (F.col(name).alias(name.removeprefix("_")) for name in COORDINATES)
+    return F.struct(F.col("_epoch").alias("epoch"), *nth, *coordinates)
+
+
+def of_records(each: Aggregate, place: Column) -> States:
+    """Return the state of a group of records, by column."""
+    value = F.col(quoted(each.column)) if each.column else F.lit(1)
+    if each.function == "avg":
+        total, count = F.sum(value).cast(each.sum_type), F.count(value)
+        return _average(each, total, count)
+    if each.function == "approx_distinct":
+        # By way of a union the estimate does not depend on the order of the values.
+        sketch = F.hll_sketch_agg(value)
+        return _distinct(each, F.hll_union(sketch, sketch))
+    if each.function in ("first", "last"):
+        by, of = (F.max_by, F.max) if each.function == "last" else (F.min_by, F.min)
+        return {each.name: by(value, place), f"{each.name}_place": of(place)}
+    return {
+        each.name: {
+            "count": lambda: F.count(value),
+            "sum": lambda: F.sum(value).cast(each.sum_type),
+            "min": lambda: F.min(value),
+            "max": lambda: F.max(value),
+            "set": lambda: F.array_sort(F.collect_set(value)),
+        }[each.function]()
+    }
+
+
+def folded(each: Aggregate, one: str, other: str) -> States:
+    """Return the state of two groups together, by column; ``one`` and ``other`` are aliases."""
+    a, b = F.col(f"{one}.{each.name}"), F.col(f"{other}.{each.name}")
+
+    def part(side: str, name: str) -> Column:
+        return F.col(f"{side}.{each.name}_{name}")
+
+    if each.function == "avg":
+        total = _plus(each, part(one, "sum"), part(other, "sum"))
+        return _average(each, total, part(one, "count") + part(other, "count"))
+    if each.function == "approx_distinct":
+        return _distinct(each, F.hll_union(part(one, "sketch"), part(other, "sketch")))
+    if each.function in ("first", "last"):
+        here, there = part(one, "place"), part(other, "place")
+        is_there = there > here if each.function == "last" else there < here
+        return {
+            each.name: F.when(is_there, b).otherwise(a),
+            f"{each.name}_place": F.when(is_there, there).otherwise(here),
+        }
+    return {
+        each.name: {
+            "count": lambda: a + b,
+            "sum": lambda: _plus(each, a, b),
+            "min": lambda: F.least(a, b),
+            "max": lambda: F.greatest(a, b),
+            "set": lambda: F.array_sort(F.array_union(a, b)),
+        }[each.function]()
+    }
+
+
+def _plus(each: Aggregate, a: Column, b: Column) -> Column:
+    """Add what is there; the sum of nothing is null, and an overflow is an error (ANSI)."""
+    return F.coalesce((a + b).cast(each.sum_type), a, b)
+
+
+def _average(each: Aggregate, total: Column, count: Column) -> States:
+    mean = F.when(count > 0, total.cast("double") / count.cast("double"))
+    return {each.name: mean, f"{each.name}_sum": total, f"{each.name}_count": count}
+
+
+def _distinct(each: Aggregate, sketch: Column) -> States:
+    return {each.name: F.hll_sketch_estimate(sketch), f"{each.name}_sketch": sketch}

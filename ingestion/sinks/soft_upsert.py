@@ -1,0 +1,86 @@
+"""An upsert that marks instead of removing: a deleted key keeps a row, with ``_deleted`` set.
+
+The row is then what the delete itself said: all columns of a record that ``apply_as_deletes``
+selects, the key alone of a null value. To keep what older records said instead would depend on how
+the batches were cut, since records that lose inside a batch are never written.
+
+Rows to records: as in an upsert, and a delete that was applied is a row, too. What a delete met is
+looked up before the commit, since MERGE counts it among inserts and updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.commits import Commit
+from ingestion.fence import fenced
+from ingestion.latest import place, quoted
+from ingestion.notes import Note
+from ingestion.sinks.protocol import Written, merge_counts
+from ingestion.sinks.upsert import LEFT_ALONE, Upsert
+from ingestion.spec import DELETED_COLUMN
+
+_DELETES: Final = ("deleted", "deleted_absent")
+
+
+class SoftUpsert(Upsert):
+    """One batch on its way into a table that remembers its dead."""
+
+    def prepare(self) -> Mapping[str, int]:
+        """Choose the winners, and look up what the deletes among them will meet."""
+        counts = super().prepare()
+        if not self._good.deletes:
+            return counts
+        found = self._classify(self._target.version)
+        return {**counts, **{name: found.get(name, 0) for name in _DELETES}}
+
+    def account(self, commit: Commit) -> Written:
+        """Take what MERGE counted but for the deletes, and look up the winners it left alone."""
+        merged = merge_counts(commit)
+        rows_expected = merged["inserted"] + merged["updated"]
+        counts = _without_deletes(commit)
+        if self._winner_count != rows_expected:
+            found = self._classify(commit.version - 1)
+            counts |= {name: found.get(name, 0) for name in LEFT_ALONE if name not in _DELETES}
+        return Written(counts=counts, rows_expected=rows_expected)
+
+    @staticmethod
+    def recount(commit: Commit) -> Written:
+        """Say what the commit alone tells; winners it did not apply were stale, by inference."""
+        merged = merge_counts(commit)
+        rows_expected = merged["inserted"] + merged["updated"]
+        counts = _without_deletes(commit)
+        winners = commit.note.counts["winners"] if commit.note else 0
+        if left_alone := winners - rows_expected:
+            counts |= {"stale": left_alone, "derived": left_alone}
+        return Written(counts=counts, rows_expected=rows_expected)
+
+    def _choose_winners(self) -> DataFrame:
+        return super()._choose_winners().withColumn(DELETED_COLUMN, F.col("_delete"))
+
+    def _merge(self, note: Note) -> None:
+        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
+        columns: dict[str, str | Column] = {
+            quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
+        }
+        merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
+        merge = merge.whenMatchedUpdate(self._wins_over(place("t", self._order)), columns)
+        merge = merge.whenNotMatchedInsert(values=columns)
+        with fenced(self._target.spark, self._target.spec.name, note):
+            merge.execute()
+
+
+def _without_deletes(commit: Commit) -> dict[str, int]:
+    merged, known = merge_counts(commit), commit.note.counts if commit.note else {}
+    return {
+        "inserted": merged["inserted"] - known.get("deleted_absent", 0),
+        "updated": merged["updated"] - known.get("deleted", 0),
+    }
+
+
+SINK = SoftUpsert

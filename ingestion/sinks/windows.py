@@ -1,0 +1,51 @@
+"""How far event time has come, so that one can say which windows are final.
+
+A partition's clock is the latest event time that was seen in it; the stream's is the earliest of
+those, less the allowed delay. A partition that has said nothing holds the stream's clock back. It
+is kept in the counts of every commit (``clock_ms``, and ``clock_ms.<topic>-<partition>``), and
+decides nothing: a record that comes later still is another fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import functions as F
+
+from ingestion.commits import TableLog
+from ingestion.latest import quoted
+from ingestion.sinks.protocol import Good, Target
+
+CLOCK: Final = "clock_ms"
+
+
+def clocks_after(target: Target, good: Good) -> dict[str, int]:
+    """Return the clocks as they stand behind a batch, by the names of their counts."""
+    window = target.spec.window
+    assert window is not None, "only windows need a clock"
+    clocks, partitions = _clocks_before(target)
+    if good.count:
+        latest = good.records.groupBy("_topic", "_partition").agg(
+            F.unix_millis(F.max(quoted(window.column))).alias("at")
+        )
+        for row in latest.collect():
+            name = f"{CLOCK}.{row['_topic']}-{row['_partition']}"
+            # No count may be negative: before 1970 a clock stands still.
+            clocks[name] = max(clocks.get(name, 0), row["at"], 0)
+    if partitions <= clocks.keys() and clocks:
+        clocks[CLOCK] = max(0, min(clocks.values()) - 1000 * window.delay_seconds)
+    return clocks
+
+
+def _clocks_before(target: Target) -> tuple[dict[str, int], set[str]]:
+    """Return each partition's clock, as our newest commit with any tells, and the partitions."""
+    partitions: set[str] = set()
+    for commit in TableLog(target.paths.data).newest_first():
+        counts: Mapping[str, int] = commit.note.counts if commit.note else {}
+        if commit.note and not partitions:
+            partitions = {f"{CLOCK}.{at}" for at in commit.note.next}
+        told = {name: at for name, at in counts.items() if name.startswith(f"{CLOCK}.")}
+        if told or (commit.note and commit.note.seq == 0):
+            return told, partitions
+    return {}, partitions

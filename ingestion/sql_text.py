@@ -1,0 +1,57 @@
+"""What can be said against a person's SQL, or function, before Spark has seen it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+# What gives another answer when it is asked again, by the names of sqlglot or of the function.
+_UNSTEADY: Final = {
+    *("rand", "randn", "random", "uuid", "randstr", "uniform", "shuffle"),
+    *("now", "currenttimestamp", "currentdate", "localtimestamp", "currenttime"),
+    *("current_timestamp", "current_date", "currentuser", "current_user", "session_user"),
+    *("monotonically_increasing_id", "spark_partition_id", "input_file_name"),
+}
+
+
+def refuse_bad_sql(text: str) -> None:
+    """Refuse SQL that cannot be read, or whose answer depends on when it is asked.
+
+    A batch that is written twice must give the same rows twice.
+
+    Raises:
+        ValueError: it is one of these.
+    """
+    from sqlglot import errors, parse_one
+
+    try:
+        parsed = parse_one(text, read="spark")
+    except errors.SqlglotError as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{text!r} is no SQL expression: {said}") from error
+    for node in parsed.walk():
+        names = {type(node).__name__.lower(), node.name.lower() if node.key == "anonymous" else ""}
+        if unsteady := names & _UNSTEADY:
+            raise ValueError(
+                f"{text!r} has {unsteady.pop()}(), which answers differently each time: a batch "
+                "that is written again must give the same rows; take a column of the record, "
+                "such as _timestamp"
+            )
+
+
+def refuse_absent_module(name: str) -> None:
+    """Refuse a function whose module is not there; nothing of it is run.
+
+    Raises:
+        ValueError: it is not.
+    """
+    module = name.rpartition(".")[0]
+    try:
+        is_there = find_spec(module) is not None
+    except (ImportError, ValueError):
+        is_there = False
+    if not is_there:
+        raise ValueError(
+            f"there is no module `{module}`; the function is named as package.module.function, and "
+            "its package must be importable where the run starts"
+        )

@@ -1,0 +1,148 @@
+"""What a person declares between the value and the row: ``where``, ``select``, or a function.
+
+What must stay true: a batch that is written twice gives the same rows twice, each row knows the
+record that it comes from, and a record gives one row or none. Spark's analysis of the declared
+statements over an empty frame shows whether they can be trusted with that, before anything is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, cast
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ingestion.errors import InvalidSpecError
+from ingestion.latest import COORDINATES, quoted
+from ingestion.row_type import row_type
+from ingestion.spec import StreamSpec
+
+# What a transformation may read beside the value's columns.
+RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
+RECORD += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+# Logical plans of one row, or none, for each row. Any other may join, multiply or aggregate.
+_ROW_BY_ROW: Final = {"Project", "Filter", "LocalRelation", "LogicalRDD", "SubqueryAlias"}
+_UNSTEADY: Final = re.compile(
+    r"\b(current_timestamp|now|current_date|localtimestamp|current_user|input_file_name"
+    r"|current_time)\("
+)
+
+
+def value_type(spec: StreamSpec) -> StructType:
+    """Return the type of a value as it is decoded."""
+    return row_type(spec.value_ddl or spec.ddl)
+
+
+def is_wanted(spec: StreamSpec) -> Column:
+    """Tell the records that ``where`` lets pass; an answer of null lets none."""
+    return F.lit(True) if spec.where is None else F.coalesce(F.expr(spec.where), F.lit(False))
+
+
+def selected(spec: StreamSpec) -> Column:
+    """Return the row that ``select`` makes of the value's columns."""
+    made = (
+        (F.expr(spec.select[c.name]) if c.name in spec.select else F.col(quoted(c.name))).alias(
+            c.name
+        )
+        for c in spec.columns
+    )
+    return F.struct(*made)
+
+
+def function_of(spec: StreamSpec) -> Callable[[DataFrame], DataFrame]:
+    """Import the declared function.
+
+    Raises:
+        InvalidSpecError: it is not there, or cannot be called.
+    """
+    assert spec.transform is not None, "asked only of streams that declare one"
+    module, _, name = spec.transform.rpartition(".")
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise _wrong(spec, "transform", f"cannot be imported: {error}") from error
+    if not callable(function):
+        raise _wrong(spec, "transform", f"{spec.transform} is no function")
+    return cast("Callable[[DataFrame], DataFrame]", function)
+
+
+def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
+    """Make sure, before anything is read, that Spark understands what is declared.
+
+    Raises:
+        InvalidSpecError: it does not, a type is not the declared one, or the result would not be
+            the same each time, or not one row a record.
+    """
+    if not spec.is_transformed:
+        return
+    nothing = spark.createDataFrame([], row_type(f"{RECORD}, {spec.value_ddl or spec.ddl}"))
+    with_place = [*COORDINATES, *(quoted(column.name) for column in spec.columns)]
+    if spec.where is not None:
+        _analysed(spec, "where", lambda: nothing.where(F.expr(cast("str", spec.where))))
+    if spec.transform is not None:
+        made = _analysed(spec, "transform", lambda: function_of(spec)(nothing).select(*with_place))
+        _refuse_other_types(spec, "transform", made)
+        return
+    for name, sql in spec.select.items():
+        _analysed(spec, f"select.{name}", partial(nothing.select, F.expr(sql)))
+    made = nothing.select(*COORDINATES, selected(spec).alias("_row")).select(*COORDINATES, "_row.*")
+    _refuse_other_types(spec, "select", made)
+
+
+def _analysed(spec: StreamSpec, field: str, make: Callable[[], DataFrame]) -> DataFrame:
+    try:
+        made = make()
+    except (AnalysisException, ParseException) as error:
+        said = str(error).strip().splitlines()[0]
+        raise _wrong(
+            spec, field, f"Spark cannot apply it to the value's columns: {said}"
+        ) from error
+    plan = made._jdf.queryExecution().analyzed()
+    others = sorted(set(_nodes(plan)) - _ROW_BY_ROW)
+    if others:
+        raise _wrong(
+            spec,
+            field,
+            f"it is a {', '.join(others)} to Spark, so that a record may give several rows, or one "
+            "row stand for several records; only what gives each record one row or none can be "
+            "accounted for",
+        )
+    if not plan.deterministic() or _UNSTEADY.search(str(plan.toString())):
+        raise _wrong(
+            spec,
+            field,
+            "its result differs each time it is asked for; a batch that is written again must give "
+            "the same rows: take a column of the record, such as _timestamp",
+        )
+    return made
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    yield str(plan.nodeName())
+    children = plan.children()
+    for at in range(children.size()):
+        yield from _nodes(children.apply(at))
+
+
+def _refuse_other_types(spec: StreamSpec, field: str, made: DataFrame) -> None:
+    found = {each.name: each.dataType.simpleString() for each in made.schema}
+    for column in row_type(spec.ddl):
+        due = column.dataType.simpleString()
+        if found[column.name] != due:
+            where = f"select.{column.name}" if column.name in spec.select else field
+            raise _wrong(
+                spec,
+                where,
+                f"{column.name} becomes {found[column.name].upper()}, and `schema` declares "
+                f"{due.upper()}; write CAST(… AS {due.upper()}), or try_cast where it may fail",
+            )
+
+
+def _wrong(spec: StreamSpec, field: str, problem: str) -> InvalidSpecError:
+    return InvalidSpecError(f"{spec.name}.yaml: {field}: {problem}")

@@ -1,0 +1,106 @@
+"""What is declared between value and row is applied, accounted for, and proven."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.errors import InvalidSpecError
+from ingestion.proof.transformation import NOT_INDEPENDENT
+from ingestion.spec import StreamSpec
+from ingestion.transform import refuse_bad_transformation
+from ingestion.verify import verify
+from tests.oracle import evidence_against
+from tests.world import World
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+VALUE = "id INT NOT NULL, first STRING, last STRING, cents BIGINT, status STRING"
+TABLE = "id INT NOT NULL, name STRING, total DECIMAL(12, 2), tenant STRING, sent_at TIMESTAMP"
+SELECT = {
+    "name": "concat_ws(' ', first, last)",
+    "total": "CAST(cents / 100 AS DECIMAL(12, 2))",
+    "tenant": "CAST(element_at(filter(_headers, h -> h.key = 'tenant'), -1).value AS STRING)",
+    "sent_at": "_timestamp",
+}
+
+
+def test_a_condition_filters_records_and_counts_them(world: World) -> None:
+    """What `where` leaves out is in the books; a null value is not asked."""
+    world.declare(where="name <> 'test' AND at > 0")
+    world.send({"id": 1, "name": "a", "at": 1}, {"id": 2, "name": "test", "at": 1})
+    world.send({"id": 3, "name": None, "at": 1}, {"id": 4, "name": "b", "at": 2}, b"{")
+    world.send(None, id=1)
+    world.run()
+
+    (batch,) = world.ledger
+    told = {name: batch.counts[name] for name in ("filtered", "quarantined", "inserted", "read")}
+    assert told == {"filtered": 2, "quarantined": 1, "inserted": 1, "read": 6}
+    assert [row["id"] for row in world.rows()] == [4]
+    assert evidence_against(world) == ()
+
+
+def test_expressions_make_the_columns(world: World) -> None:
+    """`select` reads value, headers and time; what only Spark can say is told not to be proven."""
+    world.declare(schema=TABLE, value_schema=VALUE, select=SELECT, where="status rlike '^o'")
+    # Retention counts from the time that a record says.
+    now = time.time_ns() // 1_000_000_000 * 1_000
+    for id, status in ((1, "open"), (2, "shut"), (3, "odd")):
+        value = {"id": id, "first": "Ann", "last": "B.", "cents": 150, "status": status}
+        world.producer.produce(
+            world.topic,
+            json.dumps(value).encode(),
+            partition=0,
+            headers=[("tenant", b"t0"), ("tenant", f"t{id}".encode())],
+            timestamp=now + id,
+        )
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    columns = ["id", "name", "total", "tenant", "sent_at"]
+    found = DeltaTable(world.paths.data).to_pyarrow_table(columns=columns).to_pylist()
+    assert sorted(
+        (row["id"], row["name"], str(row["total"]), row["tenant"], row["sent_at"].microsecond)
+        for row in found
+    ) == [(1, "Ann B.", "1.50", "t1", 1000), (3, "Ann B.", "1.50", "t3", 3000)]
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+    assert world.ledger[0].counts["filtered"] == 1
+
+
+def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -> None:
+    """A proof that asks Spark again still holds the table against what it answers."""
+    world.declare(schema=TABLE, value_schema=VALUE, select=SELECT)
+    world.send({"id": 1, "first": "Ann", "last": "B.", "cents": 150, "status": "open"})
+    world.run()
+    DeltaTable(world.paths.data).update({"total": "cast(9.99 as decimal(12,2))"})
+
+    verdict = verify(world.spec, world.settings)
+
+    assert [each.what for each in verdict.differences] == ["column total differs"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"where": "nosuch = 1"}, "where: Spark cannot apply it"),
+        ({"select": {**SELECT, "total": "cents / 100"}}, "select.total: total becomes DOUBLE"),
+        ({"select": {**SELECT, "name": "explode(split(first, ','))"}}, "select.name: it is a Gen"),
+        ({"select": {**SELECT, "name": "max(first)"}}, "select.name: it is a Aggregate"),
+    ],
+    ids=["unknown column", "another type", "several rows", "one row of many"],
+)
+def test_a_statement_that_cannot_be_trusted_is_refused(
+    spark: SparkSession, fields: dict[str, Any], says: str
+) -> None:
+    """Before anything is read, with the field and what to write instead."""
+    base = {"name": "s", "topic": "t", "schema": TABLE, "value_schema": VALUE, "keys": ["id"]}
+    spec = StreamSpec.model_validate({**base, "select": SELECT, **fields})
+
+    with pytest.raises(InvalidSpecError, match=says):
+        refuse_bad_transformation(spark, spec)

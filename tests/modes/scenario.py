@@ -1,0 +1,177 @@
+"""One story, told to every write mode: which table comes of it must not depend on how it is read.
+
+Twenty records of few keys in two partitions, in no order: repeated, late, broken and deleting ones.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from ingestion import killpoints
+from ingestion.killpoints import At
+from ingestion.verify import verify
+from tests.oracle import evidence_against
+from tests.world import World, settings_in
+
+SCHEMA = "id INT NOT NULL, name STRING, at INT NOT NULL, amount DECIMAL(9, 2), big BIGINT"
+RECORDS = 20
+GONE = "gone"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """A write mode, as a person would declare it.
+
+    Attributes:
+        name: Names it in reports.
+        declared: The fields of the declaration.
+        is_proven: Whether verify can prove every column.
+    """
+
+    name: str
+    declared: dict[str, Any] = field(default_factory=dict)
+    is_proven: bool = True
+
+    def __str__(self) -> str:
+        """Name it."""
+        return self.name
+
+
+SCENARIOS = (
+    Scenario(name="append", declared={"mode": "append", "keys": []}),
+    Scenario(
+        name="insert_only",
+        declared={"mode": "insert_only", "keys": ["id"], "sequence_by": ["at"]},
+    ),
+    Scenario(
+        name="aggregate",
+        declared={
+            "mode": "aggregate",
+            "keys": ["id"],
+            "sequence_by": ["at"],
+            "aggregates": {
+                "records": "count(*)",
+                "named": "count(name)",
+                "total": "sum(amount)",
+                "bigs": "sum(big)",
+                "lowest": "min(amount)",
+                "highest": "max(name)",
+                "mean": "avg(amount)",
+                "names": "set(name)",
+                "newest": "last(name)",
+                "oldest": "first(amount)",
+            },
+        },
+    ),
+    Scenario(
+        name="approx_distinct",
+        declared={
+            "mode": "aggregate",
+            "keys": ["name"],
+            "aggregates": {"values": "approx_distinct(big)"},
+        },
+        is_proven=False,
+    ),
+    Scenario(
+        name="scd2",
+        declared={
+            "mode": "scd2",
+            "keys": ["id"],
+            "sequence_by": ["at"],
+            "apply_as_deletes": f"name = '{GONE}'",
+        },
+    ),
+    Scenario(
+        name="soft_upsert",
+        declared={
+            "keys": ["id"],
+            "sequence_by": ["at"],
+            "apply_as_deletes": f"name = '{GONE}'",
+            "deletes": "soft",
+        },
+    ),
+    Scenario(
+        name="upsert",
+        declared={"keys": ["id"], "sequence_by": ["at"], "apply_as_deletes": f"name = '{GONE}'"},
+    ),
+)
+
+
+def tell(world: World, seed: int = 1, *, records: int = RECORDS) -> None:
+    """Send the story; keys go to both partitions, so that only ``at`` orders them."""
+    dice = random.Random(seed)
+    for _ in range(records):
+        raw = json.dumps(_record(dice)).encode() if dice.random() < 0.9 else b'{"id": "?"}'
+        world.producer.produce(world.topic, value=raw, partition=dice.randrange(2))
+    assert world.producer.flush(30) == 0
+
+
+def _record(dice: random.Random) -> dict[str, Any]:
+    return {
+        "id": dice.randrange(4),
+        "name": dice.choice([GONE, "a", "b", "c", None]),
+        "at": dice.randrange(12),
+        "amount": dice.choice([None, dice.randrange(-1000, 1000) / 100]),
+        "big": dice.choice([None, dice.randrange(10**15)]),
+    }
+
+
+def reading(world: World, folder: Path, scenario: Scenario, **fields: Any) -> World:
+    """Return a stream with a lake of its own that reads the same topic."""
+    settings = settings_in(folder, world.settings.kafka or "")
+    settings = settings.model_copy(update={"spark_java_options": world.settings.spark_java_options})
+    return replace(
+        world, settings=settings, declared={"schema": SCHEMA, **scenario.declared, **fields}
+    )
+
+
+def table_of(world: World) -> list[tuple[Any, ...]]:
+    """Read a table but for batch numbers and sketches, which depend on how it was read."""
+    ours = ("_topic", "_partition", "_offset", "_timestamp", "_epoch")
+    every = (*(column.name for column in world.spec.table_columns), *ours)
+    names = [name for name in every if not name.endswith("_sketch")]
+    found = DeltaTable(world.paths.data).to_pyarrow_table(columns=names).to_pylist()
+    return sorted((tuple(row.values()) for row in found), key=repr)
+
+
+def hold(world: World, scenario: Scenario) -> None:
+    """Let the oracle judge; where a column cannot be proven, verify must say so and no more."""
+    if scenario.is_proven:
+        assert evidence_against(world) == ()
+        return
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, len(verdict.limits)) == (True, 1)
+    assert not world.run().batches
+
+
+class PlannedError(RuntimeError):
+    """Ends a run at a place."""
+
+
+@contextmanager
+def dying_at(place: At, nth: int = 1) -> Iterator[Callable[[], int]]:
+    """Let this process's runs end at a place, the N-th time that they get there.
+
+    Yields:
+        What tells how often they did.
+    """
+    times = 0
+
+    def meet(at: At) -> None:
+        nonlocal times
+        times += at == place
+        if at == place and times == nth:
+            raise PlannedError(place)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(killpoints, "_hook", lambda: meet)
+        yield lambda: times

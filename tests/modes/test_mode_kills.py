@@ -1,0 +1,90 @@
+"""Every write mode, and real kills around its commit: the next run heals what they left.
+
+A few cells; ``make modes-matrix`` tries them all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.killpoints import At
+from tests.crash.fates import Fate
+from tests.crash.victim import meet_fate
+from tests.modes.scenario import RECORDS, SCENARIOS, Scenario, hold, reading, table_of, tell
+from tests.world import World, settings_in
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+class Cell(NamedTuple):
+    """What is tried: a mode, where it dies, offsets a batch, and whether the checkpoint is lost."""
+
+    scenario: Scenario
+    place: At
+    batch: int
+    is_checkpoint_lost: bool
+
+    def __str__(self) -> str:
+        """Name it."""
+        lost = " checkpoint lost" if self.is_checkpoint_lost else ""
+        return f"{self.scenario} {self.place} {self.batch}{lost}"
+
+
+EVERY = [
+    Cell(*parts)
+    for parts in product(SCENARIOS, (At.PREPARED, At.COMMITTED), (1, 7, RECORDS), (False, True))
+]
+# Where a batch applied twice would show: a fold is no set.
+FEW = [
+    Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True),
+    Cell(BY_NAME["scd2"], At.PREPARED, 7, False),
+]
+CELLS = EVERY if os.environ.get("MODES_MATRIX") else FEW
+
+
+@pytest.fixture(scope="module")
+def story(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_address: str,
+    java_options: str,
+    spark: SparkSession,
+) -> Iterator[World]:
+    """One topic that all of these tests read, each into lakes of its own."""
+    folder = tmp_path_factory.mktemp("story")
+    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    with World.made(settings, spark) as made:
+        tell(made)
+        yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_killed_run_loses_and_doubles_nothing(story: World, cell: Cell, tmp_path: Path) -> None:
+    """Killed before or behind the commit of a batch, the next run ends at the same table."""
+    whole = reading(story, tmp_path / "whole", cell.scenario)
+    whole.run()
+    cut = reading(story, tmp_path / "cut", cell.scenario, max_offsets_per_trigger=cell.batch)
+    cut.write_declaration()
+    cut.settings.state.mkdir(parents=True)
+    nth = 1 if cell.batch == RECORDS else 2
+    diary = str(cut.settings.state / "diary")
+    ended, evidence = meet_fate(cut, Fate(place=cell.place, nth=nth, way="kill_group", diary=diary))
+    if cell.is_checkpoint_lost:
+        shutil.rmtree(cut.paths.checkpoints)
+    report = cut.run()
+
+    assert (ended, evidence) == ("killed", ())
+    assert len(report.recovered) == (cell.place == At.COMMITTED)
+    assert report.is_balanced
+    assert table_of(cut) == table_of(whole)
+    hold(cut, cell.scenario)

@@ -1,0 +1,56 @@
+"""Every write mode: one table, whatever the batches, and whatever dies on the way."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.killpoints import At
+from ingestion.settings import Settings
+from tests.modes.scenario import SCENARIOS, Scenario, dying_at, hold, reading, table_of, tell
+from tests.world import World, settings_in
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def story(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_address: str,
+    java_options: str,
+    spark: SparkSession,
+) -> Iterator[World]:
+    """One topic that all of these tests read, each into lakes of its own."""
+    folder = tmp_path_factory.mktemp("story")
+    settings: Settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    with World.made(settings, spark) as made:
+        tell(made)
+        yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_the_table_is_the_same_however_the_topic_is_read(
+    story: World, scenario: Scenario, tmp_path: Path
+) -> None:
+    """In one batch; in threes and a lost checkpoint; and where runs die around their commits."""
+    whole = reading(story, tmp_path / "whole", scenario)
+    report = whole.run()
+    cut = reading(story, tmp_path / "cut", scenario, max_offsets_per_trigger=5)
+    with dying_at(At.PREPARED, nth=2) as prepared, pytest.raises(Exception, match="prepared"):
+        cut.run()
+    shutil.rmtree(cut.paths.checkpoints)
+    with dying_at(At.COMMITTED) as committed, pytest.raises(Exception, match="committed"):
+        cut.run()
+    healed = cut.run()
+
+    assert table_of(cut) == table_of(whole)
+    assert (report.is_balanced, len(report.batches)) == (True, 1)
+    assert (healed.is_balanced, [row.seq for row in healed.recovered]) == (True, [2])
+    assert (prepared(), committed()) == (2, 1)
+    for world in (whole, cut):
+        hold(world, scenario)

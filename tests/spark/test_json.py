@@ -1,0 +1,109 @@
+"""JSON is taken as it is written, or refused with the reason; the proof reads it alike."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Row, SparkSession
+
+from ingestion.gate import judge
+from ingestion.offsets import Offsets
+from ingestion.proof.judge import Judge
+from ingestion.proof.record import Record
+from ingestion.row_type import row_type
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
+
+pytestmark = pytest.mark.spark
+
+RAW = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
+RAW += "_value BINARY, _headers STRING"
+
+
+def declared(**fields: Any) -> StreamSpec:
+    """A stream with a column of every kind."""
+    base = {"name": "s", "topic": "t", "schema": SCHEMA, "keys": ["id"]}
+    return StreamSpec.model_validate({**base, **fields})
+
+
+def judged(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> list[Row]:
+    """Judge values, each at the offset of its place in the list."""
+    raw = [("t", 0, n, None, None, bytearray(value), None) for n, value in enumerate(values)]
+    records = spark.createDataFrame(raw, RAW)
+    fated = judge(records, spec, row_type(spec.ddl), Offsets(), settings=Settings())
+    return sorted(fated.collect(), key=lambda row: int(row["_offset"]))
+
+
+def proven_bad(spec: StreamSpec, values: list[bytes]) -> dict[int, str]:
+    """Say which values belong in quarantine, as the proof sees it."""
+    records = [Record("t", 0, n, 0, None, value) for n, value in enumerate(values)]
+    return {record.offset: why for record, why in Judge(spec).judge(records, seq=1).bad}
+
+
+def mutated(chance: random.Random, *, count: int) -> list[bytes]:
+    """Return messages of the corpus with a byte changed, dropped or doubled, or with parts swapped.
+
+    Deep nesting is left out: how deep a parser goes is its own affair.
+    """
+    whole = [each.value for each in MESSAGES if len(each.value) < 4000]
+    tokens = [b'"', b"{", b"}", b"[", b"]", b",", b":", b"1", b"e9", b".", b"-", b"null", b"\\u00"]
+    made = []
+    for _ in range(count):
+        value, at = chance.choice(whole), 0
+        for _ in range(chance.randint(1, 2)):
+            at = chance.randrange(len(value) + 1)
+            other = chance.choice([chance.choice(whole)[-12:], *tokens])
+            value = value[:at] + other + value[at + chance.randint(0, 3) :]
+        made.append(value)
+    return made
+
+
+@pytest.fixture(scope="module")
+def fates(spark: SparkSession) -> dict[str, Row]:
+    """What became of each message."""
+    rows = judged(spark, declared(), [each.value for each in MESSAGES])
+    return {each.name: row for each, row in zip(MESSAGES, rows, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def opinions() -> dict[str, str]:
+    """What the proof says against messages."""
+    bad = proven_bad(declared(), [each.value for each in MESSAGES])
+    return {MESSAGES[number].name: why for number, why in bad.items()}
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=[each.name for each in MESSAGES])
+def test_a_message_is_a_row_or_quarantined_with_its_reason(
+    message: Message, fates: dict[str, Row], opinions: dict[str, str]
+) -> None:
+    """Nothing is taken that is not what it says, and both readers see it alike."""
+    row = fates[message.name]
+
+    assert (row["_reason"], row["_fate"] == "row") == (message.reason, message.reason is None)
+    assert (message.name in opinions) == (message.reason is not None), opinions.get(message.name)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32))
+def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int) -> None:
+    """Whatever is done to a message, two readers that share no code agree on it."""
+    values = mutated(random.Random(seed), count=600)
+
+    rows, bad = judged(spark, declared(), values), proven_bad(declared(), values)
+
+    disagreed = [
+        (values[n], row["_reason"], bad.get(n))
+        for n, row in enumerate(rows)
+        if (row["_fate"] == "row") == (n in bad)
+    ]
+    assert disagreed == []
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    """The corpus is as large as it says."""
+    assert len({each.name for each in MESSAGES}) == len(MESSAGES) >= 60
