@@ -97,6 +97,9 @@ class StreamSpec(Part):
         "ignore",
         description="Fields the schema does not name: counted, kept as VARIANT, or quarantined.",
     )
+    schema_change: Literal["freeze", "evolve"] = Field(
+        "freeze", description="What a changed `schema` does to the table: see oncelake plan."
+    )
     gaps: Literal["auto", "always", "never"] = Field(
         "auto", description="Whether offsets without a record are proven empty during the run."
     )
