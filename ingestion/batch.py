@@ -34,7 +34,7 @@ from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from ingestion.sinks.protocol import Good, Target, sink_class
 from ingestion.spec import StreamSpec
-from ingestion.tally import Tally, count_records, extra_counts, materialised
+from ingestion.tally import Tally, count_records, extra_counts, holding
 
 
 class BatchWriter:
@@ -83,10 +83,9 @@ class BatchWriter:
             return None
         schema = row_type(self._spec.ddl)
         overlap = self.position.next if plan.overlap else Offsets()
-        with (
-            looked_at(records, self._spec) as raw,
-            materialised(judge(raw, self._spec, schema, overlap, settings=self._settings)) as copy,
-        ):
+        with looked_at(records, self._spec) as raw, holding() as hold:
+            judged = judge(raw, self._spec, schema, overlap, settings=self._settings, hold=hold)
+            copy = hold(judged)
             tally = count_records(copy)
             reached(At.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)

@@ -14,7 +14,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -26,7 +26,7 @@ from ingestion.latest import quoted
 from ingestion.offsets import Offsets
 from ingestion.settings import Settings
 from ingestion.spec import EXTRA_COLUMN, StreamSpec
-from ingestion.transform import is_wanted, selected, value_type
+from ingestion.transform import transform, value_type
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")
 RAW = ("_key", "_value", "_headers")
@@ -50,6 +50,7 @@ def judge(
     reached: Offsets,
     *,
     settings: Settings,
+    hold: Callable[[DataFrame], DataFrame] = lambda frame: frame.localCheckpoint(eager=True),
 ) -> DataFrame:
     """Decode a batch and give each record its fate.
 
@@ -60,6 +61,7 @@ def judge(
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
         settings: Where a schema registry is.
+        hold: Computes a frame once, where a declared function needs its records twice.
 
     Returns:
         The place, the table's columns as far as the record says them, ``_fate``, ``_reason``,
@@ -67,7 +69,8 @@ def judge(
         value), and the raw key, value and headers, which are null unless quarantined.
     """
     decoded = _decoded(records, spec, schema, settings)
-    typed = _typed(decoded, spec, schema).select(
+    transformed = transform(decoded, spec, hold=hold)
+    typed = _typed(transformed, spec, schema).select(
         *PLACE, *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
     )
     fated = (
@@ -115,21 +118,11 @@ def _decoded(
     )
 
 
-def _typed(decoded: DataFrame, spec: StreamSpec, schema: StructType) -> DataFrame:
-    """Make of each value its row, and tell whether ``where`` wants it."""
-    wanted, row = F.lit(True), F.col("_said.row")
-    if spec.is_transformed:
-        lone = [F.col("_said_by_key")] if spec.tombstone_policy == "delete" else []
-        # What could not be decoded is not asked about, and a null value has nothing to ask.
-        good = F.when(F.col("_said.reason").isNull(), F.col("_said.row")).alias("_good")
-        decoded = decoded.select(*PLACE, *RAW, "_said", *lone, good).select("*", "_good.*")
-        # A delete is not asked either: filtered out, it would leave its row in the table.
-        is_delete = F.coalesce("_said.is_delete", F.lit(False))
-        is_asked = F.col("_value").isNotNull() & F.col("_good").isNotNull() & ~is_delete
-        wanted, row = ~is_asked | is_wanted(spec), selected(spec)
-    made = _row(spec, schema, row)
+def _typed(transformed: DataFrame, spec: StreamSpec, schema: StructType) -> DataFrame:
+    """Take the row that a value gives, or the key of a tombstone."""
+    made = _row(spec, schema, F.col("_made"))
     kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
-    return decoded.select(*PLACE, *RAW, "_said", wanted.alias("_wanted"), made.alias("_row"), *kept)
+    return transformed.select(*PLACE, *RAW, "_said", "_wanted", made.alias("_row"), *kept)
 
 
 def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:

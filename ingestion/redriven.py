@@ -22,7 +22,7 @@ from ingestion.notes import Note
 from ingestion.offsets import Offsets
 from ingestion.row_type import row_type
 from ingestion.sinks.protocol import Target
-from ingestion.tally import Tally, count_records, extra_counts, materialised
+from ingestion.tally import Tally, count_records, extra_counts, holding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,14 +97,16 @@ class RedriveWriter(BatchWriter):
             RefusedError: the records cannot be ordered, or the quarantine does not take the
                 marks; nothing was committed.
         """
-        judged = judge(
-            records.where(self._of.holds(F.col("_seq"))),
-            self._spec,
-            row_type(self._spec.ddl),
-            Offsets(),
-            settings=self._settings,
-        )
-        with materialised(judged) as copy:
+        with holding() as hold:
+            judged = judge(
+                records.where(self._of.holds(F.col("_seq"))),
+                self._spec,
+                row_type(self._spec.ddl),
+                Offsets(),
+                settings=self._settings,
+                hold=hold,
+            )
+            copy = hold(judged)
             tally = count_records(copy)
             still_bad = _reasons(copy) if tally.fates.get("quarantined") else {}
             sent = {fate: n for fate, n in tally.fates.items() if fate != "quarantined"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row
@@ -12,6 +12,8 @@ from pyspark.sql import functions as F
 from ingestion.gate import GOOD
 from ingestion.offsets import Range, TopicPartition
 
+# Computes a frame once, and holds it.
+Hold = Callable[[DataFrame], DataFrame]
 _NAMES_TOLD = 20
 _NAME_LENGTH = 100
 
@@ -83,6 +85,13 @@ def materialised(judged: DataFrame) -> Iterator[DataFrame]:
         yield copy
     finally:
         copy._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+@contextmanager
+def holding() -> Iterator[Hold]:
+    """Give out what computes frames once and holds them, all of them while the block runs."""
+    with ExitStack() as stack:
+        yield lambda frame: stack.enter_context(materialised(frame))
 
 
 def count_records(copy: DataFrame) -> Tally:

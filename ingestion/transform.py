@@ -39,6 +39,62 @@ def value_type(spec: StreamSpec) -> StructType:
     return row_type(spec.value_ddl or spec.ddl)
 
 
+def transform(
+    decoded: DataFrame, spec: StreamSpec, *, hold: Callable[[DataFrame], DataFrame]
+) -> DataFrame:
+    """Make a row of each value, and tell whether it is wanted.
+
+    What could not be decoded is not asked about, and neither is a delete: filtered out, it would
+    leave its row in the table.
+
+    Args:
+        decoded: Records, with what their values say as ``_said``.
+        spec: The declared stream.
+        hold: Computes a frame once, where a function needs its records twice.
+
+    Returns:
+        ``decoded`` with ``_made``, a struct of the table's columns, and ``_wanted``.
+    """
+    if not spec.is_transformed:
+        return decoded.withColumns({"_made": F.col("_said.row"), "_wanted": F.lit(True)})
+    is_delete = F.coalesce("_said.is_delete", F.lit(False))
+    is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull()
+    good = F.when(is_good, F.col("_said.row"))
+    flags = {"_good": good, "_asked": is_good & ~is_delete}
+    if spec.transform:
+        return _by_function(hold(decoded.withColumns(flags)), spec)
+    flat = decoded.withColumns(flags).select("*", "_good.*")
+    wanted = flat.withColumns(
+        {"_made": selected(spec), "_wanted": ~F.col("_asked") | is_wanted(spec)}
+    )
+    return wanted.select(*decoded.columns, "_made", "_wanted")
+
+
+def _by_function(held: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Apply a function to the values that it is asked about; what it does not return is filtered.
+
+    It may leave rows out, so they are matched by their place in Kafka.
+    """
+    asked = held.where("_asked").select(*COORDINATES, "_timestamp", "_key", "_headers", "_good.*")
+    asked = asked.where(is_wanted(spec))
+    columns = [quoted(column.name) for column in spec.columns]
+    rows = function_of(spec)(asked).select(*COORDINATES, F.struct(*columns).alias("_row"))
+    given = {column.name for column in spec.value_columns}
+    of_delete = F.struct(
+        *(
+            (F.col(f"_good.{quoted(f.name)}") if f.name in given else F.lit(None))
+            .cast(f.dataType)
+            .alias(f.name)
+            for f in row_type(spec.ddl)
+        )
+    )
+    made = F.when(F.col("_asked"), F.col("_row")).otherwise(of_delete)
+    matched = held.join(rows, on=list(COORDINATES), how="left")
+    return matched.withColumns(
+        {"_made": made, "_wanted": ~F.col("_asked") | F.col("_row").isNotNull()}
+    )
+
+
 def is_wanted(spec: StreamSpec) -> Column:
     """Tell the records that ``where`` lets pass; an answer of null lets none."""
     return F.lit(True) if spec.where is None else F.coalesce(F.expr(spec.where), F.lit(False))

@@ -101,15 +101,29 @@ class _BySpark:
         asked = self._spark.createDataFrame(pa.Table.from_pylist(given, schema=schema))
         answers = self._applied(asked).toArrow().to_pylist(maps_as_pydicts="lossy")
         rows = {each.pop("_at"): tuple(each.values()) for each in answers}
+        if self._spec.transform:
+            rows |= {at: self._of_delete(s) for at, s in enumerate(said) if s.is_delete}
         return [rows.get(at) for at in range(len(said))]
+
+    def _of_delete(self, said: Said) -> Row:
+        """Take a delete's columns as they are: a function is not asked about it."""
+        values = dict(zip(self._names, said.values, strict=True))
+        return tuple([values.get(column.name) for column in self._spec.columns])
 
     def _applied(self, asked: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
+        from ingestion.latest import COORDINATES
         from ingestion.transform import function_of, is_wanted, selected
 
         if self._spec.transform:
-            raise UnprovableError(f"{function_of(self._spec)} is not provable")
+            # A function keeps the place of a record, and nothing else that it was given.
+            rows = function_of(self._spec)(asked.where(is_wanted(self._spec)))
+            named = [F.col(f"`{column.name}`") for column in self._spec.columns]
+            at = asked.select("_at", *COORDINATES)
+            return (
+                rows.select(*COORDINATES, *named).join(at, list(COORDINATES)).select("_at", *named)
+            )
         wanted = asked.where(F.col("_is_delete") | is_wanted(self._spec))
         return wanted.select("_at", selected(self._spec).alias("_row")).select("_at", "_row.*")
 

@@ -73,6 +73,25 @@ def test_expressions_make_the_columns(world: World) -> None:
     assert world.ledger[0].counts["filtered"] == 1
 
 
+def test_a_function_makes_the_rows(world: World) -> None:
+    """What it leaves out is filtered; what it is not asked about is what it was."""
+    world.declare(schema=TABLE, value_schema=VALUE, transform="tests.transforms.clean")
+    base = {"first": "Ann", "last": "B.", "cents": 150}
+    world.send({**base, "id": 1, "status": "open"}, {**base, "id": 2, "status": "test"}, b"{")
+    world.send({**base, "id": 3, "status": "shut"})
+    world.send(None, id=3)
+    world.run()
+
+    (batch,) = world.ledger
+    told = {name: batch.counts[name] for name in ("filtered", "quarantined", "inserted", "read")}
+    assert told == {"filtered": 1, "quarantined": 1, "inserted": 1, "read": 5}
+    assert [(row["id"], row["name"], str(row["total"])) for row in world.rows()] == [
+        (1, "Ann B.", "1.50")
+    ]
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
 def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -> None:
     """A proof that asks Spark again still holds the table against what it answers."""
     world.declare(schema=TABLE, value_schema=VALUE, select=SELECT)
@@ -92,15 +111,23 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
         ({"select": {**SELECT, "total": "cents / 100"}}, "select.total: total becomes DOUBLE"),
         ({"select": {**SELECT, "name": "explode(split(first, ','))"}}, "select.name: it is a Gen"),
         ({"select": {**SELECT, "name": "max(first)"}}, "select.name: it is a Aggregate"),
+        ({"transform": "tests.transforms.nosuch"}, "transform: cannot be imported"),
+        ({"transform": "tests.transforms.without_place"}, "transform: Spark cannot apply it"),
+        ({"transform": "tests.transforms.doubling"}, "transform: it is a Union"),
+        ({"transform": "tests.transforms.by_chance"}, "transform: its result differs each time"),
     ],
-    ids=["unknown column", "another type", "several rows", "one row of many"],
+    ids=[
+        *("unknown column", "another type", "several rows", "one row of many"),
+        *("no function", "no place", "twice", "chance"),
+    ],
 )
 def test_a_statement_that_cannot_be_trusted_is_refused(
     spark: SparkSession, fields: dict[str, Any], says: str
 ) -> None:
     """Before anything is read, with the field and what to write instead."""
     base = {"name": "s", "topic": "t", "schema": TABLE, "value_schema": VALUE, "keys": ["id"]}
-    spec = StreamSpec.model_validate({**base, "select": SELECT, **fields})
+    select = {} if "transform" in fields else {"select": SELECT}
+    spec = StreamSpec.model_validate({**base, **select, **fields})
 
     with pytest.raises(InvalidSpecError, match=says):
         refuse_bad_transformation(spark, spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +57,13 @@ class Copy(list[Judged]):
 
 
 def judge(
-    records: Frame, _spec: object, _schema: object, reached: Offsets, *, settings: object
+    records: Frame,
+    _spec: object,
+    _schema: object,
+    reached: Offsets,
+    *,
+    settings: object,
+    hold: object,
 ) -> Frame:
     """Give each record its fate when it is read."""
     records.reached = reached
@@ -65,10 +71,14 @@ def judge(
 
 
 @contextmanager
-def materialised(judged: Frame) -> Iterator[Copy]:
+def holding() -> Iterator[Callable[[Frame], Copy]]:
     """Read Kafka once."""
+    yield _read
+
+
+def _read(judged: Frame) -> Copy:
     step("fetch")
-    yield _fetched(judged)
+    return _fetched(judged)
 
 
 def _fetched(frame: Frame) -> Copy:

@@ -111,7 +111,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "judge": frames.judge,
                 "row_type": nothing,
-                "materialised": frames.materialised,
+                "holding": frames.holding,
                 "count_records": frames.count_records,
                 "_good": frames.good,
                 "quarantine": sink.quarantine,

@@ -1,0 +1,35 @@
+"""Functions that a stream may declare, and some that it may not."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def clean(values: DataFrame) -> DataFrame:
+    """Leave out the tests, and put the names together."""
+    return values.where("status <> 'test'").select(
+        "_topic",
+        "_partition",
+        "_offset",
+        "id",
+        F.concat_ws(" ", "first", "last").alias("name"),
+        (F.col("cents") / 100).cast("decimal(12, 2)").alias("total"),
+        F.lit(None).cast("string").alias("tenant"),
+        F.col("_timestamp").alias("sent_at"),
+    )
+
+
+def without_place(values: DataFrame) -> DataFrame:
+    """Forget which record a row comes from."""
+    return clean(values).drop("_offset")
+
+
+def doubling(values: DataFrame) -> DataFrame:
+    """Give every record two rows."""
+    return clean(values).union(clean(values))
+
+
+def by_chance(values: DataFrame) -> DataFrame:
+    """Give other rows each time."""
+    return clean(values).where(F.rand() > 0)
