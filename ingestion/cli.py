@@ -18,6 +18,7 @@ from ingestion.console import (
     operations,
     plan,
     quarantine,
+    rebuild,
     redrive,
     run,
     status,
@@ -60,6 +61,7 @@ app.command("verify", cls=Guarded)(verify.verify)
 app.command("quarantine", cls=Guarded)(quarantine.quarantine)
 app.command("redrive", cls=Guarded)(redrive.redrive)
 app.command("plan", cls=Guarded)(plan.plan)
+app.command("rebuild", cls=Guarded)(rebuild.rebuild)
 app.command("validate", cls=Guarded)(declared.validate)
 app.command("schema", cls=Guarded)(declared.schema)
 kafka_app.command("up", cls=Guarded)(kafka.up)

@@ -44,6 +44,8 @@ class At(StrEnum):
     QUERY_ENDED = "query_ended"
     REPORTED = "reported"
     DECIDED = "decided"
+    SWAP_BEGUN = "swap_begun"
+    SWAP_CLEARED = "swap_cleared"
     EVIDENCE_GATHERED = "evidence_gathered"
 
 

@@ -22,6 +22,7 @@ class StreamPaths:
         lease: The file that stands in for that lock, where the settings say so.
         checkpoints: One folder a generation of the Spark checkpoint.
         archive: Where ``reset`` puts what it takes away.
+        workshop: The lake in which ``rebuild`` makes the tables anew.
     """
 
     data: Path
@@ -33,6 +34,7 @@ class StreamPaths:
     lease: Path | None
     checkpoints: Path
     archive: Path
+    workshop: Path
 
     @property
     def written(self) -> tuple[Path, ...]:
@@ -54,4 +56,5 @@ class StreamPaths:
             lease=lake / ".locks" / f"{stream}.lease" if settings.lock == "lease" else None,
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
+            workshop=lake / ".rebuild" / stream,
         )

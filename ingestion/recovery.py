@@ -25,6 +25,7 @@ from ingestion.memory import Memory, remembered
 from ingestion.notes import UNKNOWN, Note
 from ingestion.offsets import Offsets
 from ingestion.position import Position
+from ingestion.swap import refuse_half_swapped
 from ingestion.table_settings import refuse_settings
 
 
@@ -53,6 +54,7 @@ def read_position(
         RefusedError: the table is damaged, is not the one that the ledger remembers, holds rows
             that are not ours, or was changed by somebody else.
     """
+    refuse_half_swapped(stream, paths)
     memory = memory or remembered(paths)
     log = TableLog(paths.data)
     if not log.exists:

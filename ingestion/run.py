@@ -40,6 +40,7 @@ from ingestion.spec import StreamSpec
 from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
+from ingestion.swap import finish_swap
 from ingestion.transactions import find_stalls
 from ingestion.transform import refuse_bad_transformation
 
@@ -105,6 +106,7 @@ class Run:
         with held_by_python(self.spec.name, paths, me):
             reached(At.LOOKING)
             refuse_unfit(self.spec.name, paths)
+            finish_swap(paths)
             look = find_start(self.spec, paths, kafka)
             if look and not look.lag and look.position.columns == self.spec.ddl:
                 return self._report(

@@ -38,7 +38,8 @@ KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.
 _BESIDE = {"local", "console", "proof", "verify", "doctor"}
 # A person's decision is no run, and has tests of its own.
-PLACES = (*(str(at) for at in At if at is not At.DECIDED), EVENT_WRITTEN)
+_OF_OPERATIONS = {At.DECIDED, At.SWAP_BEGUN, At.SWAP_CLEARED}
+PLACES = (*(str(at) for at in At if at not in _OF_OPERATIONS), EVENT_WRITTEN)
 
 
 def cells(seed: int) -> list[Cell]:

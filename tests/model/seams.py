@@ -72,6 +72,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "evolved": lambda spark, spec, paths, position, run_id: (position, ()),
                 "open_generation": open_generation,
                 "refuse_unfit": nothing,
+                "finish_swap": nothing,
                 "told_as_damaged_file": lambda paths: nullcontext(),
                 "told_by_volume": lambda *places: nullcontext(),
                 "read_stream": lambda spark, spec, world, starting: query.Stream(world, starting),
@@ -84,7 +85,12 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.recovery,
-            {"TableLog": ModelLog, "refuse_damaged": nothing, "refuse_settings": nothing},
+            {
+                "TableLog": ModelLog,
+                "refuse_damaged": nothing,
+                "refuse_settings": nothing,
+                "refuse_half_swapped": nothing,
+            },
         ),
         (ingestion.memory, {"TableLog": ModelLog, "Ledger": ModelLedger}),
         (ingestion.alteration, {"TableLog": ModelLog}),

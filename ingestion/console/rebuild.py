@@ -1,0 +1,79 @@
+"""``oncelake rebuild``: the table anew, from the topic, by the declaration of today."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.boundary import new_run_id
+from ingestion.console.exits import DONE, WRONG
+from ingestion.console.interrupt import Interrupt
+from ingestion.console.options import AsJson, Stream
+from ingestion.console.progress import progress, telling_batches
+from ingestion.console.session import session
+
+if TYPE_CHECKING:
+    from ingestion.operations.rebuild import RebuildReport
+
+
+def rebuild(
+    stream: Stream,
+    without_lost: Annotated[
+        bool, typer.Option("--without-lost", help="Go on without what Kafka no longer holds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a stream's table anew from its topic, beside the old one, and swap when it has caught up.
+
+    For a changed schema, mode, key or transformation. The old table is read and written meanwhile,
+    and goes into the lake's archive in the end. Interrupted or killed, the same command goes on.
+    Refused (exit 3) when Kafka no longer holds what the table was filled from. Exits with 1 when
+    the books of the new table do not balance; the old one then stays in its place.
+    """
+    from ingestion.declarations import find_stream
+    from ingestion.operations.rebuild import Rebuild
+    from ingestion.settings import load_settings
+
+    settings, interrupt = load_settings(), Interrupt()
+    spec = find_stream(settings.streams, stream)
+    with progress() as tell, interrupt.listening(), interrupt.patiently():
+        done = Rebuild(
+            spec=spec,
+            settings=settings,
+            spark=lambda: session(settings, tell),
+            run_id=new_run_id(),
+            without_lost=without_lost,
+            on_batch=telling_batches(stream, tell),
+            stop=interrupt.stop,
+        ).execute()
+    if as_json:
+        speech.document(_document(done))
+    else:
+        _say(done)
+    if interrupt.stop.is_set():
+        raise typer.Exit(interrupt.exit_code)
+    raise typer.Exit(DONE if done.report.is_balanced else WRONG)
+
+
+def _document(done: RebuildReport) -> dict[str, object]:
+    return {
+        "stream": done.stream,
+        "run_id": done.report.run_id,
+        "swapped": bool(done.archived),
+        "rows": done.report.row_count,
+        "seq": done.report.seq,
+        "lag": done.report.lag,
+        "archived": [str(path) for path in done.archived],
+    }
+
+
+def _say(done: RebuildReport) -> None:
+    if not done.archived:
+        speech.say(f"{done.stream}: the new table is not ready; the old one is in its place")
+        return
+    rows = speech.counted(done.report.row_count, "row")
+    speech.say(f"{done.stream}: the new table is in place, {rows}, lag {done.report.lag:,}")
+    for path in done.archived:
+        speech.say(f"  archived {path}")

@@ -1,0 +1,155 @@
+"""``oncelake rebuild``: a new table beside the old, from the topic, by the declaration of today.
+
+It is filled by runs like any other, in a lake of its own, while the old table goes on being read
+and written. When it has caught up, it takes the stream's lock, catches up once more, and the tables
+change places. Killed anywhere, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from ingestion.errors import InvalidSpecError, OffsetsExpiredError
+from ingestion.kafka import Kafka
+from ingestion.lake import StreamPaths
+from ingestion.ledger import LedgerRow
+from ingestion.lock import Holder, held_by_python
+from ingestion.memory import remembered
+from ingestion.offsets import Offsets
+from ingestion.recovery import read_position
+from ingestion.report import RunReport
+from ingestion.run import OnBatch, Run
+from ingestion.settings import Settings
+from ingestion.spec import StreamSpec
+from ingestion.start import lost_ranges
+from ingestion.storage import told_by_volume
+from ingestion.subscription import with_topics
+from ingestion.swap import finish_swap, refuse_half_swapped, swap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RebuildReport:
+    """What a rebuild did.
+
+    Attributes:
+        stream: Its name.
+        report: The last run into the new table.
+        archived: Where the old tables went; none when the new table is not in their place.
+    """
+
+    stream: str
+    report: RunReport
+    archived: tuple[Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuild:
+    """One rebuild of one stream.
+
+    Attributes:
+        spec: The declared stream, as it is today.
+        settings: Where Kafka, lake and state are.
+        spark: Returns a session of ``ingestion.session``.
+        run_id: Names the rebuild in commits and ledger.
+        without_lost: Leave out what Kafka no longer holds, instead of refusing.
+        on_batch: Called after each batch with its ledger row and the lag that is left.
+        stop: Set it to end within seconds; the next rebuild goes on.
+    """
+
+    spec: StreamSpec
+    settings: Settings
+    spark: Callable[[], SparkSession]
+    run_id: str
+    without_lost: bool = False
+    on_batch: OnBatch = lambda row, lag: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def execute(self) -> RebuildReport:
+        """Fill a new table from the topic, and put it in place of the old.
+
+        Returns:
+            What was done; when a batch of the new table is red, or it was stopped, the old table
+            is where it was.
+
+        Raises:
+            InvalidSpecError: there is no table yet.
+            OffsetsExpiredError: Kafka no longer holds what the old table was filled from.
+            RefusedError: a person must decide something else first.
+            StreamLockedError: a run, or another rebuild, holds the stream.
+        """
+        paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
+        with told_by_volume(self.spec.name, *paths.written):
+            refuse_half_swapped(self.spec.name, paths)
+            spec = self._beginning(with_topics(self.spec, kafka, paths), paths, kafka)
+            beside = self._settings_beside(paths)
+            report = self._run(spec, beside)
+            if not self._is_ready(report):
+                return RebuildReport(stream=spec.name, report=report, archived=())
+            with held_by_python(spec.name, paths, Holder.me(self.run_id)):
+                finish_swap(paths)
+                report = self._run(spec, beside)
+                archived = swap(paths) if self._is_ready(report) else ()
+            return RebuildReport(stream=spec.name, report=report, archived=archived)
+
+    def _is_ready(self, report: RunReport) -> bool:
+        return report.is_balanced and not self.stop.is_set()
+
+    def _run(self, spec: StreamSpec, beside: Settings) -> RunReport:
+        return Run(
+            spec=spec,
+            settings=beside,
+            spark=self.spark,
+            run_id=self.run_id,
+            on_batch=self.on_batch,
+            stop=self.stop,
+        ).execute()
+
+    def _settings_beside(self, paths: StreamPaths) -> Settings:
+        """Return the settings of a lake of its own; Kafka's address lies in the old state."""
+        changed: dict[str, Any] = {
+            "lake": paths.workshop,
+            "state": self.settings.state / "rebuild",
+            "kafka": self.settings.bootstrap_servers(),
+        }
+        return self.settings.model_copy(update=changed)
+
+    def _beginning(self, spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> StreamSpec:
+        """Let the new table begin where the old one did, as far as anything remembers."""
+        position = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
+        if position is None:
+            raise InvalidSpecError(
+                f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
+            )
+        partitions = kafka.topics(spec.name, spec.subscribed).partitions
+        rows = remembered(paths).rows_of(position.table_id)
+        begun = _first_offsets([row for row in rows if row.epoch == position.epoch])
+        begin = Offsets({at: begun.get(at, 0) for at in partitions})
+        earliest = kafka.earliest(partitions)
+        lost = lost_ranges(begin, earliest)
+        if lost and not self.without_lost:
+            raise OffsetsExpiredError(
+                spec.name,
+                f"Kafka no longer holds {', '.join(map(str, lost))}, which the table was filled "
+                "from: a new one would lack it.",
+                remedy=f"oncelake rebuild {spec.name} --without-lost, if that may be; the old "
+                "tables stay in the archive",
+            )
+        offsets: dict[str, dict[int, int]] = {}
+        for at, offset in begin.items():
+            offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
+        said = spec.model_dump(by_alias=True, exclude_unset=True)
+        return StreamSpec.model_validate({**said, "starting": {"offsets": offsets}})
+
+
+def _first_offsets(rows: list[LedgerRow]) -> Mapping[Any, int]:
+    """Return where an epoch began in each partition."""
+    begun: dict[Any, int] = {}
+    for counted in (each for row in rows for each in row.ranges):
+        begun.setdefault(counted.range.topic_partition, counted.range.start)
+    return begun

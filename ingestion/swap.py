@@ -1,0 +1,77 @@
+"""A rebuilt table takes the place of the old one: moved, never copied, and never half.
+
+A mark is written before the first table moves and removed after the last. Whoever finds it holds
+the stream's lock, and goes on where the last one stopped: first the old tables go into the archive,
+then the new ones come.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ingestion.archive import put_away
+from ingestion.errors import TableReplacedError
+from ingestion.killpoints import At, reached
+from ingestion.lake import StreamPaths
+
+_AWAY, _PLACE = "away", "place"
+
+
+def swap(paths: StreamPaths) -> tuple[Path, ...]:
+    """Put the tables that lie in the workshop in place of the stream's; needs its lock.
+
+    Returns:
+        Where the old tables went.
+    """
+    _mark(paths, _AWAY)
+    return finish_swap(paths)
+
+
+def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
+    """Go on with a swap that was cut short, if one was; needs the stream's lock.
+
+    Returns:
+        Where old tables went just now.
+    """
+    mark, moved = _mark_of(paths), tuple[Path, ...]()
+    if not mark.exists():
+        return ()
+    reached(At.SWAP_BEGUN)
+    old = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
+    if mark.read_text() == _AWAY:
+        moved = put_away(paths, old)
+        shutil.rmtree(paths.checkpoints, ignore_errors=True)
+        _mark(paths, _PLACE)
+    reached(At.SWAP_CLEARED)
+    for place in old:
+        new = paths.workshop / place.name
+        if new.exists():
+            new.rename(place)
+    mark.unlink()
+    shutil.rmtree(paths.workshop, ignore_errors=True)
+    return moved
+
+
+def refuse_half_swapped(stream: str, paths: StreamPaths) -> None:
+    """Make sure that no rebuilt table is on its way to its place.
+
+    Raises:
+        TableReplacedError: one is.
+    """
+    if _mark_of(paths).exists():
+        raise TableReplacedError(
+            stream,
+            "a rebuild was cut short while its tables took the place of the old ones.",
+            remedy=f"oncelake run {stream}, which puts the rest in place first",
+        )
+
+
+def _mark(paths: StreamPaths, phase: str) -> None:
+    draft = _mark_of(paths).with_suffix(".draft")
+    draft.write_text(phase)
+    draft.replace(_mark_of(paths))
+
+
+def _mark_of(paths: StreamPaths) -> Path:
+    return paths.workshop / "SWAP"
