@@ -39,7 +39,11 @@ def asset_spec(declared: Declared) -> dg.AssetSpec:
         group_name=GROUP,
         owners=list(spec.owners),
         kinds={"kafka", "deltalake", "spark"},
-        tags={"oncelake/mode": spec.mode, "oncelake/format": spec.format.type},
+        tags={
+            "oncelake/mode": spec.mode,
+            "oncelake/format": spec.format.type,
+            "oncelake/delivery": spec.delivery,
+        },
         metadata={
             "dagster/column_schema": column_schema(spec),
             "dagster/table_name": spec.name,

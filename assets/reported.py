@@ -28,6 +28,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "delta_version": report.delta_version,
         "lag": report.lag,
         "epoch": report.epoch,
+        "delivery": spec.delivery,
         "recovered": False,
         "healed": ", ".join(str(row.seq) for row in report.recovered) or "none",
         "notices": "\n".join(report.notices) or "none",

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
 
 _NO_EQUALITY = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
-_OF_ONE_MODE = {"aggregates": "aggregate", "window": "aggregate", "deletes": "upsert"}
+_OF_ONE_MODE = {
+    "aggregates": "aggregate",
+    "window": "aggregate",
+    "deletes": "upsert",
+    "ignore_null_updates": "upsert",
+}
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
 __all__ = ["Contradiction", "ContradictionsError", "contradictions"]
@@ -68,6 +73,12 @@ def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
         yield Contradiction(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
     if spec.keys and not spec.write_mode.has_keys:
         yield Contradiction(("keys",), f"{mode} keeps every record as a row of its own; remove it")
+    if spec.delivery == "at_least_once" and spec.mode == "aggregate":
+        yield Contradiction(
+            ("delivery",),
+            "a topic that is read again is folded again, and the sums would count it twice; write "
+            "`exactly_once`",
+        )
     if spec.sequence_by and not spec.write_mode.has_order:
         yield Contradiction(("sequence_by",), f"{mode} lets no record win over another; remove it")
     if not spec.write_mode.has_deletes:

@@ -5,6 +5,8 @@
                         + unchanged + ignored + filtered + quarantined + overlap
     rows of this seq  = inserted + updated
 
+A redrive reads no offsets: its first line is 0 = 0, and `records read` is what it sent in.
+
 Each count is measured where the design says, and the two sides of each line apart, so that the
 lines can fail. Pure.
 """

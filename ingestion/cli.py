@@ -16,6 +16,7 @@ from ingestion.console import (
     kafka,
     ledger,
     operations,
+    plan,
     quarantine,
     redrive,
     run,
@@ -58,6 +59,7 @@ app.command("doctor", cls=Guarded)(doctor.doctor)
 app.command("verify", cls=Guarded)(verify.verify)
 app.command("quarantine", cls=Guarded)(quarantine.quarantine)
 app.command("redrive", cls=Guarded)(redrive.redrive)
+app.command("plan", cls=Guarded)(plan.plan)
 app.command("validate", cls=Guarded)(declared.validate)
 app.command("schema", cls=Guarded)(declared.schema)
 kafka_app.command("up", cls=Guarded)(kafka.up)

@@ -20,7 +20,8 @@ _ABOUT_RUNS: Final = frozenset(
     {
         *("name", "description", "owners", "topic", "topics", "topic_pattern", "starting"),
         "table_per_topic",
-        *("max_offsets_per_trigger", "gaps", "rewind_window_days", "quarantine_rate"),
+        *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
+        *("rewind_window_days", "quarantine_rate"),
         *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
     }
 )

@@ -68,6 +68,7 @@ class LedgerRow:
     balanced: bool
     accepted: str | None = None
     identity: Identity = UNKNOWN
+    columns: str = ""
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -99,6 +100,7 @@ class LedgerRow:
             balanced=not problems,
             accepted=note.reason,
             identity=note.identity,
+            columns=note.columns,
             problems=tuple(problems),
         )
 
@@ -116,10 +118,16 @@ class LedgerRow:
         """Return the columns of the table."""
         return {
             **{name: getattr(self, name) for name in SCHEMA.names if name not in _COMPOSED},
-            "identity": None if self.identity == UNKNOWN else json.dumps(self.identity.as_row()),
+            "identity": self._identity(),
             "ranges": [counted.as_row() for counted in self.ranges],
             "counts": list(self.counts.items()),
         }
+
+    def _identity(self) -> str | None:
+        """Write what the batch's offsets and columns meant."""
+        if self.identity == UNKNOWN:
+            return None
+        return json.dumps({**self.identity.as_row(), "columns": self.columns})
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> LedgerRow:
@@ -129,6 +137,7 @@ class LedgerRow:
             **{
                 **record,
                 "identity": Identity.of_row(json.loads(told)) if told else UNKNOWN,
+                "columns": json.loads(told).get("columns", "") if told else "",
                 "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
             }
         )

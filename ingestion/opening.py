@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ingestion.errors import SchemaChangedError
+from ingestion.evolution import refuse_other_columns
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
@@ -23,8 +23,6 @@ from ingestion.row_type import row_type, storable
 from ingestion.spec import StreamSpec
 from ingestion.starting import starting_offsets
 
-# Where Spark notes the length of a VARCHAR, which is a STRING to everybody else.
-_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
 )
@@ -41,7 +39,7 @@ def open_table(
     begin = starting_offsets(spec, kafka, topics.partitions)
     _create(spark, spec, paths)
     reached(At.TABLE_CREATED)
-    refuse_other_columns(spark, spec, paths)
+    refuse_other_columns(spec, paths)
     note = Note(
         kind="schema",
         seq=0,
@@ -52,33 +50,6 @@ def open_table(
         next=begin,
     )
     commit_note(spec.name, paths, note)
-
-
-def refuse_other_columns(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
-    """Make sure that the table's columns are the declared ones and ours.
-
-    Raises:
-        SchemaChangedError: they are not; names each difference.
-    """
-    declared = {field.name: field.dataType.simpleString() for field in _schema(spec)}
-    found = {
-        field.name: field.metadata.get(_VARCHAR, field.dataType.simpleString())
-        for field in spark.read.format("delta").load(str(paths.data)).schema
-    }
-    if declared == found:
-        return
-    differences = [
-        f"{name}: declared {declared.get(name, 'not at all')}, "
-        f"in the table {found.get(name, 'missing')}"
-        for name in dict.fromkeys([*declared, *found])
-        if declared.get(name) != found.get(name)
-    ]
-    raise SchemaChangedError(
-        spec.name,
-        f"the columns of {paths.data} are not the declared ones ({'; '.join(differences)}).",
-        remedy=f"put `schema` in {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest "
-        "the topic again with the new columns",
-    )
 
 
 # Delta refuses to keep any of these.

@@ -19,13 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
+from ingestion.delivery import decided_by
+from ingestion.errors import RefusedError
+from ingestion.evolution import evolved
 from ingestion.fitness import refuse_unfit
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow
 from ingestion.lock import Holder, held_by_jvm, held_by_python
-from ingestion.opening import open_table, refuse_other_columns
+from ingestion.opening import open_table
 from ingestion.position import Position
 from ingestion.query import drain
 from ingestion.report import RunReport
@@ -83,7 +86,18 @@ class Run:
             told_by_volume(self.spec.name, *paths.written, self.settings.state),
         ):
             spec = with_topics(self.spec, kafka, paths)
-            return replace(self, spec=spec)._execute(paths, kafka)
+            return replace(self, spec=spec)._decided(paths, kafka)
+
+    def _decided(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
+        """Run, and once more when the declared level decides what the run was refused for."""
+        try:
+            return self._execute(paths, kafka)
+        except RefusedError as refusal:
+            said = decided_by(self.spec, self.settings, refusal, run_id=self.run_id)
+            if said is None:
+                raise
+        report = self._execute(paths, kafka)
+        return replace(report, notices=(said, *report.notices))
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)
@@ -127,8 +141,8 @@ class Run:
             open_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)
             start = find_start(self.spec, paths, kafka)
             assert start is not None, "the table that was just opened is not there"
-        refuse_other_columns(spark, self.spec, paths)
-        return replace(start, position=replace(start.position, columns=self.spec.ddl))
+        position, told = evolved(spark, self.spec, paths, start.position, run_id=self.run_id)
+        return replace(start, position=position, notices=(*start.notices, *told))
 
     def _read(
         self, spark: SparkSession, writer: BatchWriter, start: Start, checkpoint: Checkpoint

@@ -85,6 +85,9 @@ class StreamSpec(Part):
     deletes: Literal["hard", "soft"] = Field(
         "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
     )
+    ignore_null_updates: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether a null column of a record keeps what is there."
+    )
     tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
     key_format: FormatSpec = Field(
         FormatSpec(), description="How a tombstone's Kafka key is encoded."
@@ -96,6 +99,12 @@ class StreamSpec(Part):
     extra_fields: ExtraFields = Field(
         "ignore",
         description="Fields the schema does not name: counted, kept as VARIANT, or quarantined.",
+    )
+    delivery: Literal["exactly_once", "at_least_once", "at_most_once"] = Field(
+        "exactly_once", description="What is done without a person where Kafka takes records away."
+    )
+    schema_change: Literal["freeze", "evolve"] = Field(
+        "freeze", description="What a changed `schema` does to the table: see oncelake plan."
     )
     gaps: Literal["auto", "always", "never"] = Field(
         "auto", description="Whether offsets without a record are proven empty during the run."

@@ -19,6 +19,7 @@ _PROPERTIES: Final = {
 }
 _FEATURES: Final = {
     "deletionVectors": "delta-rs, which audits the books, cannot read such a table",
+    "typeWidening": "delta-rs, which audits the books, cannot read such a table",
     "columnMapping": "delta-rs, which audits the books, cannot read such a table",
 }
 _COLUMN_MAPPING_READER: Final = 2

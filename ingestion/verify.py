@@ -25,6 +25,7 @@ from ingestion.notes import UNKNOWN
 from ingestion.proof import chain, quarantined
 from ingestion.proof.batch import Batch
 from ingestion.proof.difference import Difference, Evidence, Part
+from ingestion.proof.earlier import Judges
 from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
@@ -144,7 +145,16 @@ class _Proof:
         with Memory.in_folder(self._settings.state / "verify") as memory:
             last = batches[-1].seq if batches else 0
             redrives = self._redrives(memory, horizon, last=last)
-            fold = Fold(self._spec, judge, memory, horizon, is_compacted=asked, redrives=redrives)
+            judges = Judges(self._spec, judge, epoch=horizon.epoch, settings=self._settings)
+            fold = Fold(
+                self._spec,
+                judge,
+                memory,
+                horizon,
+                is_compacted=asked,
+                redrives=redrives,
+                judges=judges,
+            )
             in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
             self._prove_the_dispositions(batches, fold, redrives, in_ledger)
             self._prove_the_quarantine(fold, horizon, last=last)

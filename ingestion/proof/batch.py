@@ -56,6 +56,7 @@ class Batch:
     counts: Mapping[str, int]
     balanced: bool
     accepted: str | None
+    columns: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +100,8 @@ def read_ledger(path: Path) -> tuple[Batch, ...]:
     batches = (
         Batch(
             **{
-                **{name: row[name] for name in names},
+                **{name: row[name] for name in names if name in row},
+                "columns": json.loads(row.get("identity") or "{}").get("columns", ""),
                 "ranges": tuple(map(Stretch.of_row, row["ranges"] or ())),
                 "counts": row["counts"] or {},
             }

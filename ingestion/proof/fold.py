@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ingestion.proof.batch import Batch
+from ingestion.proof.earlier import EarlierJudge, Judges
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory, Shelf
@@ -18,6 +19,8 @@ from ingestion.proof.record import Record
 from ingestion.proof.recount import Recount
 from ingestion.proof.redrives import Redrives
 from ingestion.spec import StreamSpec
+
+Judging = Judge | EarlierJudge
 
 
 class Fold:
@@ -32,6 +35,7 @@ class Fold:
         *,
         is_compacted: Callable[[str], bool] = lambda topic: False,
         redrives: Redrives | None = None,
+        judges: Judges | None = None,
     ) -> None:
         """Take the declaration, and what can be seen.
 
@@ -42,8 +46,10 @@ class Fold:
             horizon: What can be seen; learns of batches that compaction has thinned.
             is_compacted: Tells whether a topic may have dropped records that were read.
             redrives: Knows the records that the quarantine keeps back at their own batch.
+            judges: Knows who judges a batch that was written under other columns.
         """
-        self._judge = judge
+        self._today: Judging = judge
+        self._judges = judges
         self._horizon = horizon
         self._is_compacted = is_compacted
         self._redrives = redrives or Redrives(memory, horizon, declaration="")
@@ -57,6 +63,7 @@ class Fold:
             UnprovableError: it cannot be told what its records say.
         """
         recount = Recount()
+        self._judge = self._judges.of(batch.columns) if self._judges else self._today
         for records in chunks:
             self._gather(records, batch.seq, recount)
         self._notice_thinning(batch, recount)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ingestion.ddl import DeclaredColumn
 from ingestion.proof.formats import Expected, ReadBoth, Said, reading
 from ingestion.proof.predicate import Condition
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row, text_of
 from ingestion.proof.strict_json import BadRecordError
 from ingestion.proof.transformation import transformation
 from ingestion.proof.values import UnprovableError
@@ -109,7 +109,7 @@ class Judge:
 
     def key_of(self, row: Row) -> str:
         """Return the text that stands for a row's key."""
-        return repr([row[i] for i in self._key_at])
+        return text_of(row[i] for i in self._key_at)
 
     def place_of(self, row: Row) -> Place:
         """Return the place in the order of a row as the table holds it."""

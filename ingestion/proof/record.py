@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from ingestion.offsets import TopicPartition
@@ -11,6 +13,16 @@ Place = tuple[Any, ...]
 
 # What the engine adds to the declared columns, in the order in which rows are compared.
 SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq")
+
+
+def text_of(values: Iterable[Any]) -> str:
+    """Return a text that is the same for equal values, in whatever zone a moment is told."""
+    return repr([_told_in_utc(value) for value in values])
+
+
+def _told_in_utc(value: Any) -> Any:
+    is_moment = isinstance(value, dt.datetime) and value.tzinfo is not None
+    return value.astimezone(dt.UTC) if is_moment else value
 
 
 class Record(NamedTuple):

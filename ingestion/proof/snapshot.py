@@ -138,6 +138,7 @@ def _corrected(batch: Batch | None, commit: Commit | None, table_id: str) -> Bat
     assert commit is not None
     note = commit.note or {}
     counts = note["counts"] if batch is None else batch.counts
+    columns = str(note.get("columns") or (batch.columns if batch else ""))
     return Batch(
         table_id=table_id,
         seq=commit.seq,
@@ -149,6 +150,7 @@ def _corrected(batch: Batch | None, commit: Commit | None, table_id: str) -> Bat
         counts=counts,
         balanced=batch.balanced if batch else True,
         accepted=batch.accepted if batch else note["reason"],
+        columns=columns,
     )
 
 
@@ -175,5 +177,5 @@ def _refuse_other_columns(spec: StreamSpec, table: DeltaTable) -> None:
     raise SchemaChangedError(
         spec.name,
         f"table and declaration do not have the same columns; only one of them has: {both}.",
-        remedy=f"put `schema` in {spec.name}.yaml back, or oncelake reset {spec.name}",
+        remedy=f"oncelake plan {spec.name} shows what the next run would do about it",
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ingestion.proof.horizon import Horizon
-from ingestion.proof.record import Change
+from ingestion.proof.record import Change, text_of
 from ingestion.proof.snapshot import rows_of
 from ingestion.spec import StreamSpec
 
@@ -24,7 +24,7 @@ def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[Change]]:
         wide = ([row[name] for name in columns] for row in by_name)
         yield [
             Change(
-                key=repr(list(row[:keys])),
+                key=text_of(row[:keys]),
                 place=(row[-2], *row[keys : keys + order], *row[-5:-2]),
                 row=None,
                 seq=row[-1],

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ingestion import aggregates, history
+from ingestion import aggregate_problems, aggregates, history
+from ingestion.agreement import Contradiction
 
 if TYPE_CHECKING:
-    from ingestion.agreement import Contradiction
     from ingestion.spec import StreamSpec
 
 
@@ -33,6 +33,25 @@ def _as_upserted(spec: StreamSpec) -> str:
     return ", ".join(column.as_ddl() for column in told)
 
 
+def _variant(spec: StreamSpec) -> str:
+    soft = "with soft deletes" if spec.deletes == "soft" else ""
+    return soft or ("of partial updates" if spec.ignore_null_updates else "")
+
+
+def _of_partial_updates(spec: StreamSpec) -> Iterator[Contradiction]:
+    if spec.ignore_null_updates and spec.sequence_by:
+        yield Contradiction(
+            ("ignore_null_updates",),
+            "a record that comes late would need an order of its own for every column; remove "
+            "`sequence_by`, so that offsets order the records of a key, or send whole rows",
+        )
+    if spec.ignore_null_updates and spec.deletes == "soft":
+        yield Contradiction(
+            ("ignore_null_updates",),
+            "a row that stays when it is deleted has nothing to keep; write `deletes: hard`",
+        )
+
+
 def _nothing(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from ()
 
@@ -48,11 +67,11 @@ class Mode:
     Attributes:
         module: Where its sink is.
         soft_module: Where it is when deletes only mark their rows.
+        partial_module: Where it is when nulls leave columns alone.
         has_keys: Whether ``keys`` identify its rows; else a record's place in Kafka does.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
         fields: Fields of a declaration that only some modes have.
-        can_replay: Whether a record may be applied again without harm.
         columns: Gives the table's columns but for the system's, as DDL, of a declaration.
         rule: Gives what else in a declaration decides what the rows are, as text; a table that
             was written under another rule is not written on.
@@ -61,11 +80,11 @@ class Mode:
 
     module: str
     soft_module: str = ""
+    partial_module: str = ""
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
     fields: tuple[str, ...] = ()
-    can_replay: bool = True
     columns: Callable[[StreamSpec], str] = _as_declared
     rule: Callable[[StreamSpec], str] = _no_more
     problems: Callable[[StreamSpec], Iterator[Contradiction]] = _nothing
@@ -75,9 +94,11 @@ MODES: Final[dict[str, Mode]] = {
     "upsert": Mode(
         module="ingestion.sinks.upsert",
         soft_module="ingestion.sinks.soft_upsert",
-        fields=("deletes",),
+        partial_module="ingestion.sinks.partial_upsert",
+        fields=("deletes", "ignore_null_updates"),
         columns=_as_upserted,
-        rule=lambda spec: "" if spec.deletes == "hard" else f"deletes: {spec.deletes}",
+        rule=_variant,
+        problems=_of_partial_updates,
     ),
     "append": Mode(
         module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
@@ -90,9 +111,8 @@ MODES: Final[dict[str, Mode]] = {
         module="ingestion.sinks.aggregate",
         has_deletes=False,
         fields=("aggregates", "window"),
-        can_replay=False,
         columns=aggregates.table_columns,
         rule=aggregates.rule,
-        problems=aggregates.problems,
+        problems=aggregate_problems.problems,
     ),
 }

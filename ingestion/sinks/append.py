@@ -49,20 +49,16 @@ class Append:
 
     def account(self, commit: Commit) -> Written:
         """Take what Delta counted; a record that is not inserted must have been there."""
-        written = self.recount(commit)
-        there = self._good.count - written.rows_expected
-        if not there:
-            return written
-        found = self._found_at(commit.version - 1)
-        return Written(
-            counts={**written.counts, "unchanged": found}, rows_expected=written.rows_expected
-        )
+        inserted = _inserted(commit)
+        counts = {"inserted": inserted}
+        if inserted != self._good.count:
+            counts["unchanged"] = self._found_at(commit.version - 1)
+        return Written(counts=counts, rows_expected=inserted)
 
     @staticmethod
     def recount(commit: Commit) -> Written:
         """Say what the commit alone tells: what it did not insert was there, by inference."""
-        of = commit.metrics
-        inserted = of.get("numTargetRowsInserted", of.get("numOutputRows", 0))
+        inserted = _inserted(commit)
         counts = {"inserted": inserted}
         there = (commit.note.counts["winners"] if commit.note else inserted) - inserted
         if there:
@@ -106,6 +102,12 @@ class Append:
         if version is not None:
             reader = reader.option("versionAsOf", version)
         return reader.load(str(TableLog(self._target.paths.data).path))
+
+
+def _inserted(commit: Commit) -> int:
+    """Take what Delta counted: MERGE's own word where it was one, else that of the append."""
+    of = commit.metrics
+    return of.get("numTargetRowsInserted", of.get("numOutputRows", 0))
 
 
 def _is_same() -> Column:

@@ -96,6 +96,7 @@ def sink_class(spec: StreamSpec) -> type[Sink]:
     """Import the sink of a declaration's write mode."""
     mode = spec.write_mode
     module = mode.soft_module if spec.deletes == "soft" else mode.module
+    module = mode.partial_module if spec.ignore_null_updates else module
     return cast("type[Sink]", import_module(module).SINK)
 
 

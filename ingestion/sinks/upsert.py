@@ -134,10 +134,14 @@ class Upsert:
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
         if self._good.deletes:
             merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
-        merge = merge.whenMatchedUpdate(~F.col("s._delete") & newer, columns)
+        merge = merge.whenMatchedUpdate(~F.col("s._delete") & newer, self._updated(columns))
         merge = merge.whenNotMatchedInsert(self._is_alive(), columns)
         with fenced(self._target.spark, self._target.spec.name, note):
             merge.execute()
+
+    def _updated(self, columns: Mapping[str, str | Column]) -> dict[str, str | Column]:
+        """Say what each column of a row becomes that is there already."""
+        return dict(columns)
 
     def _source(self) -> DataFrame:
         # A source from foreachBatch has no known size: without the hint Spark broadcasts the

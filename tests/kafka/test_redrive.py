@@ -224,3 +224,16 @@ def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World
     epochs = DeltaTable(world.paths.data).to_pyarrow_table(columns=["id", "_epoch"]).to_pylist()
     assert {each["id"]: each["_epoch"] for each in epochs} == {1: 2, 2: 1, 3: 2, 9: 1}
     assert said(world) == []
+
+
+def test_a_redrive_whose_records_are_gone_is_not_judged(told: World) -> None:
+    """What retention has taken since is said to be unproven, and nothing is called wrong.
+
+    The last test of this module: it takes records away.
+    """
+    told.forget_before(1, 3)
+
+    verdict = verify(told.spec, told.settings)
+
+    assert (verdict.holds, verdict.differences) == (True, ())
+    assert any("batch 4 redrove 3 records that Kafka no longer" in each for each in verdict.limits)

@@ -69,7 +69,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "held_by_jvm": lambda spark, stream, paths, holder: held(stream, paths, holder),
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
-                "refuse_other_columns": nothing,
+                "evolved": lambda spark, spec, paths, position, run_id: (position, ()),
                 "open_generation": open_generation,
                 "refuse_unfit": nothing,
                 "told_as_damaged_file": lambda paths: nullcontext(),

@@ -49,6 +49,9 @@ def test_the_table_is_the_same_however_the_topic_is_read(
     healed = cut.run()
 
     assert table_of(cut) == table_of(whole)
+    clocks = [world.ledger[-1].counts.get("clock_ms") for world in (whole, cut)]
+    assert clocks[0] == clocks[1]
+    assert (clocks[0] is None) == ("window" not in scenario.declared)
     assert (report.is_balanced, len(report.batches)) == (True, 1)
     assert (healed.is_balanced, [row.seq for row in healed.recovered]) == (True, [2])
     assert (prepared(), committed()) == (2, 1)

@@ -21,6 +21,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_te
 DDL = "id BIGINT NOT NULL, name STRING, at TIMESTAMP, ratio DOUBLE, price DECIMAL(9, 2)"
 DDL += ", more MAP<STRING, INT>"
 BASE = {
+    "upsert": {"keys": "id"},
     "append": {},
     "insert_only": {"keys": "id"},
     "scd2": {"keys": "id", "sequence_by": "at"},
@@ -57,6 +58,17 @@ def test_every_mode_is_documented_with_an_example() -> None:
         ("append", {"sequence_by": "at"}, "sequence_by: `mode: append` lets no record win"),
         ("append", {"tombstones": "delete"}, "tombstones: `mode: append` deletes no rows"),
         ("append", {"aggregates": {"n": "count(*)"}}, "aggregates: `mode: append` has no such"),
+        ("scd2", {"ignore_null_updates": True}, "ignore_null_updates: `mode: scd2` has no such"),
+        (
+            "upsert",
+            {"ignore_null_updates": True, "sequence_by": "at"},
+            "ignore_null_updates: a record that comes late would need an order",
+        ),
+        (
+            "upsert",
+            {"ignore_null_updates": True, "deletes": "soft"},
+            "ignore_null_updates: a row that stays when it is deleted has nothing to keep",
+        ),
         ("scd2", {"deletes": "soft"}, "deletes: `mode: scd2` has no such thing"),
         ("insert_only", {"keys": []}, "keys: missing; `mode: insert_only` needs"),
         ("insert_only", {"apply_as_deletes": "id = 1"}, "apply_as_deletes: `mode: insert_only`"),

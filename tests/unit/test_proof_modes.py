@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -75,6 +76,43 @@ def test_every_record_has_one_disposition(mode: str, values: list[Any]) -> None:
 
     for recount in folded.recounts:
         assert recount.read == recount.fates.total() + recount.superseded + recount.ignored
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    values=st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.sampled_from(["a", "b", "gone", None]),
+            st.none() | st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    cut=st.sets(st.integers(1, 9)),
+)
+def test_a_partial_update_loses_nothing_wherever_it_is_cut(
+    values: list[Any], cut: set[int]
+) -> None:
+    """Each column is the last that was not null since the key's last delete."""
+    spec = declared(sequence_by=[], ignore_null_updates=True, **GONE)
+    records = [
+        record(offset, {"id": id, "name": name, "at": at}, partition=id)
+        for offset, (id, name, at) in enumerate(values)
+    ]
+    expected: dict[int, list[Any]] = {}
+    for id, name, at in values:
+        old = expected.pop(id, [None, None])
+        if name != "gone":
+            new = [name, at]
+            expected[id] = [o if n is None else n for n, o in zip(new, old, strict=True)]
+    bounds = [0, *sorted(each for each in cut if each < len(records)), len(records)]
+    batches = [records[a:b] for a, b in pairwise(bounds)]
+
+    for folded in (Folded(records, spec=spec), Folded(*batches, spec=spec)):
+        assert {row[0]: list(row[1:3]) for row in folded.rows} == expected
+        for recount in folded.recounts:
+            assert recount.read == recount.fates.total() + recount.superseded
 
 
 def test_the_first_record_of_a_key_is_the_row() -> None:

@@ -6,13 +6,14 @@ import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.modes import Means, rule_of
-from ingestion.proof.record import Change, Row
+from ingestion.proof.record import Change, Row, text_of
 from ingestion.proof.rows import RowsProof
 from ingestion.proof.tombstones import deletes_that_explain
 from ingestion.spec import StreamSpec
@@ -198,3 +199,11 @@ def test_what_a_person_accepted_is_counted_and_not_blamed() -> None:
         assert list(made.differences([row_of(10, name="x"), *SOUND[1:3]])) == []
         assert list(made.missing(lambda living: set())) == []
         assert made.tally.accepted == 2
+
+
+def test_a_moment_is_the_same_key_in_every_zone() -> None:
+    """Readers of a table name UTC differently, and equal keys must have equal texts."""
+    moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    zones = (dt.UTC, ZoneInfo("UTC"), ZoneInfo("Asia/Tokyo"))
+
+    assert len({text_of([moment.astimezone(zone), 1]) for zone in zones}) == 1

@@ -20,6 +20,8 @@ from ingestion.spec import StreamSpec
 
 _MODES: Final[Mapping[str, str]] = {
     "upsert": "ingestion.proof.modes.upsert",
+    "soft_upsert": "ingestion.proof.modes.soft_upsert",
+    "partial_upsert": "ingestion.proof.modes.partial_upsert",
     "append": "ingestion.proof.modes.append",
     "insert_only": "ingestion.proof.modes.insert_only",
     "scd2": "ingestion.proof.modes.scd2",
@@ -91,6 +93,6 @@ def rule_of(means: Means) -> Rule:
     mode = means.spec.mode
     if mode not in _MODES:
         raise UnprovableError(f"{mode} is not provable")
-    module = import_module(_MODES[mode])
-    rule = module.SOFT_RULE if means.spec.deletes == "soft" else module.RULE
-    return cast("Rule", rule(means))
+    if mode == "upsert" and (means.spec.deletes == "soft" or means.spec.ignore_null_updates):
+        mode = "soft_upsert" if means.spec.deletes == "soft" else "partial_upsert"
+    return cast("Rule", import_module(_MODES[mode]).RULE(means))

@@ -12,7 +12,7 @@ from ingestion.proof.horizon import Horizon
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means
 from ingestion.proof.modes.monoids import MONOIDS
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
 from ingestion.proof.recount import Recount
 from ingestion.proof.values import UnprovableError
 
@@ -60,15 +60,16 @@ class Fold:
         told = [name for each in self._proven for name in each.columns("")]
         self.columns = (*spec.keys, *by_time, *told)
         self._key_width = len(spec.keys) + len(by_time)
+        self._clocks: dict[str, int] = {}
         self._groups: Shelf[_Group] = means.memory.shelf("groups")
         self._rows: Shelf[Change] = means.memory.shelf("rows")
 
     def take(self, changes: Sequence[Change], recount: Recount) -> None:
         """Fold each record, and count it by whether its group was there before the batch."""
         keyed = [(self._key(change), change) for change in changes]
-        known = self._groups.get({repr(key) for key, _ in keyed})
+        known = self._groups.get({text_of(key) for key, _ in keyed})
         for key, change in keyed:
-            name = repr(key)
+            name = text_of(key)
             group = known.get(name)
             if group is None:
                 states = [MONOIDS[each.function].empty for each in self._proven]
@@ -78,7 +79,9 @@ class Fold:
         self._groups.put(known)
 
     def settle(self, recount: Recount) -> None:
-        """Nothing is left to be decided."""
+        """Tell how far the clock of each partition has come."""
+        if not self._is_partial:
+            recount.extra.update(self._clocks)
 
     def rows(self) -> Shelf[Change]:
         """Return the row of each group.
@@ -86,7 +89,7 @@ class Fold:
         Raises:
             UnprovableError: some of what was folded is gone from Kafka.
         """
-        if self._horizon.is_blind or self._horizon.epoch > 1:
+        if self._is_partial:
             raise UnprovableError(
                 "a group can be proven only from its first record on, and Kafka no longer holds "
                 "all that was folded"
@@ -97,7 +100,7 @@ class Fold:
 
     def key_of(self, row: Row) -> str:
         """Return the text of the group's key columns."""
-        return repr(tuple(row[: self._key_width]))
+        return text_of(row[: self._key_width])
 
     def place_of(self, row: Row) -> Place:
         """Return the place of the newest record in it."""
@@ -115,6 +118,10 @@ class Fold:
         named = ", ".join(self._dependent)
         return (f"{named}: not independent; an estimate that only Spark makes this way",)
 
+    @property
+    def _is_partial(self) -> bool:
+        return self._horizon.is_blind or self._horizon.epoch > 1
+
     def _key(self, change: Change) -> Row:
         row = _row_of(change)
         keys = tuple(row[self._at[name]] for name in self._keys)
@@ -122,6 +129,8 @@ class Fold:
             return keys
         name = self._window.column
         moment = row[self._at[name]] if name in self._at else row[-3]
+        clock, at = f"clock_ms.{change.at}", (moment - _EPOCH) // dt.timedelta(milliseconds=1)
+        self._clocks[clock] = max(self._clocks.get(clock, 0), at)
         every = dt.timedelta(seconds=self._window.every_seconds)
         start = _EPOCH + (moment - _EPOCH) // every * every
         return (*keys, start, start + every)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means
-from ingestion.proof.record import Change, Place, Row
+from ingestion.proof.record import Change, Place, Row, text_of
 from ingestion.proof.recount import Recount
 
 
@@ -21,7 +21,7 @@ class Append:
 
     def take(self, changes: Sequence[Change], recount: Recount) -> None:
         """Keep each record, and count it as inserted."""
-        self._rows.put({repr(change.place): change for change in changes})
+        self._rows.put({text_of(change.place): change for change in changes})
         recount.fates["inserted"] += len(changes)
 
     def settle(self, recount: Recount) -> None:
@@ -33,7 +33,7 @@ class Append:
 
     def key_of(self, row: Row) -> str:
         """Return the text of the place."""
-        return repr(self.place_of(row))
+        return text_of(self.place_of(row))
 
     def place_of(self, row: Row) -> Place:
         """Return epoch, topic, partition and offset."""

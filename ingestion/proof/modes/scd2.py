@@ -8,7 +8,7 @@ from itertools import pairwise, zip_longest
 from ingestion.history import CURRENT, VALID_FROM, VALID_TO
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means
-from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row
+from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
 from ingestion.proof.recount import Recount
 
 _Events = tuple[Change, ...]
@@ -54,12 +54,12 @@ class History:
             self.columns = self.columns[:-2]
         for chunk in self._events.chunks():
             versions = (each for events in chunk.values() for each in self._versions(events))
-            self._rows.put({f"{each.key} {each.place}": each for each in versions})
+            self._rows.put({f"{each.key} {text_of(each.place)}": each for each in versions})
         return self._rows
 
     def key_of(self, row: Row) -> str:
         """Return the text of key and place."""
-        return f"{self._judge.key_of(row)} {self.place_of(row)}"
+        return f"{self._judge.key_of(row)} {text_of(self.place_of(row))}"
 
     def place_of(self, row: Row) -> Place:
         """Return the place in the order."""
@@ -84,7 +84,8 @@ class History:
 
     def _count(self, before: _Events, new: _Events, after: _Events, recount: Recount) -> None:
         ends, ended = dict(_ends(before)), dict(_ends(after))
-        recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
+        if not self._is_partial:
+            recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
         recount.extra["versions"] += sum(change.row is not None for change in new)
         previous = {b.place: a for a, b in pairwise(after)}
         for change in new:

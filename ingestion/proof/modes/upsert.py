@@ -9,7 +9,6 @@ from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means
 from ingestion.proof.record import Change, Place, Row
 from ingestion.proof.recount import Recount
-from ingestion.spec import DELETED_COLUMN
 
 
 class Upsert:
@@ -82,8 +81,12 @@ class Upsert:
             else:
                 recount.fates[fate] += 1
             if state is None or self.outranks(winner.place, state.place):
-                newer[key] = winner
+                newer[key] = self._together(winner, state)
         self._newest.put(newer)
+
+    def _together(self, winner: Change, state: Change | None) -> Change:
+        """Return what is then known of the key: what the winner says, and nothing older."""
+        return winner
 
     def _fate(self, winner: Change, state: Change | None, recount: Recount) -> str:
         is_delete = winner.row is None
@@ -114,26 +117,4 @@ class Upsert:
         return self.outranks(one.place, other.place)
 
 
-class SoftUpsert(Upsert):
-    """Remembers the newest change of each key, which is a row when it is a delete, too."""
-
-    def __init__(self, means: Means) -> None:
-        """Begin with an empty table."""
-        super().__init__(means)
-        self._flag = len(self.columns)
-        self.columns = (*self.columns, DELETED_COLUMN)
-
-    def _fate(self, winner: Change, state: Change | None, recount: Recount) -> str:
-        assert winner.row is not None, "a delete that marks is a row"
-        is_delete = winner.row[self._flag]
-        if state is None:
-            return "deleted_absent" if is_delete else "inserted"
-        if winner.place == state.place:
-            return "unchanged"
-        if not self._wins(winner, state, recount):
-            return "stale"
-        return "deleted" if is_delete else "updated"
-
-
 RULE = Upsert
-SOFT_RULE = SoftUpsert

@@ -1,0 +1,74 @@
+"""``oncelake plan``: what a changed declaration would do to the table, like a diff."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.console import speech
+from ingestion.console.exits import DONE, REFUSED
+from ingestion.console.options import AsJson
+
+if TYPE_CHECKING:
+    from ingestion.plan import Change, Plan
+
+_SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
+_SAYS = {
+    "nothing": "the table stays as it is",
+    "evolve": "the table can be made to fit",
+    "epoch": "every row would mean something else: the topic has to be read again",
+    "refused": "the table cannot be made to fit",
+}
+
+
+def plan(
+    streams: Annotated[
+        list[str] | None, typer.Argument(metavar="[STREAM]...", help="Default: all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the declarations, as they are now, would do to their tables. Changes nothing.
+
+    Nothing; evolve (by the statements shown, before the next run reads, where the declaration says
+    `schema_change: evolve`); a new epoch, or refused, with what to do instead. Exits with 3 when
+    the next run would be refused.
+    """
+    from ingestion.declarations import find_stream, load_streams
+    from ingestion.lake import StreamPaths
+    from ingestion.plan import as_document, plan_of
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    names = streams or [each.name for each in load_streams(settings.streams) if each.spec]
+    specs = [find_stream(settings.streams, name) for name in names]
+    plans = [plan_of(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
+    stopped = [
+        spec.schema_change == "freeze" if each.effect == "evolve" else each.effect != "nothing"
+        for spec, each in zip(specs, plans, strict=True)
+    ]
+    if as_json:
+        speech.document({"plans": [as_document(each) for each in plans]})
+    else:
+        for each, is_stopped in zip(plans, stopped, strict=True):
+            _report(each, is_stopped=is_stopped)
+    raise typer.Exit(REFUSED if any(stopped) else DONE)
+
+
+def _report(plan: Plan, *, is_stopped: bool) -> None:
+    if plan.table is None:
+        speech.say(f"{plan.stream}: the first run will make the table")
+        return
+    speech.say(f"{plan.stream}: {_SAYS[plan.effect]}", "bold red" if is_stopped else "")
+    for change in plan.changes:
+        _tell(change)
+    if is_stopped and plan.effect == "evolve":
+        speech.say("  `schema_change: evolve` lets the next run do so")
+
+
+def _tell(change: Change) -> None:
+    speech.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
+    if change.statement:
+        speech.say(f"      {change.statement}")
+    if change.remedy:
+        speech.say(f"      instead: {change.remedy}")

@@ -1,0 +1,95 @@
+"""A changed declaration meets its table: planned, then made to fit by commits of their own, or not.
+
+Nothing is ever widened on the way of a batch. The statements change no row; the note behind them,
+under a seq of its own, says which columns hold from here on. A crash between the two leaves a table
+that fits already, and the next run writes the note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from ingestion.ddl import parse_columns
+from ingestion.errors import SchemaChangedError
+from ingestion.lake import StreamPaths
+from ingestion.ledger import Ledger, LedgerRow
+from ingestion.note_commit import commit_note
+from ingestion.plan import Change, column_changes
+from ingestion.position import Position
+from ingestion.spec import StreamSpec
+
+
+def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:
+    """Make sure that the table's columns are the declared ones.
+
+    Raises:
+        SchemaChangedError: they are not; names each difference.
+    """
+    changes = tuple(column_changes(spec, paths))
+    if any(each.effect != "nothing" for each in changes):
+        raise _changed(spec, paths, changes)
+
+
+def evolved(
+    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position, *, run_id: str
+) -> tuple[Position, tuple[str, ...]]:
+    """Make a table fit its declaration, where the declaration lets us.
+
+    Returns:
+        Where the table stands now, and what was done, one line each.
+
+    Raises:
+        SchemaChangedError: it does not fit, and cannot, or must not, be made to.
+    """
+    changes = tuple(column_changes(spec, paths))
+    wanted = [each for each in changes if each.effect != "nothing"]
+    if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
+        raise _changed(spec, paths, changes)
+    for statement in (each.statement for each in wanted if each.statement):
+        spark.sql(statement)
+    if not wanted and not _says_otherwise(position.columns, spec.ddl):
+        return replace(position, columns=spec.ddl), ()
+    return _written_down(spec, paths, position, run_id), tuple(
+        f"the table was changed before anything was read: {each.field}: {each.what}"
+        for each in wanted
+    )
+
+
+def _written_down(
+    spec: StreamSpec, paths: StreamPaths, position: Position, run_id: str
+) -> Position:
+    note = replace(position, columns=spec.ddl).next_note(
+        run_id, kind="schema", ranges=(), counts={}
+    )
+    commit = commit_note(spec.name, paths, note)
+    row = LedgerRow.of(note, commit, position.table_id, counts={})
+    Ledger(paths.ledger).put(row)
+    return replace(position.after(note), columns=spec.ddl)
+
+
+def _says_otherwise(before: str, now: str) -> bool:
+    """Tell whether two declarations differ in a column; one that nothing remembers does not."""
+    if not before or before == now:
+        return False
+    return {(c.name, c.type, c.nullable) for c in parse_columns(before)} != {
+        (c.name, c.type, c.nullable) for c in parse_columns(now)
+    }
+
+
+def _changed(
+    spec: StreamSpec, paths: StreamPaths, changes: tuple[Change, ...]
+) -> SchemaChangedError:
+    found = [each for each in changes if each.effect != "nothing"]
+    said = "; ".join(f"{each.field} {each.what}" for each in found)
+    if all(each.effect == "evolve" for each in found):
+        remedy = (
+            f"oncelake plan {spec.name} shows the statements; `schema_change: evolve` in "
+            f"{spec.name}.yaml lets the next run make them, or put `schema` back"
+        )
+    else:
+        remedy = next(f"{each.field}: {each.remedy}" for each in found if each.remedy)
+    return SchemaChangedError(
+        spec.name, f"the columns of {paths.data} are not the declared ones: {said}.", remedy=remedy
+    )

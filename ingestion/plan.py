@@ -1,0 +1,177 @@
+"""What a changed declaration would do to the table: known before it happens, and without Spark.
+
+    nothing   the table stays as it is
+    evolve    a commit of its own makes the table fit: a column more, a NOT NULL less
+    epoch     keys, order or mode say something else of every row: the topic must be read again
+    refused   rows that are there cannot be what the declaration says
+
+Delta can widen types, too; delta-rs, which audits the books, cannot read such a table, so here that
+is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from deltalake import DeltaTable
+
+from ingestion.ddl import DeclaredColumn
+from ingestion.delta_types import as_declared, without_nulls
+from ingestion.lake import StreamPaths
+from ingestion.latest import quoted
+from ingestion.notes import UNKNOWN, Identity
+from ingestion.recovery import read_position
+from ingestion.spec import StreamSpec
+
+Effect = Literal["nothing", "evolve", "epoch", "refused"]
+_WORST: Final = ("refused", "epoch", "evolve", "nothing")
+OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One thing that the declaration says otherwise than the table.
+
+    Attributes:
+        field: Where the declaration says it: a column, or a field of the file.
+        what: What is different, in a sentence without its end.
+        effect: What follows.
+        statement: The SQL that makes the table fit, where one does.
+        remedy: What a person can do, where nothing is done.
+    """
+
+    field: str
+    what: str
+    effect: Effect
+    statement: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the next run would do to the table before it reads.
+
+    Attributes:
+        stream: Its name.
+        table: The table's folder; ``None`` when the first run will make it.
+        changes: What is different.
+    """
+
+    stream: str
+    table: str | None
+    changes: tuple[Change, ...]
+
+    @property
+    def effect(self) -> Effect:
+        """The gravest effect of all."""
+        found = {change.effect for change in self.changes}
+        return next((each for each in _WORST if each in found), "nothing")
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The SQL that makes the table fit, in order."""
+        return tuple(each.statement for each in self.changes if each.statement)
+
+
+def plan_of(spec: StreamSpec, paths: StreamPaths) -> Plan:
+    """Compare a declaration with the table as it is.
+
+    Raises:
+        RefusedError: the table is damaged, or not the one that the ledger remembers.
+    """
+    position = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
+    if position is None:
+        return Plan(stream=spec.name, table=None, changes=())
+    changes = (*identity_changes(spec, position.identity), *column_changes(spec, paths))
+    return Plan(stream=spec.name, table=str(paths.data), changes=changes)
+
+
+def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[Change]:
+    """Yield what makes every row, and its place in the order, mean something else."""
+    if known == UNKNOWN:
+        return
+    again = f"oncelake reset {spec.name}, to ingest the topic again"
+    told = {
+        "mode": (known.rule, spec.rule),
+        "keys": (", ".join(known.keys), ", ".join(spec.keys)),
+        "sequence_by": (", ".join(known.order), ", ".join(spec.sequence_by)),
+    }
+    for field, (before, now) in told.items():
+        if before != now:
+            what = f"was {before or 'not there'}, becomes {now or 'nothing'}"
+            yield Change(field=field, what=what, effect="epoch", remedy=again)
+
+
+def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[Change]:
+    """Yield what the columns of a table that is there are otherwise than declared."""
+    table = DeltaTable(paths.data)
+    found = {field.name: field for field in table.schema().fields if field.name not in OURS}
+    declared = {column.name: column for column in spec.table_columns}
+    for name, column in declared.items():
+        if name not in found:
+            yield _added(column, paths)
+        else:
+            yield from _altered(spec, column, found[name], paths)
+    for name in found.keys() - declared.keys():
+        kind = as_declared(found[name].type.to_json(), found[name].metadata)
+        yield Change(
+            field=name,
+            what=f"{kind} is in the table, and not declared",
+            effect="refused",
+            remedy="declare it still; a nullable column that no record fills stays null",
+        )
+
+
+def _added(column: DeclaredColumn, paths: StreamPaths) -> Change:
+    what = f"{column.type} is new"
+    if not column.nullable:
+        return Change(
+            field=column.name,
+            what=f"{what}, and NOT NULL, which the rows that are there are not",
+            effect="refused",
+            remedy=f"declare `{column.name} {column.type}` without NOT NULL",
+        )
+    text = column.comment.replace("\\", "\\\\").replace("'", "\\'")
+    comment = f" COMMENT '{text}'" if text else ""
+    statement = (
+        f"ALTER TABLE delta.`{paths.data}` ADD COLUMNS ({quoted(column.name)} "
+        f"{without_nulls(column.type)}{comment})"
+    )
+    return Change(field=column.name, what=what, effect="evolve", statement=statement)
+
+
+def _altered(
+    spec: StreamSpec, column: DeclaredColumn, found: Any, paths: StreamPaths
+) -> Iterator[Change]:
+    is_, due = as_declared(found.type.to_json(), found.metadata), without_nulls(column.type)
+    if is_ != due:
+        yield Change(
+            field=column.name,
+            what=f"is {is_} in the table, declared {due}",
+            effect="refused",
+            remedy=f"give the new type another column, or oncelake reset {spec.name}",
+        )
+    elif column.nullable and not found.nullable:
+        statement = (
+            f"ALTER TABLE delta.`{paths.data}` ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
+        )
+        what = "may be null from now on"
+        yield Change(field=column.name, what=what, effect="evolve", statement=statement)
+    elif not column.nullable and found.nullable:
+        what = "is required of new records; the rows that are there may lack it"
+        yield Change(field=column.name, what=what, effect="nothing")
+
+
+def as_document(plan: Plan) -> Mapping[str, Any]:
+    """Return the plan as ``--json`` prints it."""
+    return {
+        "stream": plan.stream,
+        "table": plan.table,
+        "effect": plan.effect,
+        "changes": [
+            {name: getattr(each, name) for name in Change.__dataclass_fields__}
+            for each in plan.changes
+        ],
+    }

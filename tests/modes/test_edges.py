@@ -1,0 +1,120 @@
+"""Where the write modes differ from an upsert in what they refuse, repeat and remember."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
+from ingestion.memory import recall
+from ingestion.notes import Note
+from ingestion.recovery import read_position
+from ingestion.sinks.aggregate import Fold
+from ingestion.sinks.append import Append
+from ingestion.sinks.protocol import Good, Sink, Target
+from tests.oracle import evidence_against
+from tests.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, Note]:
+    """Return a sink that is to write rows of the table a second time, and the note of a replay."""
+    position = read_position(world.topic, world.paths, recall(world.paths))
+    assert position is not None
+    rows = world.spark.read.format("delta").load(str(world.paths.data)).drop("_epoch", "_seq")
+    records = rows.withColumns({"_fate": F.lit("row"), "_bytes": F.lit(1)})
+    moved = records.where("id = 2").withColumn("_offset", F.col("_offset") + 100)
+    told = {"records": records.union(moved), "count": records.count() + 1}
+    note = replace(position.next_note("me", kind="replay"), counts={"winners": told["count"]})
+    target = Target(
+        spark=world.spark,
+        spec=world.spec,
+        paths=world.paths,
+        epoch=1,
+        seq=note.seq,
+        version=world.log.versions()[0],
+    )
+    return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), note
+
+
+def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
+    """Equal records are rows of their own, and a record that is there is not added again."""
+    world.declare(mode="append", keys=[])
+    world.send(row(1, "a"), row(1, "a"), row(2, "b"), None, {"id": "?"})
+    report = world.run()
+    assert (report.total("inserted"), report.total("quarantined")) == (3, 2)
+    assert evidence_against(world) == ()
+    sink, note = again(world, Append)
+
+    sink.commit(note)
+
+    commit = world.log.find(world.topic, note.seq)
+    assert commit is not None
+    written = sink.account(commit)
+    assert (dict(written.counts), written.rows_expected) == ({"inserted": 1, "unchanged": 3}, 1)
+    assert dict(sink.recount(commit).counts) == {"inserted": 1, "unchanged": 3, "derived": 3}
+    offsets = DeltaTable(world.paths.data).to_pyarrow_table()["_offset"].to_pylist()
+    assert sorted(offsets) == [0, 1, 2, 102]
+
+
+def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World) -> None:
+    """What would count a record again, or fold another column into a total, is refused."""
+    world.declare(mode="aggregate", aggregates={"total": "sum(at)"})
+    world.send(row(1, "a", at=1), row(2, "b", at=5))
+    world.run()
+    sink, note = again(world, Fold)
+
+    with pytest.raises(NotReplayableError, match=f"oncelake rebuild {world.topic}"):
+        sink.commit(note)
+    world.declare(aggregates={"total": "sum(id)"})
+    with pytest.raises(IdentityChangedError, match=r"sum\(at\); the file declares .*sum\(id\)"):
+        world.run()
+
+
+def test_without_an_order_the_first_of_two_partitions_is_not_guessed(world: World) -> None:
+    """One key in two partitions has no first record; in one, the lowest offset is it for good."""
+    world.declare(mode="insert_only")
+    world.send(row(1, "first"), row(1, "second"), row(2, "b"))
+    world.run()
+    world.send(row(1, "third"))
+    world.run()
+
+    assert world.rows() == [row(1, "first"), row(2, "b")]
+    assert [(each.counts["superseded"], each.counts["stale"]) for each in world.ledger] == [
+        (1, 0),
+        (0, 1),
+    ]
+    assert evidence_against(world) == ()
+    world.send(row(2, "elsewhere"), partition=1)
+    with pytest.raises(KeyInTwoPartitionsError, match="id=2"):
+        world.run()
+
+
+def test_a_null_value_ends_a_version_by_the_time_of_kafka(world: World) -> None:
+    """With `_timestamp` as the order, a tombstone has one, and closes the version before it."""
+    world.declare(mode="scd2", sequence_by=["_timestamp"])
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.send(None, id=1)
+    world.send(None, id=3)
+    world.send(row(1, "back"))
+    report = world.run()
+
+    names = ["id", "name", "valid_from", "valid_to", "current", "_timestamp"]
+    rows = DeltaTable(world.paths.data).to_pyarrow_table(columns=names).to_pylist()
+    told = {each["name"]: each for each in rows}
+    assert all(each["valid_from"] == each["_timestamp"] for each in rows)
+    assert {name: each["current"] for name, each in told.items()} == {
+        "a": False,
+        "b": True,
+        "back": True,
+    }
+    assert told["a"]["valid_from"] <= told["a"]["valid_to"] <= told["back"]["valid_from"]
+    expected = {"inserted": 1, "deleted": 1, "deleted_absent": 1, "closed": 1}
+    assert {name: report.total(name) for name in expected} == expected
+    assert evidence_against(world) == ()
