@@ -29,8 +29,9 @@ _MAIN = "io.quarkus.runner.GeneratedMain"
 @contextmanager
 def schema_registry(folder: Path) -> Iterator[str]:
     """Yield the address of a registry that lives as long as the block, and no longer than us."""
-    (archive,) = (ROOT / ".jars" / "registry").glob("*.tar.gz")
-    with tarfile.open(archive) as packed:
+    found = list((ROOT / ".jars" / "registry").glob("*.tar.gz"))
+    assert found, "the registry of the tests is not there; run: make .jars/.tests-fetched"
+    with tarfile.open(found[0]) as packed:
         packed.extractall(folder, filter="data")
     (runner,) = folder.glob("*-runner.jar")
     with socket.socket() as probe:

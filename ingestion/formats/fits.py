@@ -15,6 +15,7 @@ _FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
 _LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
 # Enough for 128 bits and the scale that somebody may have given them.
 _MOST_DIGITS: Final = 60
+_SHORT: Final = 10**38
 _WIDE: Final = Context(prec=200)
 
 
@@ -27,7 +28,7 @@ def rescaled(value: Decimal, target: DecimalType) -> Decimal:
     if not value.is_finite() or (value and value.adjusted() > _MOST_DIGITS):
         refuse(value, target)
     scaled = value.quantize(Decimal(1).scaleb(-target.scale, _WIDE), context=_WIDE)
-    if scaled != value or len(scaled.as_tuple().digits) > target.precision:
+    if scaled != value or (value and scaled.adjusted() + target.scale >= target.precision):
         refuse(value, target)
     return scaled
 
@@ -74,6 +75,8 @@ def named(target: DataType) -> str:
 
 
 def unscaled(number: int, scale: int) -> Decimal:
-    """Return a decimal of any length; arithmetic would round it to 28 digits."""
+    """Return a decimal of any length; by default, arithmetic would round it to 28 digits."""
+    if abs(number) < _SHORT and abs(scale) < _WIDE.prec:
+        return Decimal(number).scaleb(-scale, _WIDE)
     digits = tuple(map(int, str(abs(number))))
     return Decimal((int(number < 0), digits, -scale))
