@@ -25,7 +25,7 @@ def rebuild(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a stream's table anew from its topic, beside the old one, and swap when it has caught up.
+    """Make a table anew from its topic, beside the old one, and swap when it has caught up.
 
     For a changed schema, mode, key or transformation. The old table is read and written meanwhile,
     and goes into the lake's archive in the end. Interrupted or killed, the same command goes on.

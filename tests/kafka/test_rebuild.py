@@ -1,0 +1,137 @@
+"""A table is made anew beside the old one, and takes its place; never half, and never by force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
+from ingestion.lock import Holder, held_by_jvm
+from ingestion.operations.rebuild import Rebuild, RebuildReport
+from tests.oracle import evidence_against
+from tests.world import World, row
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def rebuild(world: World, **more: Any) -> RebuildReport:
+    """Rebuild the stream by its declaration of now."""
+    given = {"spec": world.spec, "settings": world.settings, "spark": lambda: world.spark}
+    return Rebuild(**{**given, "run_id": "rebuild", **more}).execute()
+
+
+@pytest.fixture
+def written(world: World) -> World:
+    """A table of two batches, with a bad record and a delete."""
+    world.send(row(1, "a", 1), row(2, "b", 1), b"{", row(1, "A", 2))
+    world.run()
+    world.send({**row(3, "c", 1), "city": "Rome"})
+    world.send(None, id=2)
+    world.run()
+    return world
+
+
+def test_a_new_schema_holds_for_every_record(written: World) -> None:
+    """What was passed over before is in the rebuilt table; the old one lies in the archive."""
+    written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
+
+    done = rebuild(written)
+
+    assert written.rows() == [
+        {"id": 1, "name": "A", "city": None},
+        {"id": 3, "name": "c", "city": "Rome"},
+    ]
+    assert sorted(path.name.removeprefix(written.topic) for path in done.archived) == [
+        "",
+        "__ledger",
+        "__quarantine",
+        "__tombstones",
+    ]
+    assert len(written.quarantined()) == 1
+    assert not written.paths.workshop.exists()
+    assert evidence_against(written) == ()
+
+
+def test_another_mode_makes_another_table(written: World) -> None:
+    """A mode that would be refused on the old table is what a rebuild is for."""
+    written.declare(mode="append", keys=[], tombstones="ignore")
+
+    rebuild(written)
+
+    assert sorted((each["id"], each["name"]) for each in written.rows()) == [
+        (1, "A"),
+        (1, "a"),
+        (2, "b"),
+        (3, "c"),
+    ]
+    assert evidence_against(written) == ()
+
+
+@pytest.mark.parametrize("place", ["finish_swap", "put_away", "shutil.rmtree"])
+def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
+    written: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Before the old tables went, while they went, or before the new ones came."""
+    written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
+    with monkeypatch.context() as broken:
+        target = (
+            "ingestion.swap.finish_swap" if place == "finish_swap" else f"ingestion.swap.{place}"
+        )
+        broken.setattr(target, _crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            rebuild(written)
+
+    with _refused_meanwhile(written):
+        written.run()
+
+    assert [each["id"] for each in written.rows()] == [1, 3]
+    assert not written.paths.workshop.exists()
+    assert evidence_against(written) == ()
+
+
+@contextmanager
+def _refused_meanwhile(world: World) -> Iterator[None]:
+    """Nobody builds on a half that lies there."""
+    with pytest.raises(Exception, match="a rebuild was cut short"):
+        rebuild(world)
+    yield
+
+
+def _crash(*_: Any, **__: Any) -> None:
+    raise RuntimeError("crash")
+
+
+def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(written: World) -> None:
+    """Records that Kafka no longer holds would be missing, so it is refused until that is said."""
+    written.forget_before(partition=0, offset=2)
+
+    with pytest.raises(OffsetsExpiredError, match="--without-lost"):
+        rebuild(written)
+    assert len(written.rows()) == 2
+    rebuild(written, without_lost=True)
+
+    assert [each["id"] for each in written.rows()] == [1, 3]
+    assert evidence_against(written) == ()
+
+
+def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
+    """While a run holds the stream the tables do not change places."""
+    with (
+        held_by_jvm(written.spark, written.topic, written.paths, Holder.me("other")),
+        pytest.raises(StreamLockedError, match="other"),
+    ):
+        rebuild(written)
+    before = written.rows()
+
+    rebuild(written)
+
+    assert written.rows() == before
+
+
+def test_there_must_be_something_to_rebuild(world: World) -> None:
+    """A stream that never ran has no table to make anew."""
+    with pytest.raises(InvalidSpecError, match="there is no table yet"):
+        rebuild(world)
