@@ -88,8 +88,8 @@ def test_a_record_that_spark_passed_over_stops_the_run(
     world.send(*(row(i, "a") for i in range(6)))
     honest = ingestion.batch.judge
 
-    def lossy(records: DataFrame, *given: Any) -> DataFrame:
-        return honest(records.where(F.col("_offset") != 3), *given)
+    def lossy(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
+        return honest(records.where(F.col("_offset") != 3), *given, **named)
 
     monkeypatch.setattr(ingestion.batch, "judge", lossy)
 
@@ -106,8 +106,8 @@ def test_a_record_delivered_twice_turns_the_books_red(
     world.send(row(1, "a"), row(2, "b"))
     honest = ingestion.batch.judge
 
-    def doubling(records: DataFrame, *given: Any) -> DataFrame:
-        judged = honest(records, *given)
+    def doubling(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
+        judged = honest(records, *given, **named)
         return judged.unionAll(judged.where("_offset = 1"))
 
     monkeypatch.setattr(ingestion.batch, "judge", doubling)

@@ -36,11 +36,11 @@ def before_the_fetch(
     """Let something happen when a batch is planned, and nothing of it has been read."""
     honest, judged = ingestion.batch.judge, []
 
-    def judging(*given: Any) -> DataFrame:
+    def judging(*given: Any, **named: Any) -> DataFrame:
         judged.append(given)
         if len(judged) == batch:
             happen()
-        return honest(*given)
+        return honest(*given, **named)
 
     monkeypatch.setattr(ingestion.batch, "judge", judging)
 
