@@ -92,7 +92,7 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[Change]:
     """Yield what makes every row, and its place in the order, mean something else."""
     if known == UNKNOWN:
         return
-    again = f"oncelake reset {spec.name}, to ingest the topic again"
+    again = f"oncelake rebuild {spec.name}, which makes the table anew beside the old one"
     told = {
         "mode": (known.rule, spec.rule),
         "keys": (", ".join(known.keys), ", ".join(spec.keys)),
@@ -120,7 +120,8 @@ def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[Change]:
             field=name,
             what=f"{kind} is in the table, and not declared",
             effect="refused",
-            remedy="declare it still; a nullable column that no record fills stays null",
+            remedy="declare it still; a nullable column that no record fills stays null; or "
+            f"oncelake rebuild {spec.name}",
         )
 
 
@@ -151,7 +152,7 @@ def _altered(
             field=column.name,
             what=f"is {is_} in the table, declared {due}",
             effect="refused",
-            remedy=f"give the new type another column, or oncelake reset {spec.name}",
+            remedy=f"give the new type another column, or oncelake rebuild {spec.name}",
         )
     elif column.nullable and not found.nullable:
         statement = (

@@ -159,8 +159,7 @@ def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
         raise IdentityChangedError(
             spec.name,
             f"the table was written with mode {known.rule}; the file declares {spec.rule}.",
-            remedy=f"put {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest the topic "
-            "again in the new mode",
+            remedy=_put_back_or_rebuild(spec.name),
         )
     if known == UNKNOWN or (known.keys, known.order) == (spec.keys, spec.sequence_by):
         return
@@ -168,6 +167,12 @@ def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
         spec.name,
         f"the table was written with keys {list(known.keys)} and sequence_by {list(known.order)}; "
         f"the file declares keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}.",
-        remedy=f"put {spec.name}.yaml back, or oncelake reset {spec.name}, to ingest the topic "
-        "again with the new ones",
+        remedy=_put_back_or_rebuild(spec.name),
+    )
+
+
+def _put_back_or_rebuild(stream: str) -> str:
+    return (
+        f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside the "
+        "old one"
     )

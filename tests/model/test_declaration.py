@@ -35,4 +35,4 @@ def test_another_identity_is_refused(
     run.finish()
 
     assert isinstance(run.outcome, IdentityChangedError)
-    assert "oncelake reset" in str(run.outcome)
+    assert "oncelake rebuild" in str(run.outcome)
