@@ -173,6 +173,6 @@ def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
 
 def _put_back_or_rebuild(stream: str) -> str:
     return (
-        f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside the "
-        "old one"
+        f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside "
+        "the old one"
     )
