@@ -30,6 +30,7 @@ _HINDERED = (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
 )
+_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -67,6 +68,19 @@ def unhindered(statement: Callable[[], None], *, stream: str) -> None:
             f"merged ({type(error).__name__}). Nothing is lost. Next: oncelake run {stream}, when "
             "that is over"
         ) from error
+
+
+@contextmanager
+def from_copy(spark: SparkSession, *, is_copy: bool = True) -> Iterator[None]:
+    """Let the MERGE of the block read its source as it is, where that is materialised already.
+
+    Delta otherwise makes a copy of its own first.
+    """
+    spark.conf.set(_MATERIALIZE, "none" if is_copy else "auto")
+    try:
+        yield
+    finally:
+        spark.conf.unset(_MATERIALIZE)
 
 
 def commit_note_alone(spark: SparkSession, stream: str, path: Path, note: Note) -> None:

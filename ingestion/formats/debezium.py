@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, DecimalType, StructType
 from ingestion.formats import framing
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by_both
 from ingestion.formats.connect_json import ConnectJson, hints
-from ingestion.formats.envelope import CLOCKS, at_path, is_missing, row_of
+from ingestion.formats.envelope import CLOCKS, at_path, row_of, value_of
 from ingestion.formats.exact import Convert
 from ingestion.formats.exact_json import parse
 from ingestion.formats.fits import MisfitError
@@ -155,16 +155,4 @@ class Plan:
     ) -> Any:
         path = self._paths.get(name)
         value = at_path(envelope, path) if path else row.get(name)
-        if value is None:
-            return None
-        if not path and is_missing(value):
-            if self._is_delete:
-                return None
-            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
-        try:
-            return convert(value)
-        except MisfitError as error:
-            # Of a row that is gone the connector makes up what is no part of its key.
-            if self._is_delete and not path:
-                return None
-            raise MisfitError(f"{name}: {error}") from None
+        return value_of(name, value, convert, of_row=not path, is_delete=self._is_delete)

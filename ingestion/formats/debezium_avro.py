@@ -16,9 +16,8 @@ from pyspark.sql.types import StructField, TimestampType
 from ingestion.formats.arrow import BadBytesError, Read, Said
 from ingestion.formats.avro import opened
 from ingestion.formats.avro_types import AvroTypes
-from ingestion.formats.envelope import CLOCKS, at_path, is_missing, row_of
+from ingestion.formats.envelope import CLOCKS, at_path, row_of, value_of
 from ingestion.formats.exact import Convert, Source, exact
-from ingestion.formats.fits import MisfitError
 from ingestion.formats.framing import Wanted, decoded_by_schema
 from ingestion.formats.options import DebeziumOptions
 from ingestion.formats.protocol import Encoded
@@ -95,18 +94,9 @@ class _Plan:
     def _value(self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Any:
         path, convert = self._paths.get(name), self._converts[name]
         value = at_path(envelope, path) if path else row.get(name)
-        if value is None or convert is None:
+        if convert is None:
             return None
-        if not path and is_missing(value):
-            if self._is_delete:
-                return None
-            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
-        try:
-            return convert(value)
-        except MisfitError as error:
-            if self._is_delete and not path:
-                return None
-            raise MisfitError(f"{name}: {error}") from None
+        return value_of(name, value, convert, of_row=not path, is_delete=self._is_delete)
 
 
 def _bare(value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ingestion.formats.arrow import BadBytesError
+from ingestion.formats.fits import MisfitError
 
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
@@ -46,6 +47,32 @@ def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
     return found
+
+
+def value_of(
+    name: str, value: Any, convert: Callable[[Any], Any], *, of_row: bool, is_delete: bool
+) -> Any:
+    """Convert what a row, or the envelope around it, says of a column.
+
+    Of a row that is gone the connector makes up what is no part of its key: there a value of the
+    row that does not fit is none.
+
+    Raises:
+        BadBytesError: the database did not send the value.
+        MisfitError: the column cannot hold it.
+    """
+    if value is None:
+        return None
+    if of_row and is_missing(value):
+        if is_delete:
+            return None
+        raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
+    try:
+        return convert(value)
+    except MisfitError as error:
+        if is_delete and of_row:
+            return None
+        raise MisfitError(f"{name}: {error}") from None
 
 
 def is_missing(value: Any) -> bool:

@@ -39,7 +39,7 @@ def declared(text: str) -> Declared:
     word, _, rest = text.strip().partition("<")
     if not rest:
         return _scalar(text.strip())
-    inner = list(_split(rest.removesuffix(">")))
+    inner = list(split_types(rest.removesuffix(">")))
     if word == "STRUCT":
         named = [each.partition(": ")[::2] for each in inner]
         return Declared(
@@ -64,7 +64,7 @@ def _scalar(text: str) -> Declared:
     return Declared(word=word, precision=int(precision or 0), scale=int(scale or 0))
 
 
-def _split(inner: str) -> Iterator[str]:
+def split_types(inner: str) -> Iterator[str]:
     """Split at the commas that no bracket encloses."""
     depth, start = 0, 0
     for at, sign in enumerate(inner):

@@ -6,9 +6,10 @@ compared without a conversion in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from ingestion.proof.declared import split_types
 from ingestion.proof.scalars import (
     SCALARS,
     Read,
@@ -75,7 +76,7 @@ def _nested(word: str, inner: str, rejects: bool) -> Read:
     if word == "ARRAY":
         element = _nullable(reader(inner, rejects=rejects))
         return lambda value: [element(each) for each in instance_of(value, list)]
-    parts = list(_split(inner))
+    parts = list(split_types(inner))
     if word == "MAP" and parts[0] == "STRING":
         item = _nullable(reader(parts[1], rejects=rejects))
         return lambda value: {name: item(each) for name, each in instance_of(value, dict).items()}
@@ -96,17 +97,6 @@ def _field(text: str, *, rejects: bool) -> tuple[str, Read]:
     required = type_.endswith(" NOT NULL")
     read = reader(type_.removesuffix(" NOT NULL"), rejects=rejects)
     return name, _required(read) if required else _nullable(read)
-
-
-def _split(inner: str) -> Iterator[str]:
-    """Split at the commas that no bracket encloses."""
-    depth, start = 0, 0
-    for at, sign in enumerate(inner):
-        depth += (sign in "<(") - (sign in ">)")
-        if sign == "," and not depth:
-            yield inner[start:at].strip()
-            start = at + 1
-    yield inner[start:].strip()
 
 
 def _nullable(read: Read) -> Read:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from ingestion.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.commits import Commit, TableLog
 from ingestion.errors import NotReplayableError
-from ingestion.fence import commit_note_alone, fenced, unhindered
+from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.latest import COORDINATES, quoted
 from ingestion.notes import Note
 from ingestion.sinks.monoids import folded, of_records, place_in
@@ -31,7 +31,6 @@ from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.sinks.windows import clocks_after
 
 _PROVENANCE: Final = ("_epoch", *COORDINATES, "_timestamp")
-_MATERIALIZE: Final = "spark.databricks.delta.merge.materializeSource"
 
 
 class Fold:
@@ -80,11 +79,8 @@ class Fold:
             commit_note_alone(spark, name, self._target.paths.data, note)
             return
         # The groups are materialised already.
-        spark.conf.set(_MATERIALIZE, "none")
-        try:
+        with from_copy(spark):
             unhindered(lambda: self._merge(note), stream=name)
-        finally:
-            spark.conf.unset(_MATERIALIZE)
 
     def account(self, commit: Commit) -> Written:
         """Hold what MERGE counted against what was looked up before it."""

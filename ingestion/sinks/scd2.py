@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from ingestion.commits import Commit
-from ingestion.fence import commit_note_alone, fenced, unhindered
+from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.history import CURRENT, VALID_FROM, VALID_TO
 from ingestion.latest import COORDINATES, quoted
 from ingestion.notes import Note
@@ -31,7 +31,6 @@ from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.tombstones import all_deletes, remember_deletes
 
 _IDENTITY: Final = ("_epoch", *COORDINATES)
-_MATERIALIZE: Final = "spark.databricks.delta.merge.materializeSource"
 
 
 class History:
@@ -70,11 +69,8 @@ class History:
         if not sum(self._told.values()):
             commit_note_alone(spark, name, self._target.paths.data, note)
             return
-        spark.conf.set(_MATERIALIZE, "none")
-        try:
+        with from_copy(spark):
             unhindered(lambda: self._merge(note), stream=name)
-        finally:
-            spark.conf.unset(_MATERIALIZE)
 
     def account(self, commit: Commit) -> Written:
         """Hold what MERGE counted against what was decided before it."""

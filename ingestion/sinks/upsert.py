@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from ingestion.commits import Commit, TableLog
-from ingestion.fence import commit_note_alone, fenced, unhindered
+from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.keys import examine_keys, told_incomparable, two_partitions
 from ingestion.latest import is_newer, latest_per_key, place, quoted
 from ingestion.notes import Note
@@ -31,7 +31,6 @@ _BROADCAST_BYTES = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
 # compile the join anew.
 _PRUNE_FROM_FILES = 16
-_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
 class Upsert:
@@ -78,12 +77,8 @@ class Upsert:
         # Without repeats and joins the source is the materialised copy itself: a second one
         # would be waste.
         is_copy = self._winner_count == self._good.count and self._dead is None
-        spark.conf.set(_MATERIALIZE, "none" if is_copy else "auto")
-        try:
-            with told_incomparable(name):
-                unhindered(lambda: self._merge(note), stream=name)
-        finally:
-            spark.conf.unset(_MATERIALIZE)
+        with from_copy(spark, is_copy=is_copy), told_incomparable(name):
+            unhindered(lambda: self._merge(note), stream=name)
 
     def account(self, commit: Commit) -> Written:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
