@@ -18,6 +18,7 @@ from ingestion import killpoints
 from ingestion.errors import SetupError
 from ingestion.killpoints import At
 from ingestion.operations.accept import accept
+from ingestion.operations.rebuild import Rebuild
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
 from tests.oracle import evidence_against
@@ -50,7 +51,7 @@ def test_a_run_that_ends_anywhere_loses_and_doubles_nothing(world: World, cell: 
 
 
 def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run, a person's decision and a Dagster run pass every place: none is a dead letter."""
+    """Runs, decisions, a rebuild and a Dagster run pass every place: none is a dead letter."""
     reached: set[At] = {At.EVIDENCE_GATHERED}  # By the trial above, which dies behind it.
     monkeypatch.setattr(killpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
@@ -59,6 +60,13 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
     world.send(row(3, "c"), row(4, "d"))
     world.forget_before(0, 4)
     accept(world.spec, world.settings, reason="meant to", run_id="me")
+    Rebuild(
+        spec=world.spec,
+        settings=world.settings,
+        spark=lambda: world.spark,
+        run_id="again",
+        without_lost=True,
+    ).execute()
 
     assert set(At) - reached == set()
 
