@@ -1,0 +1,181 @@
+"""What a person may write in a stream's file: each field by itself, and what it may hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from ingestion.ddl import parse_columns
+from ingestion.names import problem_with
+from ingestion.sinks import MODES
+from ingestion.spec_parts import (
+    Count,
+    Cron,
+    DottedName,
+    Expectation,
+    ExtraFields,
+    FormatSpec,
+    Owner,
+    Part,
+    Pattern,
+    QuarantineRate,
+    Sql,
+    Starting,
+    TombstonePolicy,
+    Topic,
+    Window,
+    one_of,
+)
+from ingestion.sql_text import refuse_absent_module, refuse_bad_sql
+
+
+class Declaration(Part):
+    """The fields of a stream's file, in the order in which a person would write them."""
+
+    name: str = Field(description="The file's name; also the asset's and the table's.")
+    description: str = Field("", description="What the table holds, for people.")
+    topic: Topic | None = Field(None, description="The Kafka topic to read.")
+    topics: tuple[Topic, ...] = Field((), description="Several topics into the one table.")
+    topic_pattern: Pattern | None = Field(
+        None, description="Every topic whose whole name matches, as of each run's start."
+    )
+    table_per_topic: Annotated[bool, Field(strict=True)] = Field(
+        False, description="A table, and a stream, of its own for each of `topics`."
+    )
+    format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
+    ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
+    value_ddl: str | None = Field(
+        None,
+        alias="value_schema",
+        description="The value's columns, where they are not the table's.",
+    )
+    where: Sql | None = Field(None, description="SQL condition: other records are filtered out.")
+    select: Mapping[str, Sql] = Field(
+        {}, description="SQL expressions, by the table's column that each gives."
+    )
+    transform: DottedName | None = Field(
+        None, description="Python function from DataFrame to DataFrame, as package.module.function."
+    )
+    mode: str = Field("upsert", description="How records become rows.")
+    keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
+    sequence_by: tuple[str, ...] = Field((), description="Columns that say which record is newer.")
+    aggregates: Mapping[str, str] = Field(
+        {}, description="Columns of a group, each a function of a column, such as sum(amount)."
+    )
+    window: Window | None = Field(None, description="Groups by event time, too.")
+    apply_as_deletes: Sql | None = Field(None, description="SQL condition: the record is a delete.")
+    deletes: Literal["hard", "soft"] = Field(
+        "hard", description="Whether a delete removes the row, or marks it as `_deleted`."
+    )
+    ignore_null_updates: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether a null column of a record keeps what is there."
+    )
+    tombstones: TombstonePolicy | None = Field(None, description="What a null value means.")
+    key_format: FormatSpec = Field(
+        FormatSpec(), description="How a tombstone's Kafka key is encoded."
+    )
+    starting: Starting = Field(Starting(), description="Where the very first run begins.")
+    max_offsets_per_trigger: Count = Field(
+        1_000_000, description="At most this many offsets a batch."
+    )
+    extra_fields: ExtraFields = Field(
+        "ignore",
+        description="Fields the schema does not name: counted, kept as VARIANT, or quarantined.",
+    )
+    delivery: Literal["exactly_once", "at_least_once", "at_most_once"] = Field(
+        "exactly_once", description="What is done without a person where Kafka takes records away."
+    )
+    schema_change: Literal["freeze", "evolve"] = Field(
+        "freeze", description="What a changed `schema` does to the table: see oncelake plan."
+    )
+    gaps: Literal["auto", "always", "never"] = Field(
+        "auto", description="Whether offsets without a record are proven empty during the run."
+    )
+    rewind_window_days: Count = Field(7, description="How far back the table can be rewound.")
+    quarantine_rate: QuarantineRate = Field(
+        QuarantineRate(), description="When bad records are too many."
+    )
+    freshness_minutes: Count | None = Field(
+        None, description="The check fails when records wait for longer than this."
+    )
+    expectations: tuple[Expectation, ...] = Field(
+        (), description="Great Expectations on a run's rows."
+    )
+    verify: Annotated[bool, Field(strict=True)] = Field(
+        False, description="Whether every run ends with a proof, as the check `verified`."
+    )
+    schedule: Cron | None = Field(None, description="Cron line, in UTC, that starts runs.")
+    sensor_seconds: Annotated[int, Field(strict=True, ge=5)] = Field(
+        60, description="How often the sensor looks for new records."
+    )
+    owners: tuple[Owner, ...] = Field(
+        (), description="Dagster owners: e-mail addresses or team:name."
+    )
+
+    @field_validator("topic", "topics")
+    @classmethod
+    def _topic_is_no_path(cls, value: Any) -> Any:
+        for topic in (value,) if isinstance(value, str) else value or ():
+            if topic in {".", ".."}:
+                raise ValueError(f"{topic!r} is not a topic that Kafka allows")
+        return value
+
+    @field_validator("topic_pattern")
+    @classmethod
+    def _pattern_is_one(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return pattern
+
+    @field_validator("format", "key_format", mode="before")
+    @classmethod
+    def _format_by_name(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("starting", mode="before")
+    @classmethod
+    def _starting_by_name(cls, value: Any) -> Any:
+        return {"at": value} if isinstance(value, str) else value
+
+    @field_validator("keys", "sequence_by", "topics", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_free(cls, name: str) -> str:
+        if problem := problem_with(name):
+            raise ValueError(problem)
+        return name
+
+    @field_validator("ddl", "value_ddl")
+    @classmethod
+    def _ddl_is_readable(cls, ddl: str | None) -> str | None:
+        if ddl is not None:
+            parse_columns(ddl)
+        return ddl and ddl.strip()
+
+    @field_validator("where", "select", "apply_as_deletes")
+    @classmethod
+    def _sql_is_readable(cls, value: Any) -> Any:
+        for text in (value,) if isinstance(value, str) else (value or {}).values():
+            refuse_bad_sql(text)
+        return value
+
+    @field_validator("transform")
+    @classmethod
+    def _function_is_there(cls, name: str | None) -> str | None:
+        if name is not None:
+            refuse_absent_module(name)
+        return name
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_is_known(cls, mode: str) -> str:
+        return one_of(MODES, mode)
