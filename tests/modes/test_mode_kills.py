@@ -5,7 +5,6 @@ A few cells; ``make modes-matrix`` tries them all.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -21,7 +20,16 @@ from ingestion.killpoints import At
 from ingestion.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
-from tests.modes.scenario import RECORDS, SCENARIOS, Scenario, hold, reading, table_of, tell
+from tests.modes.scenario import (
+    IS_WHOLE,
+    RECORDS,
+    SCENARIOS,
+    Scenario,
+    hold,
+    reading,
+    table_of,
+    tell,
+)
 from tests.world import World, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -52,7 +60,7 @@ FEW = [
     Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True),
     Cell(BY_NAME["scd2"], At.PREPARED, 7, False),
 ]
-CELLS = EVERY if os.environ.get("MODES_MATRIX") else FEW
+CELLS = EVERY if IS_WHOLE else FEW
 
 
 @pytest.fixture(scope="module")

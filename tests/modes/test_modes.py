@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.killpoints import At
 from ingestion.settings import Settings
-from tests.modes.scenario import SCENARIOS, Scenario, dying_at, hold, reading, table_of, tell
+from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of, tell
 from tests.world import World, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -33,7 +33,7 @@ def story(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@pytest.mark.parametrize("scenario", TRIED, ids=str)
 def test_the_table_is_the_same_however_the_topic_is_read(
     story: World, scenario: Scenario, tmp_path: Path
 ) -> None:
