@@ -138,7 +138,7 @@ def test_kafkas_timestamp_is_an_order_for_tombstones_too(world: World) -> None:
     assert world.ledger[0].balanced
 
 
-@pytest.mark.parametrize("condition", ["nosuch = 1", "name =", "id + 1"])
+@pytest.mark.parametrize("condition", ["nosuch = 1", "id + 1"])
 def test_a_condition_that_spark_does_not_understand_is_refused(
     world: World, condition: str
 ) -> None:
@@ -164,12 +164,12 @@ def test_bad_records_are_kept_raw_with_their_reason(world: World) -> None:
     assert [(bad["_offset"], bad["value"], bad["reason"]) for bad in world.quarantined()] == [
         (0, b"garbage", "malformed_json"),
         (2, b'{"name": "no key"}', "missing_key"),
-        (3, b'{"id": "x"}', "malformed_json"),
+        (3, b'{"id": "x"}', "wrong_type"),
         (4, b"\xff\xfe", "invalid_utf8"),
-        (5, b"", "malformed_json"),
+        (5, b"", "empty_value"),
         (6, None, "tombstone_without_key"),
-        (7, b'{"id": 5}{"id": 6}', "malformed_json"),
-        (8, b'{"id": 5} x', "malformed_json"),
+        (7, b'{"id": 5}{"id": 6}', "trailing_data"),
+        (8, b'{"id": 5} x', "trailing_data"),
     ]
     assert world.ledger[0].counts["quarantined"] == 8
     assert world.ledger[0].balanced
