@@ -33,7 +33,7 @@ def read(
         kafka=kafka_address, lake=folder / "lake", state=folder / "state", jars=folder
     )
     with World.made(settings, spark) as world:
-        world.declare(schema=SCHEMA)
+        world.declare(schema=SCHEMA, quarantine_rate={"stop_above": 1.0})
         world.send(*(each.value for each in MESSAGES))
         world.run()
         yield world
