@@ -8,13 +8,15 @@ bracket does not close the other.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ingestion.formats.json_leaves import problems_of, value_of, witness_of
+from ingestion.formats.json_leaves import is_suspect, problems_of, value_of, witness_of
 from ingestion.formats.json_names import names_in_another_case, unknown_names
 from ingestion.formats.protocol import Encoded
 
@@ -37,8 +39,8 @@ REASONS: Final = {
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
 _CORRUPT: Final = "_corrupt_record"
-_WRAPPED, _FIELDS, _WITNESS, _PROBLEM, _EXTRA = (
-    f"_json_{name}" for name in ("wrapped", "fields", "witness", "problem", "extra")
+_WRAPPED, _FIELDS, _WITNESS, _ROW, _PROBLEM, _EXTRA = (
+    f"_json_{name}" for name in ("wrapped", "fields", "witness", "row", "problem", "extra")
 )
 
 
@@ -59,20 +61,16 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
         .withColumn(_FIELDS, fields)
         .withColumn(_WITNESS, F.from_json(text, witness, options))
         .withColumn(_EXTRA, unknown_names(F.col(_FIELDS), schema))
+        .withColumn(_ROW, value_of(F.col(_WITNESS), schema))
         .withColumn(_PROBLEM, _problem(raw, text, encoded))
         .withColumn(encoded.into, _said(encoded))
-        .drop(_WRAPPED, _FIELDS, _WITNESS, _EXTRA, _PROBLEM)
+        .drop(_WRAPPED, _FIELDS, _WITNESS, _ROW, _EXTRA, _PROBLEM)
     )
 
 
 def _said(encoded: Encoded) -> Column:
-    witness = F.col(_WITNESS)
-    row = (
-        value_of(witness.getField(field.name), field.dataType).alias(field.name)
-        for field in encoded.schema
-    )
     said = [
-        F.struct(*row).alias("row"),
+        F.when(F.col(_PROBLEM).isNull(), F.col(_ROW)).alias("row"),
         F.col(f"{_PROBLEM}.reason").alias("reason"),
         F.col(f"{_PROBLEM}.detail").alias("detail"),
         F.col(_EXTRA).alias("extra"),
@@ -91,7 +89,10 @@ def _kept(schema: StructType) -> Column:
 
 
 def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
-    """Say what is wrong, the coarsest first; null when nothing is."""
+    """Say what is wrong, the coarsest first; null when nothing is.
+
+    Nearly every record is sound, and is found so by a few cheap looks.
+    """
     of_document = _document_problem(text)
     is_corrupt = F.col(f"{_WITNESS}.{_CORRUPT}").isNotNull() | F.col(_WITNESS).isNull()
     names = F.col(_EXTRA)
@@ -99,15 +100,32 @@ def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
     of_names = F.when(F.size(misspelt) > 0, _told("wrong_case", misspelt))
     if encoded.extra_fields == "reject":
         of_names = of_names.when(F.size(names) > 0, _told("unknown_field", names))
-    return F.when(
-        raw.isNotNull(),
-        F.coalesce(
-            F.when(of_document.isNotNull(), _told(of_document)),
-            F.when(is_corrupt, _told("wrong_type", _misfits(encoded.schema))),
-            *_of_columns(encoded.schema),
-            of_names,
-        ),
+    found = F.coalesce(
+        F.when(of_document.isNotNull(), _told(of_document)),
+        F.when(is_corrupt, _told("wrong_type", _misfits(encoded.schema))),
+        *_of_columns(encoded.schema),
+        of_names,
     )
+    is_plain = _is_one_object(text) & ~is_corrupt & (F.size(names) == 0)
+    is_sound = is_plain & ~_is_suspect(encoded.schema)
+    return F.when(raw.isNotNull() & ~F.coalesce(is_sound, F.lit(False)), found)
+
+
+def _is_one_object(text: Column) -> Column:
+    """Tell most texts that are exactly one object; of the others nothing is said."""
+    is_followed = F.try_variant_get(F.col(_WRAPPED), "$[1]", "variant").isNotNull()
+    is_read = F.col(_FIELDS).isNotNull() & ~is_followed & ~text.contains("]")
+    return is_read & F.is_valid_utf8(text)
+
+
+def _is_suspect(schema: StructType) -> Column:
+    asked = (
+        is_suspect(
+            F.col(_ROW).getField(field.name), F.col(_WITNESS).getField(field.name), field.dataType
+        )
+        for field in schema
+    )
+    return reduce(or_, (each for each in asked if each is not None), F.lit(False))
 
 
 def _document_problem(text: Column) -> Column:

@@ -78,6 +78,17 @@ def problems_of(witness: Column, kind: DataType, path: str) -> Iterator[Column]:
         yield F.when(reason.isNotNull(), F.struct(reason.alias("reason"), detail.alias("detail")))
 
 
+def is_suspect(value: Column, witness: Column, kind: DataType) -> Column | None:
+    """Tell, cheaply, that ``problems_of`` may find something; ``None`` where it never does."""
+    if not _has_problems(kind):
+        return None
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return witness.isNotNull()
+    suspect = leaf_of(kind).suspect
+    found = witness.isNotNull() if suspect is None else suspect(value, witness)
+    return F.coalesce(found, F.lit(False))
+
+
 def _first_within(elements: Column, kind: DataType, path: str) -> Column:
     """Return the first problem of any element."""
     nothing = F.lit(None).cast("struct<reason: string, detail: string>")

@@ -40,11 +40,14 @@ class Leaf(NamedTuple):
         value: Makes the value from the witness; ``None`` where that is the value already.
         problem: Tells the reason why a witness that is not null is no value, or null; ``None``
             where ``from_json`` itself refuses all that is wrong.
+        suspect: Tells, cheaply, from a value and its witness, that there may be a problem; where it
+            does not, there is none. Left out: whatever is not null may have one.
     """
 
     witness: DataType
     value: Callable[[Column], Column] | None = None
     problem: Callable[[Column], Column] | None = None
+    suspect: Callable[[Column, Column], Column] | None = None
 
 
 def leaf_of(kind: DataType) -> Leaf:
@@ -52,21 +55,22 @@ def leaf_of(kind: DataType) -> Leaf:
     if isinstance(kind, DecimalType):
         return _decimal(kind)
     if isinstance(kind, StringType | VarcharType):
-        return Leaf(VariantType(), _text, lambda witness: _no_string(witness, kind))
+        return Leaf(VariantType(), _text, lambda w: _no_string(w, kind), _text_like_another(kind))
     if isinstance(kind, DoubleType | FloatType):
-        return Leaf(kind, None, _no_finite)
+        return Leaf(kind, None, _no_finite, lambda value, _: _is_no_number(value))
     if isinstance(kind, ByteType):
         # Jackson takes 128 to 255 for bytes, too, and makes them negative.
         return Leaf(
             ShortType(),
             lambda witness: witness.try_cast(kind),
             lambda witness: F.when(~witness.between(-128, 127), "wrong_type"),
+            _is_lost,
         )
     if isinstance(kind, DateType | TimestampNTZType):
         pattern = _DATE if isinstance(kind, DateType) else rf"{_DATE}([T ]{_TIME})?"
         return _matched(kind, pattern, "bad_time")
     if isinstance(kind, TimestampType):
-        return Leaf(VariantType(), _moment, _no_moment)
+        return Leaf(VariantType(), _moment, _no_moment, _is_no_moment)
     if isinstance(kind, BinaryType):
         return Leaf(VariantType(), _bytes, lambda witness: _no_string(witness, kind))
     return Leaf(kind)
@@ -78,7 +82,13 @@ def _matched(kind: DataType, pattern: str, reason: str) -> Leaf:
     def value(witness: Column) -> Column:
         return F.when(witness.rlike(f"^{pattern}$"), witness.try_cast(kind))
 
-    return Leaf(StringType(), value, lambda witness: F.when(value(witness).isNull(), reason))
+    return Leaf(
+        StringType(), value, lambda witness: F.when(value(witness).isNull(), reason), _is_lost
+    )
+
+
+def _is_lost(value: Column, witness: Column) -> Column:
+    return value.isNull() & witness.isNotNull()
 
 
 def _decimal(kind: DecimalType) -> Leaf:
@@ -98,7 +108,12 @@ def _decimal(kind: DecimalType) -> Leaf:
             .when(_rounds(witness, kind), "inexact_number")
         )
 
-    return Leaf(VariantType(), value, problem)
+    def suspect(value: Column, witness: Column) -> Column:
+        scales = "|".join(map(str, range(kind.scale + 1)))
+        stored = F.schema_of_variant(witness)
+        return _is_lost(value, witness) | ~stored.rlike(rf"^(BIGINT|DECIMAL\(\d+,({scales})\))$")
+
+    return Leaf(VariantType(), value, problem, suspect)
 
 
 def _rounds(witness: Column, kind: DecimalType) -> Column:
@@ -109,6 +124,16 @@ def _rounds(witness: Column, kind: DecimalType) -> Column:
 
 def _text(witness: Column) -> Column:
     return F.try_variant_get(witness, "$", "string")
+
+
+def _text_like_another(kind: DataType) -> Callable[[Column, Column], Column]:
+    def suspect(value: Column, _: Column) -> Column:
+        looks_unlike = F.substring(value, 1, 1).isin(*_UNLIKE_TEXT)
+        if isinstance(kind, VarcharType):
+            return looks_unlike | (F.length(value) > kind.length)
+        return looks_unlike
+
+    return suspect
 
 
 def _bytes(witness: Column) -> Column:
@@ -131,9 +156,11 @@ def _no_string(witness: Column, kind: DataType) -> Column:
 
 def _no_finite(witness: Column) -> Column:
     """Tell infinity and NaN, which no JSON number is: an overflow, or text that spells them."""
-    double = witness.cast("double")
-    is_infinite = F.abs(double) == F.lit(float("inf"))
-    return F.when(F.isnan(double) | is_infinite, "not_finite")
+    return F.when(_is_no_number(witness), "not_finite")
+
+
+def _is_no_number(value: Column) -> Column:
+    return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
 
 
 def _moment(witness: Column) -> Column:
@@ -141,12 +168,16 @@ def _moment(witness: Column) -> Column:
     text = _text(witness)
     pattern = rf"^{_DATE}([T ]{_TIME}{_ZONE}?)?$"
     is_number = text.rlike(r"^-?\d{1,12}$") & (F.schema_of_variant(witness) == "BIGINT")
-    found = F.when(text.rlike(pattern), text.try_cast("timestamp")).when(
+    return F.when(text.rlike(pattern), text.try_cast("timestamp")).when(
         is_number, F.timestamp_seconds(text.try_cast("bigint"))
     )
-    first, last = (F.lit(each).cast("timestamp") for each in _MOMENTS)
-    return F.when(found.between(first, last), found)
 
 
 def _no_moment(witness: Column) -> Column:
-    return F.when(_text(witness).isNotNull() & _moment(witness).isNull(), "bad_time")
+    is_none = _text(witness).isNotNull() & _is_no_moment(_moment(witness), witness)
+    return F.when(is_none, "bad_time")
+
+
+def _is_no_moment(value: Column, witness: Column) -> Column:
+    first, last = (F.lit(each).cast("timestamp") for each in _MOMENTS)
+    return _is_lost(value, witness) | ~value.between(first, last)
