@@ -257,7 +257,8 @@ def test_changed_columns_are_refused(world: World) -> None:
     world.run()
     world.declare(schema="id INT NOT NULL, name STRING, at BIGINT, more INT")
 
-    with pytest.raises(SchemaChangedError, match="at is INT in the table, declared BIGINT; more INT is new"):
+    says = "at is INT in the table, declared BIGINT; more INT is new"
+    with pytest.raises(SchemaChangedError, match=says):
         world.run()
 
 
