@@ -9,7 +9,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test unit lint format lock clean
+.PHONY: help setup demo ui test test-long unit lint format lock clean
 .PHONY: bench kills crash-matrix modes-matrix double-starts mutants model soak
 
 help: ## List the targets
@@ -27,6 +27,9 @@ ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only
 
 test: lint .jars/.tests-fetched ## Check everything: lint, then every test
 	@$(bin)/pytest
+
+test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and every write mode both ways
+	@LONG=1 $(bin)/pytest
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"

@@ -26,7 +26,7 @@ from tests.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "2"))
+RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "1"))
 SEED = int(os.environ.get("SEED", "20130101"))
 
 CELLS = (

@@ -8,13 +8,14 @@ import shutil
 import pytest
 
 from ingestion.errors import StorageError
+from tests.long import twins
 from tests.volumes import Volume, mounted
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.mark.parametrize("place", ["lake", "data", "quarantine", "ledger", "state"])
+@pytest.mark.parametrize("place", ["data", "quarantine", "state", *twins("lake", "ledger")])
 def test_a_full_or_read_only_volume_is_named_and_healed(world: World, place: str) -> None:
     """Each run says which volume and what is free; the one after ends with every record once."""
     folders = {"lake": world.settings.lake, "state": world.settings.state}

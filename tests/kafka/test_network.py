@@ -16,6 +16,7 @@ from ingestion.errors import DependencyError
 from ingestion.kafka import Kafka
 from ingestion.settings import Settings
 from tests.kafka.conftest import PATIENCE_SECONDS, FrailBroker
+from tests.long import twins
 from tests.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -88,12 +89,14 @@ class Outage:
     ("moment", "fault"),
     [
         ("between two batches", "killed"),
-        ("between two batches", "cut"),
         ("before the plan", "reset"),
-        ("before the plan", "throttled"),
-        ("before the fetch", "frozen"),
         ("before the fetch", "stalled"),
         ("before the proof", "stalled"),
+        *twins(
+            ("between two batches", "cut"),
+            ("before the plan", "throttled"),
+            ("before the fetch", "frozen"),
+        ),
     ],
 )
 def test_a_fault_ends_the_run_in_time_and_loses_nothing(
@@ -123,7 +126,7 @@ def test_a_fault_ends_the_run_in_time_and_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    ("fault", "is_first"), [("killed", True), ("throttled", True), ("stalled", False)]
+    ("fault", "is_first"), [("killed", True), ("stalled", False), *twins(("throttled", True))]
 )
 def test_a_fault_before_a_run_needs_no_spark(
     frail: FrailBroker, frail_world: World, *, fault: str, is_first: bool

@@ -11,6 +11,7 @@ import pytest
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
 from ingestion.lock import Holder, held_by_jvm
 from ingestion.operations.rebuild import Rebuild, RebuildReport
+from tests.long import twins
 from tests.oracle import evidence_against
 from tests.world import World, row
 
@@ -70,7 +71,7 @@ def test_another_mode_makes_another_table(written: World) -> None:
     assert evidence_against(written) == ()
 
 
-@pytest.mark.parametrize("place", ["finish_swap", "put_away", "shutil.rmtree"])
+@pytest.mark.parametrize("place", ["put_away", *twins("finish_swap", "shutil.rmtree")])
 def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     written: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -22,6 +22,7 @@ from ingestion.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.reset import reset
+from tests.long import twins
 from tests.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -66,8 +67,7 @@ def test_a_checkpoint_rolled_back_is_discarded(world: World) -> None:
     [
         ("metadata", "garbage"),
         ("offsets/0", "gone"),
-        ("commits/0", "empty"),
-        ("sources/0/0", "garbage"),
+        *twins(("commits/0", "empty"), ("sources/0/0", "garbage")),
     ],
     ids=lambda part: part,
 )

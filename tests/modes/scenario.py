@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from ingestion import killpoints
 from ingestion.killpoints import At
 from ingestion.verify import verify
+from tests.long import IS_LONG
 from tests.oracle import evidence_against
 from tests.world import World, settings_in
 
@@ -127,7 +128,7 @@ SCENARIOS = (
 )
 # One of each mode; what differs by an option alone is tried by ``make modes-matrix``.
 IN_SHORT = {"append", "insert_only", "windows", "scd2", "partial_upsert"}
-IS_WHOLE = bool(os.environ.get("MODES_MATRIX"))
+IS_WHOLE = IS_LONG or bool(os.environ.get("MODES_MATRIX"))
 TRIED = tuple(each for each in SCENARIOS if IS_WHOLE or each.name in IN_SHORT)
 # A fold is no set, and a history is none either: there a record sent in late would show.
 REDRIVEN = tuple(each for each in SCENARIOS if IS_WHOLE or each.name in {"windows", "scd2"})
