@@ -115,15 +115,32 @@ def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Setti
     """Return in words what keeps a run from being started now."""
     under_way = _under_way(instance, declared.name)
     if under_way:
-        run = Runs(instance, settings, [declared.name]).facts(under_way)
-        dead = f", and its process is gone. Next: oncelake doctor {declared.name}"
-        says = f"run {run.run_id[:8]} of this stream is {run.status.lower()}"
-        return says + (dead if run.is_dead(time.time()) else "")
+        return _awaited(instance, declared, settings, under_way)
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
     last = _last_run(instance, declared.name)
     return standing_refusal(instance, last, state=state_of(declared, settings))
+
+
+def _awaited(
+    instance: dg.DagsterInstance, declared: Declared, settings: Settings, record: dg.RunRecord
+) -> str:
+    """Say which run is waited for; one that died unseen is reported as failed.
+
+    A run that is killed together with the code server that watched it stays STARTED for good, and
+    keeps its pool's slot. Its table is as sound as ever: the next run heals what there is to heal.
+    """
+    run = Runs(instance, settings, [declared.name]).facts(record)
+    says = f"run {run.run_id[:8]} of this stream is {run.status.lower()}"
+    if not run.is_dead(time.time()):
+        return says
+    if run.is_alive is not False:
+        return f"{says}, and never began. Next: oncelake doctor {declared.name}"
+    why = f"its process (pid {run.pid}) is gone, and nothing was watching it"
+    instance.report_run_failed(record.dagster_run, why)
+    instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    return f"{says}, and {why}: it is reported as failed now"
 
 
 def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.RunRecord | None:

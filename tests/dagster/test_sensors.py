@@ -128,17 +128,22 @@ def killed(stream: Declared, instance: dg.DagsterInstance) -> str:
     return run_id
 
 
-def test_a_run_whose_process_is_gone_is_called_so(
+def test_a_run_that_died_unseen_is_reported_as_failed_and_waited_for_no_longer(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that was killed may never end in Dagster: the sensor says whom to ask."""
+    """Killed together with what watched it, a run would stay STARTED: nobody has to end it."""
     stream = declared(tmp_path)
-    killed(stream, instance)
+    run_id = killed(stream, instance)
 
     found = tick(stream, instance, monkeypatch, lag=12)
+    then = tick(stream, instance, monkeypatch, lag=12)
 
     assert isinstance(found, dg.SkipReason)
-    assert "its process is gone. Next: oncelake doctor orders" in str(found.skip_message)
+    assert "is gone, and nothing was watching it: it is reported" in str(found.skip_message)
+    ended = instance.get_run_by_id(run_id)
+    assert ended is not None
+    assert ended.status == dg.DagsterRunStatus.FAILURE
+    assert isinstance(then, dg.SensorResult)
 
 
 @pytest.mark.parametrize("why", ["holds its stream", "is of another machine"])
