@@ -247,7 +247,7 @@ def test_changed_keys_are_refused(world: World) -> None:
     world.run()
     world.declare(keys=["id", "name"])
 
-    with pytest.raises(IdentityChangedError, match="reset"):
+    with pytest.raises(IdentityChangedError, match="oncelake rebuild"):
         world.run()
 
 
