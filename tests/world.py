@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,12 @@ class World:
     def declare(self, **fields: Any) -> None:
         """Change the declaration."""
         self.declared |= fields
+
+    def copied_to(self, lake: Path, **places: Path) -> World:
+        """Copy its tables into another lake, to be damaged or declared otherwise there."""
+        shutil.copytree(self.settings.lake, lake)
+        settings = self.settings.model_copy(update={"lake": lake, **places})
+        return replace(self, settings=settings, declared=dict(self.declared))
 
     def create_topic(self, partitions: int = 2) -> None:
         """Create the topic, and wait until the broker tells of it: that comes a moment later."""

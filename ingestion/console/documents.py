@@ -29,6 +29,11 @@ def row_document(row: LedgerRow) -> dict[str, Any]:
     }
 
 
+def batch_document(row: LedgerRow) -> dict[str, Any]:
+    """Return the ledger row of a batch just written, with what does not balance in it."""
+    return {**row_document(row), "problems": list(row.problems)}
+
+
 def report_document(report: RunReport) -> dict[str, Any]:
     """Return what a run did; ``counts`` and ``ranges`` are sums over its batches."""
     return {
@@ -44,9 +49,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "counts": {name: report.total(name) for name in COUNTS},
         "ranges": ranges_document(report.ranges),
         "next": next_document(report.next),
-        "batches": [
-            {**row_document(row), "problems": list(row.problems)} for row in report.batches
-        ],
+        "batches": [batch_document(row) for row in report.batches],
         "recovered": [row_document(row) for row in report.recovered],
         "notices": list(report.notices),
     }

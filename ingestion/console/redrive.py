@@ -53,7 +53,7 @@ def redrive(
 
 
 def _document(report: RedriveReport) -> dict[str, object]:
-    from ingestion.console.documents import row_document
+    from ingestion.console.documents import batch_document, row_document
 
     return {
         "stream": report.stream,
@@ -62,9 +62,7 @@ def _document(report: RedriveReport) -> dict[str, object]:
         "redriven": report.redriven,
         "still_bad": dict(report.still_bad),
         "balanced": report.is_balanced,
-        "batches": [
-            {**row_document(row), "problems": list(row.problems)} for row in report.batches
-        ],
+        "batches": [batch_document(row) for row in report.batches],
         "recovered": [row_document(row) for row in report.recovered],
     }
 

@@ -30,7 +30,7 @@ from ingestion.spec import StreamSpec
 from ingestion.start import lost_ranges
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
-from ingestion.swap import finish_swap, refuse_half_swapped, swap
+from ingestion.swap import finish_swap, swap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,6 @@ class Rebuild:
         """
         paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
         with told_by_volume(self.spec.name, *paths.written):
-            refuse_half_swapped(self.spec.name, paths)
             spec = self._beginning(with_topics(self.spec, kafka, paths), paths, kafka)
             beside = self._settings_beside(paths)
             report = self._run(spec, beside)

@@ -61,3 +61,11 @@ def told_to(instance: dg.DagsterInstance, asset: str) -> list[tuple[bool, list[i
         seqs = list(range(last - batches + 1, last + 1))
         told.append((bool(event.metadata["recovered"].value), seqs))
     return told
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> str:
+    """Return what a failed step says."""
+    (event,) = (each for each in result.all_events if each.is_step_failure)
+    data = event.step_failure_data.user_failure_data
+    assert data is not None
+    return str(data.description)

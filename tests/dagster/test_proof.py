@@ -17,6 +17,7 @@ from ingestion.proof.verdict import Verdict
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from tests.dagster.conftest import batch, declared
+from tests.dagster.shell import failure_of
 from tests.dagster.test_checks import evidence
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -59,14 +60,6 @@ def run_job(
     return verify_job(spec).execute_in_process(
         resources={"kafka": KafkaResource(), "lake": LakeResource()}, raise_on_error=False
     )
-
-
-def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """Return what a failed step says."""
-    (event,) = (each for each in result.all_events if each.is_step_failure)
-    data = event.step_failure_data.user_failure_data
-    assert data is not None
-    return str(data.description)
 
 
 def test_the_job_succeeds_when_everything_holds(

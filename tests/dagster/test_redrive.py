@@ -17,6 +17,7 @@ from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
 from tests.dagster.conftest import batch, declared
+from tests.dagster.shell import failure_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
 
@@ -37,14 +38,6 @@ def run_job(
         resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
         raise_on_error=False,
     )
-
-
-def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """Return what a failed step says."""
-    (event,) = (each for each in result.all_events if each.is_step_failure)
-    data = event.step_failure_data.user_failure_data
-    assert data is not None
-    return str(data.description)
 
 
 def test_the_job_redrives_and_says_what_became_of_the_records(

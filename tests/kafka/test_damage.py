@@ -77,13 +77,7 @@ def ingested(
 @pytest.fixture
 def copied(ingested: World, tmp_path: Path) -> World:
     """The stream, with a lake of the test's own."""
-    shutil.copytree(ingested.settings.lake, tmp_path / "lake")
-    places = {"lake": tmp_path / "lake", "state": tmp_path / "state"}
-    return replace(
-        ingested,
-        settings=ingested.settings.model_copy(update=places),
-        declared=dict(ingested.declared),
-    )
+    return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
 
 
 def run(world: World) -> RunReport:

@@ -9,11 +9,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.settings import Settings
 from ingestion.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
 from tests.oracle import evidence_against
-from tests.world import World
+from tests.world import World, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -29,10 +28,7 @@ def read(
 ) -> Iterator[World]:
     """The whole corpus, read in one run."""
     folder = tmp_path_factory.mktemp("hostile")
-    settings = Settings(
-        kafka=kafka_address, lake=folder / "lake", state=folder / "state", jars=folder
-    )
-    with World.made(settings, spark) as world:
+    with World.made(settings_in(folder, kafka_address), spark) as world:
         world.declare(schema=SCHEMA, quarantine_rate={"stop_above": 1.0})
         world.send(*(each.value for each in MESSAGES))
         world.run()

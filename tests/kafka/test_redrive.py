@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,9 +61,7 @@ def told(
 @pytest.fixture
 def damaged(told: World, tmp_path: Path) -> World:
     """A copy of that stream's tables, to be damaged."""
-    shutil.copytree(told.settings.lake, tmp_path / "lake")
-    settings = told.settings.model_copy(update={"lake": tmp_path / "lake"})
-    return replace(told, settings=settings, declared=dict(told.declared))
+    return told.copied_to(tmp_path / "lake")
 
 
 def test_a_redrive_applies_what_is_good_now_and_never_over_what_came_later(told: World) -> None:

@@ -103,9 +103,7 @@ def told(
 @pytest.fixture
 def damaged(told: World, tmp_path: Path) -> World:
     """A copy of that stream's tables, to be damaged."""
-    shutil.copytree(told.settings.lake, tmp_path / "lake")
-    settings = told.settings.model_copy(update={"lake": tmp_path / "lake"})
-    return replace(told, settings=settings, declared=dict(told.declared))
+    return told.copied_to(tmp_path / "lake")
 
 
 def test_a_sound_stream_is_proven(told: World) -> None:

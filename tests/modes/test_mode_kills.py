@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.errors import StreamLockedError
 from ingestion.killpoints import At
@@ -28,9 +26,8 @@ from tests.modes.scenario import (
     hold,
     reading,
     table_of,
-    tell,
 )
-from tests.world import World, settings_in
+from tests.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -61,22 +58,6 @@ FEW = [
     Cell(BY_NAME["scd2"], At.PREPARED, 7, False),
 ]
 CELLS = EVERY if IS_WHOLE else FEW
-
-
-@pytest.fixture(scope="module")
-def story(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    java_options: str,
-    spark: SparkSession,
-) -> Iterator[World]:
-    """One topic that all of these tests read, each into lakes of its own."""
-    folder = tmp_path_factory.mktemp("story")
-    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
-    with World.made(settings, spark) as made:
-        tell(made)
-        yield made
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)

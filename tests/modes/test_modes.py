@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.killpoints import At
-from ingestion.settings import Settings
-from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of, tell
-from tests.world import World, settings_in
+from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of
+from tests.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-@pytest.fixture(scope="module")
-def story(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    java_options: str,
-    spark: SparkSession,
-) -> Iterator[World]:
-    """One topic that all of these tests read, each into lakes of its own."""
-    folder = tmp_path_factory.mktemp("story")
-    settings: Settings = settings_in(folder, kafka_address, spark_java_options=java_options)
-    with World.made(settings, spark) as made:
-        tell(made)
-        yield made
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("scenario", TRIED, ids=str)
