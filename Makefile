@@ -1,6 +1,8 @@
 # Every target sets up what it needs; `make` alone lists them.
 
 PYTHON ?= python3
+# Each worker of the tests starts a broker and a Spark of its own.
+WORKERS ?= 2
 bin := .venv/bin
 
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,10 +28,12 @@ ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only
 	@$(bin)/dagster dev -h 127.0.0.1
 
 test: lint .jars/.tests-fetched ## Check everything: lint, then every test
-	@$(bin)/pytest
+	@$(bin)/pytest $(in_parallel)
 
 test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and every write mode both ways
-	@LONG=1 $(bin)/pytest
+	@LONG=1 $(bin)/pytest $(in_parallel)
+
+in_parallel := --numprocesses $(WORKERS) --dist loadfile
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"

@@ -9,6 +9,7 @@ when it is missing; a JVM that finds it unfit goes without.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -30,16 +31,19 @@ _SLOWEST_SECONDS = 300
 def quick_jvm(kafka_address: str) -> str:
     """Return the options, after making the archive where there is none for this Java and jars."""
     archive = _archive()
-    if not archive.exists():
-        subprocess.run(
-            [sys.executable, "-m", "tests.quick_jvm", kafka_address],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_SLOWEST_SECONDS,
-        )
+    # Of several workers, one makes it, and the others wait for it.
+    with (ROOT / ".jars" / "quick.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            subprocess.run(
+                [sys.executable, "-m", "tests.quick_jvm", kafka_address],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+                timeout=_SLOWEST_SECONDS,
+            )
     return f"{_QUICK} -XX:SharedArchiveFile={archive}" if archive.exists() else _QUICK
 
 
