@@ -99,7 +99,8 @@ def _parsed(name: str, text: str, types: Mapping[str, str]) -> Aggregate:
 def _place_type(spec: StreamSpec) -> str:
     types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
     order = (f"sequence_{nth}: {types[name]}" for nth, name in enumerate(spec.sequence_by, 1))
-    fields = ("epoch: INT", *order, "topic: STRING", "partition: INT", "offset: BIGINT")
+    element = ("index: INT",) if spec.explode else ()
+    fields = ("epoch: INT", *order, "topic: STRING", "partition: INT", "offset: BIGINT", *element)
     return f"STRUCT<{', '.join(fields)}>"
 
 

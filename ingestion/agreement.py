@@ -102,6 +102,8 @@ def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
             near = get_close_matches(name, columns, n=1, cutoff=0.5)
             hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(columns)}"
             yield Contradiction(("select", name), f"{name!r} is not a column of `schema`; {hint}")
+    if spec.explode:
+        yield from _about_explode(spec, spec.explode)
     if spec.transform and spec.select:
         yield Contradiction(("select",), "declare either `select` or `transform`, not both")
     missing = [name for name in columns if name not in given and name not in spec.select]
@@ -109,6 +111,26 @@ def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
         yield Contradiction(
             ("select",),
             f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
+        )
+
+
+def _about_explode(spec: StreamSpec, name: str) -> Iterator[Contradiction]:
+    types = {column.name: column.type for column in spec.value_columns}
+    if spec.value_ddl is None:
+        said = "missing; declare the value's columns there, the array among them"
+        yield Contradiction(("value_schema",), said)
+    elif name not in types:
+        near = get_close_matches(name, types, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(types)}"
+        yield Contradiction(("explode",), f"{name!r} is not a column of `value_schema`; {hint}")
+    elif not types[name].startswith("ARRAY<"):
+        said = f"{name} is {types[name]}; only the elements of an ARRAY can give rows"
+        yield Contradiction(("explode",), said)
+    if spec.ignore_null_updates:
+        yield Contradiction(
+            ("explode",),
+            "with `ignore_null_updates` the elements of a record would be filled from each other; "
+            "send whole rows",
         )
 
 

@@ -111,6 +111,8 @@ class BatchWriter:
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
         counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored", "filtered")}
         counts |= extra_counts(copy, tally)
+        if self._spec.explode:
+            counts["exploded"] = tally.exploded
         if not gaps.proven:
             counts["gaps_unproven"] = empty
         at = tally.partitions
@@ -131,7 +133,7 @@ class BatchWriter:
         target = self._target(copy, note.seq)
         quarantined = self._set_aside(copy, tally, note)
         reached(At.QUARANTINED)
-        sink = sink_class(self._spec)(target, _good(copy, tally))
+        sink = sink_class(self._spec)(target, _good(copy, tally, self._spec))
         note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
         reached(At.PREPARED)
         sink.commit(note)
@@ -194,10 +196,11 @@ class BatchWriter:
         )
 
 
-def _good(copy: DataFrame, tally: Tally) -> Good:
+def _good(copy: DataFrame, tally: Tally, spec: StreamSpec) -> Good:
+    index = () if spec.explode else ("_index",)
     return Good(
         records=copy.where(F.col("_fate").isin(*GOOD)).drop(
-            "_reason", "_detail", "_extra", "_key", "_value", "_headers"
+            "_reason", "_detail", "_extra", "_key", "_value", "_headers", *index
         ),
         count=tally.good,
         deletes=tally.fates.get("delete", 0),

@@ -2,10 +2,12 @@
 
     offsets in ranges = records read + gaps
     records read      = inserted + updated + deleted + deleted_absent + superseded + stale
-                        + unchanged + ignored + filtered + quarantined + overlap
+                        + unchanged + ignored + filtered + quarantined + overlap - exploded
     rows of this seq  = inserted + updated
 
-A redrive reads no offsets: its first line is 0 = 0, and `records read` is what it sent in.
+`exploded` are the rows beyond the first of their record, where a stream explodes arrays; all others
+have none. A redrive reads no offsets: its first line is 0 = 0, and `records read` is what it sent
+in.
 
 Each count is measured where the design says, and the two sides of each line apart, so that the
 lines can fail. Pure.
@@ -47,7 +49,7 @@ def imbalances(
     Returns:
         One sentence for each line that does not balance; empty when all do.
     """
-    of = {name: counts.get(name, 0) for name in COUNTS}
+    of = {name: counts.get(name, 0) for name in (*COUNTS, "exploded")}
     accounted = sum(of[name] for name in DISPOSITIONS)
     problems = []
     from_offsets = 0 if kind == "redrive" else of["read"]
@@ -55,9 +57,10 @@ def imbalances(
         problems.append(
             f"offsets in ranges {of['offsets']} ≠ records read {from_offsets} + gaps {of['gaps']}"
         )
-    if of["read"] != accounted:
+    if of["read"] + of["exploded"] != accounted:
         each = ", ".join(f"{name} {of[name]}" for name in DISPOSITIONS if of[name])
-        problems.append(f"records read {of['read']} ≠ {accounted} accounted for ({each})")
+        rows = f" + exploded {of['exploded']}" if of["exploded"] else ""
+        problems.append(f"records read {of['read']}{rows} ≠ {accounted} accounted for ({each})")
     if rows_of_seq != rows_expected:
         problems.append(
             f"the table holds {rows_of_seq} rows of this batch, expected {rows_expected}"

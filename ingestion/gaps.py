@@ -97,7 +97,9 @@ def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: Tally) -> l
         [(r.topic, r.partition, at) for r in holed for at in (r.start - 1, r.end)],
     )
     here = F.broadcast(fences.select(*place[:2]).distinct())
-    offsets = copy.select(*place).join(here, place[:2], "left_semi").unionAll(fences)
+    offsets = (
+        copy.where("_index = 0").select(*place).join(here, place[:2], "left_semi").unionAll(fences)
+    )
     before = F.lag("_offset").over(Window.partitionBy(*place[:2]).orderBy("_offset"))
     missing = offsets.withColumn("_before", before).where("_offset - _before > 1").collect()
     return [

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from ingestion.exploded import as_wholes, exploded
 from ingestion.formats.protocol import decode
 from ingestion.latest import quoted
 from ingestion.offsets import Offsets
@@ -64,14 +65,15 @@ def judge(
         hold: Computes a frame once, where a declared function needs its records twice.
 
     Returns:
-        The place, the table's columns as far as the record says them, ``_fate``, ``_reason``,
+        The place, ``_index`` (of the element, where records are exploded), the table's columns as
+        far as the record says them, ``_fate``, ``_reason``,
         ``_detail``, ``_extra`` (names that ``schema`` does not have), ``_bytes`` (size of the
         value), and the raw key, value and headers, which are null unless quarantined.
     """
     decoded = _decoded(records, spec, schema, settings)
-    transformed = transform(decoded, spec, hold=hold)
+    transformed = transform(exploded(decoded, spec), spec, hold=hold)
     typed = _typed(transformed, spec, schema).select(
-        *PLACE, *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
+        *PLACE, "_index", *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
     )
     fated = (
         typed.withColumn("_delete", _is_delete(spec))
@@ -80,8 +82,9 @@ def judge(
         .withColumn("_fate", _fate(spec, reached))
     )
     is_bad = F.col("_fate") == "quarantined"
-    return fated.select(
+    return as_wholes(fated, spec).select(
         *PLACE,
+        "_index",
         *map(quoted, schema.names),
         *_kept_name(spec),
         "_fate",
@@ -122,7 +125,9 @@ def _typed(transformed: DataFrame, spec: StreamSpec, schema: StructType) -> Data
     """Take the row that a value gives, or the key of a tombstone."""
     made = _row(spec, schema, F.col("_made"))
     kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
-    return transformed.select(*PLACE, *RAW, "_said", "_wanted", made.alias("_row"), *kept)
+    said = F.struct("_said.reason", "_said.detail", "_said.extra", "_said.is_delete").alias("_said")
+    of_record = (*PLACE, "_index", *RAW)
+    return transformed.select(*of_record, said, "_wanted", made.alias("_row"), *kept)
 
 
 def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:
@@ -173,8 +178,12 @@ def _missing(spec: StreamSpec) -> Column:
     """Name the columns that are null and may not be."""
     needed = dict.fromkeys([*spec.never_null, *spec.sequence_by, *_required(spec)])
     nulls = (F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in needed)
-    reason = _reason(spec)
-    return F.when(reason.isNotNull(), F.concat(F.lit("null: "), F.concat_ws(", ", *nulls)))
+    where = F.lit("")
+    if spec.explode:
+        nth = F.format_string("element %d: ", F.col("_index"))
+        where = F.when(F.col("_value").isNull(), "").otherwise(nth)
+    said = F.concat(where, F.lit("null: "), F.concat_ws(", ", *nulls))
+    return F.when(_reason(spec).isNotNull(), said)
 
 
 def _required(spec: StreamSpec) -> list[str]:

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.errors import KeyInTwoPartitionsError
-from ingestion.latest import COORDINATES, incomparable, quoted
+from ingestion.latest import incomparable, quoted
+from ingestion.spec import COORDINATES
 
 # A literal range of these lets MERGE skip files. Timestamps are left out: their way through
 # Python's time zones and back is not exact, and a wrong range inserts duplicates.

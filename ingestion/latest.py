@@ -1,8 +1,9 @@
 """One winner a key: which of two records is newer, and what to do when nothing can say.
 
-With ``sequence_by``, records are ordered by those columns, then topic, partition and offset.
-Without it, only the offsets of one partition are comparable: the same key in two partitions has no
-order at all, and calling either stale would lose data behind balanced books.
+Records are ordered along their stream's line (``StreamSpec.line``): ``sequence_by``, then topic,
+partition, offset and, of an exploded record, element. Without ``sequence_by``, only what lies in
+one partition is comparable: the same key in two partitions has no order at all, and calling either
+stale would lose data behind balanced books.
 """
 
 from __future__ import annotations
@@ -14,39 +15,37 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-COORDINATES = ("_topic", "_partition", "_offset")
 TWO_PARTITIONS = "ONCELAKE_KEY_IN_TWO_PARTITIONS"
 
 
-def latest_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
+def latest_per_key(records: DataFrame, keys: Sequence[str], line: Sequence[str]) -> DataFrame:
     """Keep the newest record of each key.
 
     Args:
         records: Good records of one batch.
         keys: Columns that identify a row; at least one, none null.
-        order: Columns of ``sequence_by``, most significant first; may be empty. Topic, partition
-            and offset are appended, so the order is total and the winner the same on every run.
+        line: Columns that order them, most significant first. They end with a record's place in
+            Kafka, so the order is total and the winner the same on every run.
 
     Returns:
         One row per distinct key, with the columns of ``records``.
     """
-    return _winner_per_key(records, keys, order, F.desc)
+    return _winner_per_key(records, keys, line, F.desc)
 
 
-def first_per_key(records: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
+def first_per_key(records: DataFrame, keys: Sequence[str], line: Sequence[str]) -> DataFrame:
     """Keep the oldest record of each key; see ``latest_per_key``, whose mirror image this is."""
-    return _winner_per_key(records, keys, order, F.asc)
+    return _winner_per_key(records, keys, line, F.asc)
 
 
 def _winner_per_key(
     records: DataFrame,
     keys: Sequence[str],
-    order: Sequence[str],
+    line: Sequence[str],
     direction: Callable[[str], Column],
 ) -> DataFrame:
-    ranked = dict.fromkeys([*order, *COORDINATES])
     winner_first = Window.partitionBy(*map(quoted, keys)).orderBy(
-        *(direction(quoted(c)) for c in ranked)
+        *(direction(quoted(c)) for c in line)
     )
     return (
         records.withColumn("_rank", F.row_number().over(winner_first))
@@ -55,13 +54,12 @@ def _winner_per_key(
     )
 
 
-def place(side: str, order: Sequence[str]) -> Column:
-    """Return a record's place in the order, as a struct that Spark compares field by field.
+def place(side: str, line: Sequence[str]) -> Column:
+    """Return a record's place along a line, as a struct that Spark compares field by field.
 
     A record of an earlier epoch always loses, so the epoch comes first.
     """
-    names = dict.fromkeys(["_epoch", *order, *COORDINATES])
-    return F.struct(*(F.col(f"{side}.{quoted(name)}").alias(name) for name in names))
+    return F.struct(*(F.col(f"{side}.{quoted(name)}").alias(name) for name in ("_epoch", *line)))
 
 
 def is_newer(one: Column, other: Column, *, has_order: bool, key: Column) -> Column:
@@ -82,7 +80,7 @@ def is_newer(one: Column, other: Column, *, has_order: bool, key: Column) -> Col
         F.when(one["_offset"].isNull(), False)
         .when(is_nothing, True)
         .when(one["_epoch"] != other["_epoch"], one["_epoch"] > other["_epoch"])
-        .when(is_comparable, one["_offset"] > other["_offset"])
+        .when(is_comparable, one > other)
         .otherwise(F.raise_error(F.concat(F.lit(f"{TWO_PARTITIONS} "), evidence)).cast("boolean"))
     )
 

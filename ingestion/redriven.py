@@ -118,14 +118,18 @@ class RedriveWriter(BatchWriter):
 
     def _note_of(self, good: DataFrame, tally: Tally, sent: Mapping[str, int]) -> Note:
         left_out = {fate: n for fate, n in sent.items() if fate not in {"row", "delete"}}
-        counts = {"offsets": 0, "read": sum(sent.values()), "gaps": 0, **left_out}
+        read = sum(sent.values()) - tally.exploded
+        counts = {"offsets": 0, "read": read, "gaps": 0, **left_out}
         counts |= extra_counts(good, tally)
+        if self._spec.explode:
+            counts["exploded"] = tally.exploded
         return self.position.next_note(self._run_id, kind="redrive", counts=counts)
 
     def _set_aside(self, copy: DataFrame, tally: Tally, note: Note) -> int:
         """Mark the records in the quarantine; none is added to it."""
         quarantine = self._paths.quarantine
-        marked = mark(copy, quarantine, note.seq, within=self._of.holds(F.col("t._seq")))
+        records = copy.where("_index = 0")
+        marked = mark(records, quarantine, note.seq, within=self._of.holds(F.col("t._seq")))
         if marked != tally.read:
             raise RecordsForgottenError(
                 self._spec.name,

@@ -6,6 +6,7 @@ middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema com
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -17,9 +18,13 @@ from ingestion.sinks import MODES, Mode
 from ingestion.spec_fields import Declaration
 from ingestion.spec_parts import TombstonePolicy
 
+# A record's place in Kafka.
+COORDINATES: Final = ("_topic", "_partition", "_offset")
 EXTRA_COLUMN: Final = "_extra_fields"
 DELETED_COLUMN: Final = "_deleted"
+INDEX_COLUMN: Final = "_index"
 _DEAD: Final = "Whether the newest record of the key is a delete"
+_NTH: Final = "Which element of the record's array the row comes from, from 0"
 _KEPT: Final = "Fields of the record that the schema does not name"
 
 
@@ -46,6 +51,16 @@ class StreamSpec(Declaration):
         """The columns of a value as it is decoded, in order."""
         return parse_columns(self.value_ddl) if self.value_ddl else self.columns
 
+    @cached_property
+    def asked_columns(self) -> tuple[DeclaredColumn, ...]:
+        """What ``where`` and ``select`` see: the value's columns, one an element where exploded."""
+        return tuple(
+            replace(column, type=column.type[len("ARRAY<") : -1], nullable=True)
+            if column.name == self.explode
+            else column
+            for column in self.value_columns
+        )
+
     @property
     def is_transformed(self) -> bool:
         """Tell whether anything stands between the value and the row."""
@@ -66,7 +81,12 @@ class StreamSpec(Declaration):
     def _our_columns(self) -> tuple[DeclaredColumn, ...]:
         kept = DeclaredColumn(name=EXTRA_COLUMN, type="VARIANT", nullable=True, comment=_KEPT)
         dead = DeclaredColumn(name=DELETED_COLUMN, type="BOOLEAN", nullable=True, comment=_DEAD)
-        asked = ((dead, self.deletes == "soft"), (kept, self.extra_fields == "keep"))
+        nth = DeclaredColumn(name=INDEX_COLUMN, type="INT", nullable=True, comment=_NTH)
+        asked = (
+            (dead, self.deletes == "soft"),
+            (kept, self.extra_fields == "keep"),
+            (nth, self.explode is not None),
+        )
         return tuple(column for column, is_asked in asked if is_asked)
 
     @property
@@ -81,9 +101,20 @@ class StreamSpec(Declaration):
         return (*self.keys, *(name for name in by_time if name != "_timestamp"))
 
     @property
+    def origin(self) -> tuple[str, ...]:
+        """Columns that say where in Kafka a row comes from, and no other row of its epoch."""
+        return (*COORDINATES, INDEX_COLUMN) if self.explode else COORDINATES
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """Columns along which a key's records are ordered, most significant first."""
+        return (*self.sequence_by, *self.origin)
+
+    @property
     def rule(self) -> str:
         """How records become rows, in one line: the mode, and what else decides it."""
-        return f"{self.mode} {self.write_mode.rule(self)}".strip()
+        exploded = f"explode {self.explode}" if self.explode else ""
+        return " ".join(filter(None, (self.mode, self.write_mode.rule(self), exploded)))
 
     @property
     def subscribed(self) -> tuple[str, ...]:

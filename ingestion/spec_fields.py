@@ -52,6 +52,9 @@ class Declaration(Part):
         alias="value_schema",
         description="The value's columns, where they are not the table's.",
     )
+    explode: str | None = Field(
+        None, description="Array column of the value, each of whose elements gives a row."
+    )
     where: Sql | None = Field(None, description="SQL condition: other records are filtered out.")
     select: Mapping[str, Sql] = Field(
         {}, description="SQL expressions, by the table's column that each gives."

@@ -52,25 +52,27 @@ class Tally:
     """What one aggregation over the copy counted.
 
     Attributes:
-        fates: Records of each fate.
+        fates: Rows of each fate; a record is one row, but where records are exploded.
         partitions: What there is of each partition that has any record.
         good_bytes: Size of the good records' values.
         with_extra: Records applied that have fields which the schema does not name.
+        exploded: Rows beyond the first of their record.
     """
 
     fates: Mapping[str, int]
     partitions: Mapping[TopicPartition, PartitionTally]
     good_bytes: int
     with_extra: int = 0
+    exploded: int = 0
 
     @property
     def read(self) -> int:
         """Records read, whatever became of them."""
-        return sum(self.fates.values())
+        return sum(self.fates.values()) - self.exploded
 
     @property
     def good(self) -> int:
-        """Records that can be applied."""
+        """Rows that can be applied."""
         return sum(self.fates.get(fate, 0) for fate in GOOD)
 
 
@@ -96,21 +98,23 @@ def holding() -> Iterator[Hold]:
 
 def count_records(copy: DataFrame) -> Tally:
     """Count a batch by fate and by partition, in one job."""
+    is_record = F.col("_index") == 0
     rows = (
         copy.groupBy("_topic", "_partition", "_fate")
         .agg(
-            F.count(F.lit(1)).alias("records"),
+            F.count(F.lit(1)).alias("rows"),
+            F.count_if(is_record).alias("records"),
             F.min("_offset").alias("first"),
             F.max("_offset").alias("last"),
-            F.sum("_offset").alias("offset_sum"),
+            F.sum(F.when(is_record, F.col("_offset")).otherwise(0)).alias("offset_sum"),
             F.sum("_bytes").alias("bytes"),
-            F.count_if(F.size("_extra") > 0).alias("with_extra"),
+            F.count_if(is_record & (F.size("_extra") > 0)).alias("with_extra"),
         )
         .collect()
     )
     fates: dict[str, int] = {}
     for row in rows:
-        fates[row["_fate"]] = fates.get(row["_fate"], 0) + row["records"]
+        fates[row["_fate"]] = fates.get(row["_fate"], 0) + row["rows"]
     at = {TopicPartition(row["_topic"], row["_partition"]) for row in rows}
     return Tally(
         fates=fates,
@@ -120,6 +124,7 @@ def count_records(copy: DataFrame) -> Tally:
         },
         good_bytes=sum(row["bytes"] for row in rows if row["_fate"] in GOOD),
         with_extra=sum(row["with_extra"] for row in rows if row["_fate"] in GOOD),
+        exploded=sum(row["rows"] - row["records"] for row in rows),
     )
 
 
@@ -136,7 +141,7 @@ def extra_counts(copy: DataFrame, tally: Tally) -> dict[str, int]:
     if not tally.with_extra:
         return {}
     named = (
-        copy.where(F.col("_fate").isin(*GOOD))
+        copy.where(F.col("_fate").isin(*GOOD) & (F.col("_index") == 0))
         .select(F.explode(F.array_distinct("_extra")).alias("name"))
         .groupBy("name")
         .count()

@@ -11,7 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.latest import COORDINATES, place, quoted
+from ingestion.latest import place, quoted
 from ingestion.side_table import overwrite_seq
 from ingestion.sinks.protocol import Target
 
@@ -19,9 +19,7 @@ from ingestion.sinks.protocol import Target
 def remember_deletes(target: Target, deletes: DataFrame) -> None:
     """Write the place of each delete of this batch."""
     spec = target.spec
-    names = dict.fromkeys(
-        [*spec.keys, *spec.sequence_by, *COORDINATES, "_timestamp", "_epoch", "_seq"]
-    )
+    names = dict.fromkeys([*spec.keys, *spec.line, "_timestamp", "_epoch", "_seq"])
     remembered = deletes.select(*map(quoted, names))
     overwrite_seq(remembered, target.paths.tombstones, target.seq, stats_on=["_seq"])
 
@@ -34,7 +32,7 @@ def latest_deletes(target: Target) -> DataFrame | None:
     return (
         committed.alias("d")
         .groupBy(*(F.col(f"d.{quoted(key)}") for key in spec.keys))
-        .agg(F.max(place("d", spec.sequence_by)).alias("_dead"))
+        .agg(F.max(place("d", spec.line)).alias("_dead"))
     )
 
 

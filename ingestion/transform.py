@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ingestion.errors import InvalidSpecError
-from ingestion.latest import COORDINATES, quoted
+from ingestion.latest import quoted
 from ingestion.row_type import row_type
 from ingestion.spec import StreamSpec
 
 # What a transformation may read beside the value's columns.
 RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
-RECORD += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+RECORD += "_headers ARRAY<STRUCT<key: STRING, value: BINARY>>, _index INT"
 # Logical plans of one row, or none, for each row. Any other may join, multiply or aggregate.
 _ROW_BY_ROW: Final = {"Project", "Filter", "LocalRelation", "LogicalRDD", "SubqueryAlias"}
 _UNSTEADY: Final = re.compile(
@@ -39,6 +39,11 @@ def value_type(spec: StreamSpec) -> StructType:
     return row_type(spec.value_ddl or spec.ddl)
 
 
+def asked_ddl(spec: StreamSpec) -> str:
+    """Return the columns that a statement may read beside the record's, as DDL."""
+    return ", ".join(column.as_ddl() for column in spec.asked_columns)
+
+
 def transform(
     decoded: DataFrame, spec: StreamSpec, *, hold: Callable[[DataFrame], DataFrame]
 ) -> DataFrame:
@@ -48,7 +53,7 @@ def transform(
     leave its row in the table.
 
     Args:
-        decoded: Records, with what their values say as ``_said``.
+        decoded: Records, with what their values say as ``_said``; see ``exploded``.
         spec: The declared stream.
         hold: Computes a frame once, where a function needs its records twice.
 
@@ -58,14 +63,17 @@ def transform(
     if not spec.is_transformed:
         return decoded.withColumns({"_made": F.col("_said.row"), "_wanted": F.lit(True)})
     is_delete = F.coalesce("_said.is_delete", F.lit(False))
-    is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull()
+    is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull() & ~F.col("_is_empty")
     good = F.when(is_good, F.col("_said.row"))
     flags = {"_good": good, "_asked": is_good & ~is_delete}
     if spec.transform:
         return _by_function(hold(decoded.withColumns(flags)), spec)
     flat = decoded.withColumns(flags).select("*", "_good.*")
     wanted = flat.withColumns(
-        {"_made": selected(spec), "_wanted": ~F.col("_asked") | is_wanted(spec)}
+        {
+            "_made": selected(spec),
+            "_wanted": ~F.col("_is_empty") & (~F.col("_asked") | is_wanted(spec)),
+        }
     )
     return wanted.select(*decoded.columns, "_made", "_wanted")
 
@@ -75,11 +83,11 @@ def _by_function(held: DataFrame, spec: StreamSpec) -> DataFrame:
 
     It may leave rows out, so they are matched by their place in Kafka.
     """
-    asked = held.where("_asked").select(*COORDINATES, "_timestamp", "_key", "_headers", "_good.*")
+    asked = held.where("_asked").select(*spec.origin, "_timestamp", "_key", "_headers", "_good.*")
     asked = asked.where(is_wanted(spec))
     columns = [quoted(column.name) for column in spec.columns]
-    rows = function_of(spec)(asked).select(*COORDINATES, F.struct(*columns).alias("_row"))
-    given = {column.name for column in spec.value_columns}
+    rows = function_of(spec)(asked).select(*spec.origin, F.struct(*columns).alias("_row"))
+    given = {column.name for column in spec.asked_columns}
     of_delete = F.struct(
         *(
             (F.col(f"_good.{quoted(f.name)}") if f.name in given else F.lit(None))
@@ -89,9 +97,12 @@ def _by_function(held: DataFrame, spec: StreamSpec) -> DataFrame:
         )
     )
     made = F.when(F.col("_asked"), F.col("_row")).otherwise(of_delete)
-    matched = held.join(rows, on=list(COORDINATES), how="left")
+    matched = held.join(rows, on=list(spec.origin), how="left")
     return matched.withColumns(
-        {"_made": made, "_wanted": ~F.col("_asked") | F.col("_row").isNotNull()}
+        {
+            "_made": made,
+            "_wanted": ~F.col("_is_empty") & (~F.col("_asked") | F.col("_row").isNotNull()),
+        }
     )
 
 
@@ -137,8 +148,8 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
     """
     if not spec.is_transformed:
         return
-    nothing = spark.createDataFrame([], row_type(f"{RECORD}, {spec.value_ddl or spec.ddl}"))
-    with_place = [*COORDINATES, *(quoted(column.name) for column in spec.columns)]
+    nothing = spark.createDataFrame([], row_type(f"{RECORD}, {asked_ddl(spec)}"))
+    with_place = [*spec.origin, *(quoted(column.name) for column in spec.columns)]
     if spec.where is not None:
         _analysed(spec, "where", lambda: nothing.where(F.expr(cast("str", spec.where))))
     if spec.transform is not None:
@@ -147,7 +158,7 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
         return
     for name, sql in spec.select.items():
         _analysed(spec, f"select.{name}", partial(nothing.select, F.expr(sql)))
-    made = nothing.select(*COORDINATES, selected(spec).alias("_row")).select(*COORDINATES, "_row.*")
+    made = nothing.select(selected(spec).alias("_row")).select("_row.*")
     _refuse_other_types(spec, "select", made)
 
 

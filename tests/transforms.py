@@ -20,6 +20,12 @@ def clean(values: DataFrame) -> DataFrame:
     )
 
 
+def lines(elements: DataFrame) -> DataFrame:
+    """Make a row of each line of an order, but of those taken back."""
+    place = ("_topic", "_partition", "_offset", "_index")
+    return elements.where("items.qty > 0").select(*place, "id", "at", "items.sku", "items.qty")
+
+
 def without_place(values: DataFrame) -> DataFrame:
     """Forget which record a row comes from."""
     return clean(values).drop("_offset")

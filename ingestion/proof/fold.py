@@ -77,6 +77,7 @@ class Fold:
         recount.ignored += judged.ignored
         recount.filtered += judged.filtered
         recount.quarantined += len(judged.bad)
+        recount.exploded += judged.exploded
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in judged.bad))
         self.rule.take(judged.changes, recount)
 

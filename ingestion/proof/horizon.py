@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ingestion.offsets import Range, TopicPartition
 from ingestion.proof.batch import Batch, Stretch
-from ingestion.proof.record import Change, Place
+from ingestion.proof.record import Change, Place, at_of, offset_of
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,8 +76,7 @@ class Horizon:
 
     def sees_record(self, place: Place, seq: int) -> bool:
         """Tell whether the record at a place would have been read again, if there is one."""
-        at = TopicPartition(*place[-3:-1])
-        is_gone = place[0] < self.epoch or place[-1] < self.first(at)
+        is_gone = place[0] < self.epoch or offset_of(place) < self.first(at_of(place))
         return not is_gone and seq not in self.thinned
 
     def epoch_of(self, seq: int) -> int:
@@ -92,8 +91,8 @@ class Horizon:
         else:
             earlier = [batch] if batch else []
         return any(
-            (each.epoch, *part.at) == (place[0], *place[-3:-1])
-            and part.start <= place[-1] < part.end
+            (each.epoch, part.at) == (place[0], at_of(place))
+            and part.start <= offset_of(place) < part.end
             for each in earlier
             for part in each.ranges
         )

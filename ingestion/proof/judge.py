@@ -17,7 +17,7 @@ from ingestion.proof.formats import Expected, ReadBoth, Said, reading
 from ingestion.proof.predicate import Condition
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row, text_of
 from ingestion.proof.strict_json import BadRecordError
-from ingestion.proof.transformation import transformation
+from ingestion.proof.transformation import Asked, transformation
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -34,13 +34,15 @@ class Judged:
         changes: What the good ones say of their keys.
         bad: Those that belong in quarantine, with the reason.
         ignored: How many tombstones the stream ignores.
-        filtered: How many the declared transformation leaves out.
+        filtered: How many rows the declared transformation leaves out.
+        exploded: How many rows there are beyond the first of their record.
     """
 
     changes: list[Change] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     ignored: int = 0
     filtered: int = 0
+    exploded: int = 0
 
 
 class Judge:
@@ -58,6 +60,8 @@ class Judge:
         self._types = {column.name: column.type for column in spec.columns}
         self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
         self.transformation = transformation(spec, settings)
+        asked = [column.name for column in spec.value_columns]
+        self._array_at = asked.index(spec.explode) if spec.explode else None
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
@@ -88,23 +92,33 @@ class Judge:
             UnprovableError: it cannot be told which of them are deletes.
         """
         found = Judged()
-        typed: list[tuple[Record, Said]] = []
+        asked: list[Asked] = []
         for record in records:
             if record.value is None and self._tombstones == "ignore":
                 found.ignored += 1
                 continue
             try:
-                typed.append((record, self._said(record)))
+                asked.extend(self._exploded(record, self._said(record), found))
             except (ValueError, OverflowError) as error:
                 found.bad.append((record, str(error)))
-        typed = self._transformed(typed, found)
-        for (record, said), selected in zip(typed, self._selected(typed), strict=True):
+        made = self._transformed(asked)
+        told = [each for each in made if each is not None]
+        bad: dict[Record, str] = {}
+        for each, selected in zip(told, self._selected(told), strict=True):
             try:
-                is_delete = selected or said.is_delete
-                change = self._change(record, said.values, is_delete=is_delete, seq=seq)
-                found.changes.append(change)
+                found.changes.append(self._change(each, is_delete=selected, seq=seq))
             except BadRecordError as error:
-                found.bad.append((record, str(error)))
+                bad.setdefault(each.record, str(error))
+        found.filtered += sum(
+            row is None and each.record not in bad for each, row in zip(asked, made, strict=True)
+        )
+        found.exploded += sum(each.element > 0 and each.record not in bad for each in asked)
+        if bad and self._array_at is not None:
+            # A record is applied as a whole, or not at all.
+            places = {(str(record.at), record.offset) for record in bad}
+            whole = (each for each in found.changes if (str(each.at), each.offset) not in places)
+            found.changes = list(whole)
+        found.bad.extend(bad.items())
         return found
 
     def key_of(self, row: Row) -> str:
@@ -114,28 +128,35 @@ class Judge:
     def place_of(self, row: Row) -> Place:
         """Return the place in the order of a row as the table holds it."""
         topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
-        return (epoch, *self._order(row, timestamp), topic, partition, offset)
+        index = 0 if self._array_at is None else row[-len(SYSTEM_COLUMNS) - 1]
+        return (epoch, *self._order(row, timestamp), topic, partition, offset, index)
 
-    def _transformed(
-        self, typed: list[tuple[Record, Said]], found: Judged
-    ) -> list[tuple[Record, Said]]:
+    def _exploded(self, record: Record, said: Said, found: Judged) -> list[Asked]:
+        """Ask about each element for itself; a record without any counts as filtered."""
+        at = self._array_at
+        if at is None or record.value is None:
+            return [Asked(record, said)]
+        elements = said.values[at] or ()
+        found.filtered += not elements
+        return [
+            Asked(
+                record, replace(said, values=(*said.values[:at], each, *said.values[at + 1 :])), n
+            )
+            for n, each in enumerate(elements)
+        ]
+
+    def _transformed(self, asked: list[Asked]) -> list[Asked | None]:
         """Make rows of values; a null value has none, and stays as its key says."""
         if self.transformation is None:
-            return typed
-        valued = [(record, said) for record, said in typed if record.value is not None]
-        rows = self.transformation([r for r, _ in valued], [said for _, said in valued])
-        made = zip(valued, rows, strict=True)
-        kept = [
-            (record, replace(said, values=row)) for (record, said), row in made if row is not None
-        ]
-        found.filtered += len(valued) - len(kept)
-        lone = [(record, said) for record, said in typed if record.value is None]
-        return [*kept, *lone]
+            return list(asked)
+        rows = iter(self.transformation([each for each in asked if each.record.value is not None]))
+        return [each if each.record.value is None else _told(each, next(rows)) for each in asked]
 
-    def _selected(self, typed: Sequence[tuple[Record, Said]]) -> list[bool]:
-        if self._is_delete is None or not typed:
-            return [False] * len(typed)
-        return self._is_delete([said.values for _, said in typed])
+    def _selected(self, told: Sequence[Asked]) -> list[bool]:
+        if self._is_delete is None or not told:
+            return [each.said.is_delete for each in told]
+        selected = self._is_delete([each.said.values for each in told])
+        return [a or each.said.is_delete for a, each in zip(selected, told, strict=True)]
 
     def _said(self, record: Record) -> Said:
         if record.value is None:
@@ -144,7 +165,8 @@ class Judge:
             return self._read.both(record.value, record.key)
         return self._read(record.value)
 
-    def _change(self, record: Record, values: Row, *, is_delete: bool, seq: int) -> Change:
+    def _change(self, told: Asked, *, is_delete: bool, seq: int) -> Change:
+        record, values = told.record, told.said.values
         sent = _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
@@ -155,11 +177,13 @@ class Judge:
         if not is_delete:
             self._refuse_null(values, self._required, "a NOT NULL column")
         at = (record.topic, record.partition, record.offset)
-        told = (*values, is_delete) if self._is_soft else values
+        flag = (is_delete,) if self._is_soft else ()
+        index = () if self._array_at is None else (told.element,)
+        row = (*values, *flag, *index, *at, sent, self._epoch, seq)
         return Change(
             key=self.key_of(values),
-            place=(self._epoch, *order, *at),
-            row=None if is_delete and not self._is_soft else (*told, *at, sent, self._epoch, seq),
+            place=(self._epoch, *order, *at, told.element),
+            row=None if is_delete and not self._is_soft else row,
             seq=seq,
         )
 
@@ -182,6 +206,10 @@ class Judge:
         for at, value in zip(self._key_at, said.values, strict=True):
             values[at] = value
         return Said(values=tuple(values), is_delete=True)
+
+
+def _told(asked: Asked, row: Row | None) -> Asked | None:
+    return None if row is None else asked._replace(said=replace(asked.said, values=row))
 
 
 def _expected(

@@ -92,7 +92,7 @@ def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iter
 
 
 def _unexpected(record: Record, seq: int, horizon: Horizon) -> Iterator[Difference]:
-    place = (horizon.epoch_of(seq), *record[:3])
+    place = (horizon.epoch_of(seq), *record[:3], 0)
     if horizon.sees_record(place, seq):
         what = "is in quarantine, and the topic has no bad record there"
         yield _difference(record, seq, what, found=_fingerprint(record.value))

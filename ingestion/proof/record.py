@@ -25,6 +25,16 @@ def _told_in_utc(value: Any) -> Any:
     return value.astimezone(dt.UTC) if is_moment else value
 
 
+def at_of(place: Place) -> TopicPartition:
+    """Return the partition of a place."""
+    return TopicPartition(*place[-4:-2])
+
+
+def offset_of(place: Place) -> int:
+    """Return the offset of a place."""
+    return int(place[-2])
+
+
 class Record(NamedTuple):
     """One Kafka record, undecoded."""
 
@@ -51,8 +61,10 @@ class Change(NamedTuple):
 
     Attributes:
         key: The key's values, as text that is the same for equal keys.
-        place: Epoch, declared order, topic, partition, offset: greater is newer.
-        row: The row that should be: declared columns, then ``SYSTEM_COLUMNS``; none for a delete.
+        place: Epoch, declared order, topic, partition, offset, and which element of the record
+            (0 where it is not exploded): greater is newer.
+        row: The row that should be: declared columns, the element's index where records are
+            exploded, ``SYSTEM_COLUMNS``; none for a delete.
         seq: Batch of the record.
     """
 
@@ -64,12 +76,12 @@ class Change(NamedTuple):
     @property
     def at(self) -> TopicPartition:
         """The partition that the record lies in."""
-        return TopicPartition(*self.place[-3:-1])
+        return at_of(self.place)
 
     @property
     def offset(self) -> int:
         """The record's offset."""
-        return int(self.place[-1])
+        return offset_of(self.place)
 
     @property
     def epoch(self) -> int:

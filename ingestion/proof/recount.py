@@ -20,6 +20,7 @@ class Recount:
         ignored: Tombstones that the stream ignores.
         filtered: Records that the transformation leaves out.
         quarantined: Records that cannot be applied.
+        exploded: Rows beyond the first of their record.
         superseded: Good records that lost to another of their key.
         fates: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
@@ -31,6 +32,7 @@ class Recount:
     ignored: int = 0
     filtered: int = 0
     quarantined: int = 0
+    exploded: int = 0
     superseded: int = 0
     fates: Counter[str] = field(default_factory=Counter)
     doubtful: int = 0
@@ -70,6 +72,7 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         "filtered": recount.filtered,
         "quarantined": recount.quarantined,
         "superseded": recount.superseded,
+        "exploded": recount.exploded,
     }
     if not recount.doubtful:
         expected_counts |= recount.extra

@@ -11,7 +11,7 @@ from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Rule
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Row
 from ingestion.proof.sameness import is_same
-from ingestion.spec import StreamSpec
+from ingestion.spec import INDEX_COLUMN, StreamSpec
 
 # Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
 Explains = Callable[[dict[str, Change]], set[str]]
@@ -56,7 +56,8 @@ class RowsProof:
         self, spec: StreamSpec, rule: Rule, newest: Shelf[Change], horizon: Horizon
     ) -> None:
         """Take what the topic says, and what of it can be seen."""
-        self.names = [*rule.columns, *SYSTEM_COLUMNS]
+        index = (INDEX_COLUMN,) if spec.explode else ()
+        self.names = [*rule.columns, *index, *SYSTEM_COLUMNS]
         self._keys = spec.keys
         self._rule = rule
         self._newest = newest

@@ -17,15 +17,16 @@ from ingestion.spec import StreamSpec
 
 def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[Change]]:
     """Read the companion table of deletes in chunks; nothing when there is none."""
-    keys, order = len(spec.keys), len(spec.sequence_by)
-    columns = [*spec.keys, *spec.sequence_by, "_topic", "_partition", "_offset", "_epoch", "_seq"]
+    keys, line = len(spec.keys), len(spec.line)
+    element = () if spec.explode else (0,)
+    columns = [*spec.keys, *spec.line, "_epoch", "_seq"]
     for rows in rows_of(path, None, list(dict.fromkeys(columns))):
         by_name = (dict(zip(dict.fromkeys(columns), row, strict=True)) for row in rows)
         wide = ([row[name] for name in columns] for row in by_name)
         yield [
             Change(
                 key=text_of(row[:keys]),
-                place=(row[-2], *row[keys : keys + order], *row[-5:-2]),
+                place=(row[-2], *row[keys : keys + line], *element),
                 row=None,
                 seq=row[-1],
             )

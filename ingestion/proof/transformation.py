@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -28,13 +28,27 @@ NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked aga
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
+class Asked(NamedTuple):
+    """What is asked about: a value, or one element of it.
+
+    Attributes:
+        record: The record that it came in.
+        said: What it says; of an exploded record, with one element in the array's place.
+        element: Which; 0 where records are not exploded.
+    """
+
+    record: Record
+    said: Said
+    element: int = 0
+
+
 class Transformation(Protocol):
     """Makes rows of values."""
 
     is_independent: bool
 
-    def __call__(self, records: Sequence[Record], said: Sequence[Said]) -> list[Row | None]:
-        """Return the row of each value, or none where it is filtered out; deletes never are."""
+    def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
+        """Return the row of each, or none where it is filtered out; deletes never are."""
         ...
 
 
@@ -62,11 +76,12 @@ class _Filter:
     is_independent = True
 
     def __init__(self, spec: StreamSpec) -> None:
-        names = [column.name for column in spec.value_columns]
+        names = [column.name for column in spec.asked_columns]
         self._taken = [names.index(column.name) for column in spec.columns]
-        self._where = Condition("where", spec.where or "TRUE", spec.value_columns)
+        self._where = Condition("where", spec.where or "TRUE", spec.asked_columns)
 
-    def __call__(self, records: Sequence[Record], said: Sequence[Said]) -> list[Row | None]:
+    def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
+        said = [each.said for each in asked]
         wanted = self._where([each.values for each in said]) if said else []
         return [
             tuple([each.values[i] for i in self._taken]) if is_wanted or each.is_delete else None
@@ -82,28 +97,27 @@ class _BySpark:
     def __init__(self, spec: StreamSpec, settings: Settings) -> None:
         from ingestion.row_type import row_type
         from ingestion.session import start_session
-        from ingestion.transform import RECORD, refuse_bad_transformation
+        from ingestion.transform import RECORD, asked_ddl, refuse_bad_transformation
 
         self._spec, self._spark = spec, start_session(settings)
         refuse_bad_transformation(self._spark, spec)
-        self._type = row_type(
-            f"_at INT, _is_delete BOOLEAN, {RECORD}, {spec.value_ddl or spec.ddl}"
-        )
-        self._names = [column.name for column in spec.value_columns]
+        self._type = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
+        self._names = [column.name for column in spec.asked_columns]
 
-    def __call__(self, records: Sequence[Record], said: Sequence[Said]) -> list[Row | None]:
+    def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        if not said:
+        if not asked:
             return []
-        given = [self._given(*each) for each in zip(range(len(said)), records, said, strict=True)]
+        given = [self._given(at, each) for at, each in enumerate(asked)]
         schema = to_arrow_schema(self._type, timezone="UTC")
-        asked = self._spark.createDataFrame(pa.Table.from_pylist(given, schema=schema))
-        answers = self._applied(asked).toArrow().to_pylist(maps_as_pydicts="lossy")
+        frame = self._spark.createDataFrame(pa.Table.from_pylist(given, schema=schema))
+        answers = self._applied(frame).toArrow().to_pylist(maps_as_pydicts="lossy")
         rows = {each.pop("_at"): tuple(each.values()) for each in answers}
         if self._spec.transform:
-            rows |= {at: self._of_delete(s) for at, s in enumerate(said) if s.is_delete}
-        return [rows.get(at) for at in range(len(said))]
+            deletes = (at for at, each in enumerate(asked) if each.said.is_delete)
+            rows |= {at: self._of_delete(asked[at].said) for at in deletes}
+        return [rows.get(at) for at in range(len(asked))]
 
     def _of_delete(self, said: Said) -> Row:
         """Take a delete's columns as they are: a function is not asked about it."""
@@ -113,21 +127,20 @@ class _BySpark:
     def _applied(self, asked: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        from ingestion.latest import COORDINATES
         from ingestion.transform import function_of, is_wanted, selected
 
         if self._spec.transform:
             # A function keeps the place of a record, and nothing else that it was given.
             rows = function_of(self._spec)(asked.where(is_wanted(self._spec)))
             named = [F.col(f"`{column.name}`") for column in self._spec.columns]
-            at = asked.select("_at", *COORDINATES)
-            return (
-                rows.select(*COORDINATES, *named).join(at, list(COORDINATES)).select("_at", *named)
-            )
+            origin = self._spec.origin
+            at = asked.select("_at", *origin)
+            return rows.select(*origin, *named).join(at, list(origin)).select("_at", *named)
         wanted = asked.where(F.col("_is_delete") | is_wanted(self._spec))
         return wanted.select("_at", selected(self._spec).alias("_row")).select("_at", "_row.*")
 
-    def _given(self, at: int, record: Record, said: Said) -> dict[str, Any]:
+    def _given(self, at: int, asked: Asked) -> dict[str, Any]:
+        record, said, element = asked
         return {
             "_at": at,
             "_is_delete": said.is_delete,
@@ -137,5 +150,6 @@ class _BySpark:
             "_timestamp": _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
+            "_index": element,
             **dict(zip(self._names, said.values, strict=True)),
         }

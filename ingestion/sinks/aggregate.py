@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_
-from typing import Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
@@ -24,13 +23,11 @@ from ingestion.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.commits import Commit, TableLog
 from ingestion.errors import NotReplayableError
 from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
-from ingestion.latest import COORDINATES, quoted
+from ingestion.latest import quoted
 from ingestion.notes import Note
 from ingestion.sinks.monoids import folded, of_records, place_in
 from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.sinks.windows import clocks_after
-
-_PROVENANCE: Final = ("_epoch", *COORDINATES, "_timestamp")
 
 
 class Fold:
@@ -41,6 +38,7 @@ class Fold:
         self._target = target
         self._good = good
         self._aggregates = aggregates_of(target.spec)
+        self._provenance = ("_epoch", *target.spec.origin, "_timestamp")
         by_time = WINDOW_COLUMNS if target.spec.window else ()
         self._keys = (*target.spec.keys, *by_time)
         self._groups = good.records
@@ -111,7 +109,7 @@ class Fold:
             records = records.withColumns(
                 {"window_start": window["start"], "window_end": window["end"]}
             )
-        place = place_in(spec.sequence_by)
+        place = place_in(spec)
         states = {
             name: state
             for each in self._aggregates
@@ -119,10 +117,10 @@ class Fold:
         }
         reduced = records.groupBy(*map(quoted, self._keys)).agg(
             *(state.alias(name) for name, state in states.items()),
-            F.max(F.struct(*_PROVENANCE)).alias("_newest"),
+            F.max(F.struct(*self._provenance)).alias("_newest"),
             F.count(F.lit(1)).alias("_records"),
         )
-        newest = {name: F.col(f"_newest.{name}") for name in _PROVENANCE}
+        newest = {name: F.col(f"_newest.{name}") for name in self._provenance}
         seq = F.lit(self._target.seq).cast("long")
         return reduced.withColumns({**newest, "_seq": seq}).drop("_newest")
 
@@ -152,11 +150,11 @@ class Fold:
     def _together(self) -> dict[str, str | Column]:
         """Return the columns of a group that was there: both states folded into one."""
         mine, theirs = (
-            F.struct(*(F.col(f"{side}.{name}") for name in _PROVENANCE)) for side in "st"
+            F.struct(*(F.col(f"{side}.{name}") for name in self._provenance)) for side in "st"
         )
         newest: dict[str, str | Column] = {
             name: F.when(mine > theirs, F.col(f"s.{name}")).otherwise(F.col(f"t.{name}"))
-            for name in _PROVENANCE
+            for name in self._provenance
         }
         states = {
             name: state

@@ -22,8 +22,6 @@ from ingestion.latest import quoted
 from ingestion.notes import Note, app_id
 from ingestion.sinks.protocol import Good, Target, Written
 
-_IDENTITY = ("_epoch", "_topic", "_partition", "_offset")
-
 
 class Append:
     """One batch on its way into a table of records."""
@@ -88,14 +86,18 @@ class Append:
 
     def _insert_missing(self, note: Note) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
-        merge = table.alias("t").merge(self._rows().alias("s"), _is_same())
+        merge = table.alias("t").merge(self._rows().alias("s"), self._is_same())
         with fenced(self._target.spark, self._target.spec.name, note):
             merge.whenNotMatchedInsertAll().execute()
 
     def _found_at(self, version: int) -> int:
         """Count the records that the table held as of a version."""
         before = self._table(version).alias("t")
-        return self._rows().alias("s").join(before, _is_same(), "left_semi").count()
+        return self._rows().alias("s").join(before, self._is_same(), "left_semi").count()
+
+    def _is_same(self) -> Column:
+        identity = ("_epoch", *self._target.spec.origin)
+        return reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in identity))
 
     def _table(self, version: int | None = None) -> DataFrame:
         reader = self._target.spark.read.format("delta")
@@ -108,10 +110,6 @@ def _inserted(commit: Commit) -> int:
     """Take what Delta counted: MERGE's own word where it was one, else that of the append."""
     of = commit.metrics
     return of.get("numTargetRowsInserted", of.get("numOutputRows", 0))
-
-
-def _is_same() -> Column:
-    return reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in _IDENTITY))
 
 
 SINK = Append

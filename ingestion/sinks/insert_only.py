@@ -19,11 +19,11 @@ class InsertOnly(Upsert):
     """One batch on its way into a table of first records."""
 
     def _winner_per_key(self, records: DataFrame) -> DataFrame:
-        return first_per_key(records, self._keys, self._order)
+        return first_per_key(records, self._keys, self._line)
 
     def _wins_over(self, other: Column) -> Column:
-        mine = place("s", self._order)
-        return is_older(mine, other, has_order=bool(self._order), key=self._key())
+        mine = place("s", self._line)
+        return is_older(mine, other, has_order=self._has_order, key=self._key())
 
 
 SINK = InsertOnly

@@ -6,22 +6,23 @@ table independent of how batches were cut and of the order in which records came
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from ingestion.aggregates import Aggregate
-from ingestion.latest import COORDINATES, quoted
+from ingestion.latest import quoted
+from ingestion.spec import StreamSpec
 
 States = Mapping[str, Column]
 
 
-def place_in(order: Sequence[str]) -> Column:
+def place_in(spec: StreamSpec) -> Column:
     """Return a record's place in the order, as the table keeps it."""
-    nth = (F.col(quoted(name)).alias(f"sequence_{n}") for n, name in enumerate(order, 1))
-    coordinates = (F.col(name).alias(name.removeprefix("_")) for name in COORDINATES)
-    return F.struct(F.col("_epoch").alias("epoch"), *nth, *coordinates)
+    nth = (F.col(quoted(name)).alias(f"sequence_{n}") for n, name in enumerate(spec.sequence_by, 1))
+    origin = (F.col(name).alias(name.removeprefix("_")) for name in spec.origin)
+    return F.struct(F.col("_epoch").alias("epoch"), *nth, *origin)
 
 
 def of_records(each: Aggregate, place: Column) -> States:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_
-from typing import Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -25,12 +24,10 @@ from pyspark.sql import functions as F
 from ingestion.commits import Commit
 from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.history import CURRENT, VALID_FROM, VALID_TO
-from ingestion.latest import COORDINATES, quoted
+from ingestion.latest import quoted
 from ingestion.notes import Note
 from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.tombstones import all_deletes, remember_deletes
-
-_IDENTITY: Final = ("_epoch", *COORDINATES)
 
 
 class History:
@@ -42,6 +39,7 @@ class History:
         self._good = good
         self._keys = target.spec.keys
         self._sequence = target.spec.sequence_by[0]
+        self._identity = ("_epoch", *target.spec.origin)
         self._changes = good.records
         self._told: Mapping[str, int] = {"versions": 0, "closed": 0}
 
@@ -104,11 +102,11 @@ class History:
         ]
         events = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), [records, *known])
         events = events.withColumn("_delete", F.coalesce("_delete", F.col(CURRENT).isNull()))
-        order = [F.col(quoted(self._sequence)), *map(F.col, _IDENTITY)]
+        order = [F.col(quoted(self._sequence)), *map(F.col, self._identity)]
         keyed = [F.col(quoted(name)) for name in self._keys]
         # Of two that are the same record, the one that was known comes first, and counts.
         beside = Window.partitionBy(*keyed).orderBy(*order, "_is_new")
-        is_same = (F.lag(name).over(beside).eqNullSafe(F.col(name)) for name in _IDENTITY)
+        is_same = (F.lag(name).over(beside).eqNullSafe(F.col(name)) for name in self._identity)
         line = Window.partitionBy(*keyed, "_again").orderBy(*order)
         return (
             events.withColumn("_again", reduce(and_, is_same))
@@ -147,7 +145,7 @@ class History:
             merge.execute()
 
     def _is_same(self) -> Column:
-        names = (*self._keys, *_IDENTITY)
+        names = (*self._keys, *self._identity)
         return reduce(and_, (F.col(f"t.{quoted(n)}") == F.col(f"s.{quoted(n)}") for n in names))
 
 

@@ -69,7 +69,7 @@ class SoftUpsert(Upsert):
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
-        merge = merge.whenMatchedUpdate(self._wins_over(place("t", self._order)), columns)
+        merge = merge.whenMatchedUpdate(self._wins_over(place("t", self._line)), columns)
         merge = merge.whenNotMatchedInsert(values=columns)
         with fenced(self._target.spark, self._target.spec.name, note):
             merge.execute()

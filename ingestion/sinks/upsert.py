@@ -41,7 +41,8 @@ class Upsert:
         self._target = target
         self._good = good
         self._keys = target.spec.keys
-        self._order = target.spec.sequence_by
+        self._has_order = bool(target.spec.sequence_by)
+        self._line = target.spec.line
         self._winners = good.records
         self._winner_count = 0
         self._key_ranges: Mapping[str, tuple[Any, Any]] = {}
@@ -55,7 +56,7 @@ class Upsert:
         """
         if self._good.count:
             facts = examine_keys(self._good.records, self._keys)
-            if facts.split is not None and not self._order:
+            if facts.split is not None and not self._has_order:
                 raise two_partitions(self._target.spec.name, facts.split)
             self._winner_count, self._key_ranges = facts.distinct, facts.ranges
             self._winners = self._choose_winners()
@@ -104,7 +105,7 @@ class Upsert:
         return Written(counts=counts, rows_expected=rows_expected)
 
     def _winner_per_key(self, records: DataFrame) -> DataFrame:
-        return latest_per_key(records, self._keys, self._order)
+        return latest_per_key(records, self._keys, self._line)
 
     def _choose_winners(self) -> DataFrame:
         records = self._good.records
@@ -125,7 +126,7 @@ class Upsert:
         columns: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
-        newer = self._wins_over(place("t", self._order))
+        newer = self._wins_over(place("t", self._line))
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
         if self._good.deletes:
             merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
@@ -156,9 +157,8 @@ class Upsert:
         return reduce(and_, [*equal, *within])
 
     def _wins_over(self, other: Column) -> Column:
-        return is_newer(
-            place("s", self._order), other, has_order=bool(self._order), key=self._key()
-        )
+        mine = place("s", self._line)
+        return is_newer(mine, other, has_order=self._has_order, key=self._key())
 
     def _key(self) -> Column:
         return F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
@@ -173,7 +173,7 @@ class Upsert:
         """Count what each winner was, measured against the table as it was before the commit."""
         before = self._table_at(version)
         is_absent = F.col("t._offset").isNull()
-        mine, theirs = place("s", self._order), place("t", self._order)
+        mine, theirs = place("s", self._line), place("t", self._line)
         what = (
             F.when(is_absent & F.col("s._delete"), "deleted_absent")
             .when(is_absent & self._is_alive(), "inserted")
@@ -191,7 +191,7 @@ class Upsert:
         """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
         deletes = self._winners.where("_delete").alias("s")
         after = self._table_at(commit.version).alias("t")
-        older = self._wins_over(place("t", self._order))
+        older = self._wins_over(place("t", self._line))
         return after.join(F.broadcast(deletes), self._same_key()).where(older).count()
 
     def _table_at(self, version: int) -> DataFrame:

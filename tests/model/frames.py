@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.sinks.protocol import Good
+from ingestion.spec import StreamSpec
 from ingestion.tally import PartitionTally, Tally
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError, step
@@ -146,7 +147,7 @@ def holes_between(copy: Copy, planned: Sequence[Range], tally: Tally) -> list[Ra
     return found
 
 
-def good(copy: Copy, tally: Tally) -> Good:
+def good(copy: Copy, tally: Tally, _: StreamSpec) -> Good:
     """Select what can be applied."""
     return Good(
         records=copy.of("row", "delete"),  # type: ignore[arg-type]

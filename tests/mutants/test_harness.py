@@ -17,8 +17,8 @@ BOOKS = Mutant(
     edits=(
         Edit(
             file="ingestion/books.py",
-            old='    if of["read"] != accounted:',
-            new='    if abs(of["read"] - accounted) > 1:',
+            old='    if of["read"] + of["exploded"] != accounted:',
+            new='    if abs(of["read"] + of["exploded"] - accounted) > 1:',
         ),
     ),
     why="to see it noticed",

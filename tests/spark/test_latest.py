@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.latest import incomparable, is_newer, latest_per_key, place
+from ingestion.spec import COORDINATES
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +26,9 @@ def test_the_winner_does_not_depend_on_the_order_of_arrival(
     """Ties of the declared order go by topic, partition and offset."""
     rows = [(1, 5, "t", 0, 7), (1, 5, "t", 1, 2), (1, 4, "t", 1, 9), (2, 1, "t", 0, 1)]
 
-    winners = latest_per_key(frame(spark, rows[::-1] if turned else rows), ["id"], ["at"])
+    winners = latest_per_key(
+        frame(spark, rows[::-1] if turned else rows), ["id"], ["at", *COORDINATES]
+    )
 
     assert sorted(tuple(row) for row in winners.collect()) == [
         (1, 5, "t", 1, 2),
@@ -37,7 +40,9 @@ def compare(spark: SparkSession, one: tuple[object, ...], other: tuple[object, .
     """Ask whether one place is newer than another, without a declared order."""
     columns = "_epoch INT, _topic STRING, _partition INT, _offset LONG"
     ones, others = (spark.createDataFrame([each], columns) for each in (one, other))
-    newer = is_newer(place("a", []), place("b", []), has_order=False, key=F.struct(F.lit(1)))
+    newer = is_newer(
+        place("a", COORDINATES), place("b", COORDINATES), has_order=False, key=F.struct(F.lit(1))
+    )
     (row,) = ones.alias("a").crossJoin(others.alias("b")).select(newer).collect()
     return bool(row[0])
 
@@ -93,7 +98,7 @@ def test_a_declared_order_decides_within_an_epoch(
         spark.createDataFrame([(*each[:2], None if each[0] is None else "t", *each[2:])], columns)
         for each in (one, other)
     ]
-    places = [place(side, ["at"]) for side in ("a", "b")]
+    places = [place(side, ["at", *COORDINATES]) for side in ("a", "b")]
     asked = is_newer(*places, has_order=True, key=F.struct(F.lit(1)))
     (row,) = sides[0].alias("a").crossJoin(sides[1].alias("b")).select(asked).collect()
 

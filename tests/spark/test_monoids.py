@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from ingestion.aggregates import FUNCTIONS, Aggregate
 from ingestion.proof.modes.monoids import MONOIDS
 from ingestion.sinks.monoids import folded, of_records, place_in
+from ingestion.spec import StreamSpec
 
 pytestmark = [pytest.mark.spark]
 
@@ -38,6 +39,10 @@ EVERY = [
     for function in FUNCTIONS
     for column in FITS[function]
 ]
+
+SPEC = StreamSpec.model_validate(
+    {"name": "s", "topic": "t", "schema": "id INT, at INT", "keys": ["id"], "sequence_by": ["at"]}
+)
 
 values = st.tuples(
     st.none() | st.integers(-(10**12), 10**12),
@@ -125,7 +130,7 @@ def test_a_sum_that_does_not_fit_is_an_error(spark: SparkSession, type_: str, va
 
 
 def _reduced(frame: DataFrame) -> DataFrame:
-    states = [state for each in EVERY for state in _columns(of_records(each, place_in(["at"])))]
+    states = [state for each in EVERY for state in _columns(of_records(each, place_in(SPEC)))]
     return frame.groupBy("g").agg(*states)
 
 
@@ -143,7 +148,11 @@ def _shown(frame: DataFrame) -> dict[int, dict[str, Any]]:
     """Collect the states by group, but for the sketches: their bytes tell how they were made."""
     rows = (row.asDict(recursive=True) for row in frame.collect())
     return {
-        row["g"]: {k: v for k, v in row.items() if k != "g" and not k.endswith("_sketch")}
+        row["g"]: {
+            k: tuple(v.values()) if k.endswith("_place") else v
+            for k, v in row.items()
+            if k != "g" and not k.endswith("_sketch")
+        }
         for row in rows
     }
 

@@ -181,7 +181,7 @@ def test_a_delete_explains_only_what_it_has_beaten_unseen() -> None:
     """A delete that can be seen is the topic's to tell, and an older one beats nothing."""
     sight, living = horizon(**BLIND), changes(declared())
     newer, older, seen = (
-        Change(key="[10]", place=(1, at, "t", 0, offset), row=None, seq=1)
+        Change(key="[10]", place=(1, at, "t", 0, offset, 0), row=None, seq=1)
         for at, offset in ((50, 3), (2, 3), (50, 8))
     )
 

@@ -173,3 +173,35 @@ def test_a_transformation_that_cannot_work_is_refused(fields: dict[str, Any], sa
     """What can be known without Spark is said when the file is loaded."""
     with pytest.raises(ValidationError, match=says):
         spec(**fields)
+
+
+ARRAYS = {
+    "schema": "id BIGINT NOT NULL, name STRING",
+    "value_schema": "id BIGINT, tags ARRAY<STRING>, name STRING",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"explode": "tags"}, "declare the value's columns there"),
+        ({**ARRAYS, "explode": "tag"}, "did you mean `tags`"),
+        ({**ARRAYS, "explode": "name"}, "name is STRING; only the elements of an ARRAY"),
+        ({**ARRAYS, "explode": "tags", "ignore_null_updates": True}, "filled from each other"),
+    ],
+    ids=["no value's columns", "unknown", "no array", "partial updates"],
+)
+def test_an_array_that_cannot_be_exploded_is_refused(fields: dict[str, Any], says: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(ValidationError, match=says):
+        spec(**fields)
+
+
+def test_what_is_exploded_decides_what_the_rows_are() -> None:
+    """A table of lines is another one than a table of orders, and knows which line a row is."""
+    lines = spec(**ARRAYS, explode="tags")
+
+    assert lines.rule == "upsert explode tags"
+    assert lines.origin == ("_topic", "_partition", "_offset", "_index")
+    assert lines.table_columns[-1].name == "_index"
+    assert [str(column.type) for column in lines.asked_columns] == ["BIGINT", "STRING", "STRING"]

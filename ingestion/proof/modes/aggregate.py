@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ class _Group:
     Attributes:
         key: Its key columns, the window's too.
         states: One state an aggregate.
-        newest: Epoch, topic, partition, offset and timestamp of its newest record.
+        newest: Epoch, topic, partition, offset, element and timestamp of its newest record.
         born: Batch of its first record.
         seq: Batch of its last one.
         accepted: A batch of it that a person accepted as it was.
@@ -55,6 +55,9 @@ class Fold:
         names = [column.name for column in spec.columns]
         self._at = {name: nth for nth, name in enumerate(names)}
         self._keys = spec.keys
+        self._is_exploded = spec.explode is not None
+        nth = (f"sequence_{n}" for n, _ in enumerate(spec.sequence_by, 1))
+        self._place_fields = ("epoch", *nth, *(name.removeprefix("_") for name in spec.origin))
         self._window = spec.window
         by_time = WINDOW_COLUMNS if spec.window else ()
         told = [name for each in self._proven for name in each.columns("")]
@@ -105,7 +108,8 @@ class Fold:
     def place_of(self, row: Row) -> Place:
         """Return the place of the newest record in it."""
         topic, partition, offset, _, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
-        return (epoch, topic, partition, offset)
+        element = row[-len(SYSTEM_COLUMNS) - 1] if self._is_exploded else 0
+        return (epoch, topic, partition, offset, element)
 
     def outranks(self, one: Place, other: Place) -> bool:
         """No record wins over another."""
@@ -150,36 +154,41 @@ class Fold:
     def _fold(self, group: _Group, change: Change) -> None:
         row = _row_of(change)
         topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
-        group.newest = max(group.newest, (epoch, topic, partition, offset, timestamp))
+        newest = (epoch, topic, partition, offset, change.place[-1], timestamp)
+        group.newest = max(group.newest, newest)
         for nth, each in enumerate(self._proven):
             value = row[self._at[each.column]] if each.column else 1
             add = MONOIDS[each.function].add
             group.states[nth] = add(group.states[nth], value, change.place)
 
     def _row(self, name: str, group: _Group) -> Change:
-        epoch, topic, partition, offset, timestamp = group.newest
+        epoch, topic, partition, offset, element, timestamp = group.newest
         told = (
             value
             for each, state in zip(self._proven, group.states, strict=True)
-            for value in _in_order(each, MONOIDS[each.function].shown(state))
+            for value in self._in_order(each, MONOIDS[each.function].shown(state))
         )
+        index = (element,) if self._is_exploded else ()
         system = (topic, partition, offset, timestamp, epoch, group.seq)
         return Change(
             key=name,
-            place=(epoch, topic, partition, offset),
-            row=(*group.key, *told, *system),
+            place=(epoch, topic, partition, offset, element),
+            row=(*group.key, *told, *index, *system),
             seq=group.accepted or group.seq,
         )
+
+    def _in_order(self, each: Aggregate, shown: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the values of an aggregate's columns, in the order of the table's."""
+        for name in each.columns(""):
+            value = shown[suffix := name.removeprefix(each.name)]
+            # A place ends with an element's index, which only exploded records have in the table.
+            named = suffix == "_place"
+            yield dict(zip(self._place_fields, value, strict=False)) if named else value
 
 
 def _row_of(change: Change) -> Row:
     assert change.row is not None, "a delete is bad in a mode that deletes nothing"
     return change.row
-
-
-def _in_order(each: Aggregate, shown: Mapping[str, Any]) -> Iterable[Any]:
-    """Return the values of an aggregate's columns, in the order of the table's."""
-    return (shown[name.removeprefix(each.name)] for name in each.columns(""))
 
 
 RULE = Fold

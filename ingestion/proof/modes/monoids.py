@@ -60,10 +60,7 @@ def _average(state: Any) -> Mapping[str, Any]:
 
 def _at_place(state: Any) -> Mapping[str, Any]:
     place, value = state
-    epoch, *order, topic, partition, offset = place
-    nth = {f"sequence_{n}": each for n, each in enumerate(order, 1)}
-    coordinates = {"topic": topic, "partition": partition, "offset": offset}
-    return {"": value, "_place": {"epoch": epoch, **nth, **coordinates}}
+    return {"": value, "_place": place}
 
 
 def _first(state: Any, value: Any, place: Place) -> Any:

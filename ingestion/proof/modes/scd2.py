@@ -22,6 +22,7 @@ class History:
         declared = tuple(column.name for column in means.spec.columns)
         self.columns = (*declared, VALID_FROM, VALID_TO, CURRENT)
         self._judge = means.judge
+        self._tail = len(SYSTEM_COLUMNS) + bool(means.spec.explode)
         self._horizon = means.horizon
         self._new: Shelf[_Events] = means.memory.shelf("new")
         self._events: Shelf[_Events] = means.memory.shelf("events")
@@ -102,7 +103,7 @@ class History:
         for change, behind in _with_next(events):
             if change.row is None:
                 continue
-            at = len(change.row) - len(SYSTEM_COLUMNS)
+            at = len(change.row) - self._tail
             end = _moment(behind) if behind else None
             ends = () if self._is_partial else (end, behind is None)
             told = (_moment(change), *ends)

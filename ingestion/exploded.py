@@ -1,0 +1,76 @@
+"""A record that gives a row for each element of an array, and is still one record.
+
+It is applied as a whole or not at all: where one of its elements cannot be, the record goes to
+quarantine with what is wrong with the first such element. Records are counted by their row of
+index 0, which each of them has; a record without elements gives one that is filtered.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from ingestion.latest import quoted
+from ingestion.spec import COORDINATES, StreamSpec
+
+# Fates that each row has for itself.
+_OF_A_ROW = ("row", "delete", "filtered")
+
+
+def exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Give each element of the declared array a row.
+
+    Args:
+        decoded: Records, with what their values say as ``_said``.
+        spec: The declared stream.
+
+    Returns:
+        ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any.
+        ``_said.row`` has the element in the array's place. The raw value stays with the first row
+        only; elsewhere it is empty.
+    """
+    if spec.explode is None:
+        return decoded.withColumns({"_index": F.lit(0), "_is_empty": F.lit(False)})
+    array = F.col(f"_said.row.{quoted(spec.explode)}")
+    rows = decoded.select("*", F.posexplode_outer(array).alias("_nth", "_element"))
+    row = F.col("_said.row").withField(quoted(spec.explode), F.col("_element"))
+    is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull()
+    is_first = F.coalesce("_nth", F.lit(0)) == 0
+    empty = F.when(F.col("_value").isNotNull(), F.lit(bytearray()))
+    return rows.withColumns(
+        {
+            "_index": F.coalesce("_nth", F.lit(0)),
+            "_is_empty": is_good & F.col("_nth").isNull(),
+            "_said": F.col("_said").withField("row", row),
+            "_value": F.when(is_first, F.col("_value")).otherwise(empty),
+        }
+    ).drop("_nth", "_element")
+
+
+def as_wholes(fated: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Let one bad row send its whole record to quarantine, in one shuffle of the batch.
+
+    Args:
+        fated: Rows with ``_index``, ``_fate``, ``_reason`` and ``_detail``.
+        spec: The declared stream.
+
+    Returns:
+        The same, and of a record that is not applied only the first row.
+    """
+    if spec.explode is None:
+        return fated
+    is_bad = F.col("_fate") == "quarantined"
+    first_bad = F.min(F.when(is_bad, F.struct("_index", "_reason", "_detail")))
+    told = fated.withColumn("_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
+    has_bad = F.col("_bad").isNotNull()
+    return (
+        told.withColumns(
+            {
+                "_fate": F.when(has_bad, "quarantined").otherwise(F.col("_fate")),
+                "_reason": F.col("_bad._reason"),
+                "_detail": F.col("_bad._detail"),
+            }
+        )
+        .where((F.col("_index") == 0) | F.col("_fate").isin(*_OF_A_ROW))
+        .drop("_bad")
+    )
