@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
+from ingestion.scratch import scratch_of_this_process, sweep
 from ingestion.settings import Settings
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -29,7 +30,7 @@ def spark_config(settings: Settings) -> dict[str, str]:
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     if not jars:
         raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: make setup")
-    scratch = settings.state / "spark"
+    scratch = scratch_of_this_process(settings.state)
     return {
         "spark.app.name": "oncelake",
         "spark.master": settings.spark_master,
@@ -40,6 +41,7 @@ def spark_config(settings: Settings) -> dict[str, str]:
         "spark.driver.extraJavaOptions": " ".join(
             [
                 "-Duser.timezone=UTC",
+                f'"-Djava.io.tmpdir={scratch}"',
                 f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
                 "-XX:+UseParallelGC",
                 settings.spark_java_options,
@@ -103,6 +105,9 @@ def start_session(settings: Settings, more: Mapping[str, str] | None = None) -> 
     if settings.spark_master.startswith("local"):
         # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    sweep(settings.state)
+    # Java makes no folder for its temporary files.
+    scratch_of_this_process(settings.state).mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder
     for key, value in {**(more or {}), **spark_config(settings)}.items():
         builder = builder.config(key, value)

@@ -41,6 +41,7 @@ from ingestion.proof.topic import TopicReader, is_compacted
 from ingestion.proof.transformation import NOT_INDEPENDENT
 from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
+from ingestion.scratch import scratch_of_this_process, sweep
 from ingestion.settings import Settings
 from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
@@ -142,7 +143,8 @@ class _Proof:
         asked = cache(partial(is_compacted, self._settings))
         if judge.transformation and not judge.transformation.is_independent:
             self._limits.append(NOT_INDEPENDENT)
-        with Memory.in_folder(self._settings.state / "verify") as memory:
+        sweep(self._settings.state)
+        with Memory.in_folder(scratch_of_this_process(self._settings.state)) as memory:
             last = batches[-1].seq if batches else 0
             redrives = self._redrives(memory, horizon, last=last)
             judges = Judges(self._spec, judge, epoch=horizon.epoch, settings=self._settings)

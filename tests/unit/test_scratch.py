@@ -1,0 +1,56 @@
+"""Scratch folders: those of the living stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ingestion.lease import Worker
+from ingestion.scratch import scratch_of_this_process, sweep
+
+
+@pytest.fixture
+def dead() -> Worker:
+    """A process that is gone."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        worker = Worker.of(process.pid)
+        process.communicate(b"")
+    return worker
+
+
+def folder(state: Path, worker: Worker, *, hours: float) -> Path:
+    """The folder of a process, with something in it, untouched for some hours."""
+    made = state / "scratch" / f"{worker.pid}-{worker.started:.0f}"
+    (made / "blockmgr-1").mkdir(parents=True)
+    then = time.time() - 3600 * hours
+    os.utime(made, (then, then))
+    return made
+
+
+def test_only_what_the_dead_have_left_is_swept(tmp_path: Path, dead: Worker) -> None:
+    """Neither this process's folder goes, nor that of another whose id was given again."""
+    mine = folder(tmp_path, Worker.of(os.getpid()), hours=5)
+    reused = folder(tmp_path, Worker(pid=os.getpid(), started=1_000.0), hours=5)
+    left = folder(tmp_path, dead, hours=5)
+    (tmp_path / "scratch" / "spark-warehouse").mkdir()
+
+    assert set(sweep(tmp_path)) == {left, reused}
+    assert mine == scratch_of_this_process(tmp_path)
+    assert sorted(each.name for each in (tmp_path / "scratch").iterdir()) == sorted(
+        [mine.name, "spark-warehouse"]
+    )
+
+
+def test_a_jvm_that_outlives_its_driver_keeps_its_folder_for_a_while(
+    tmp_path: Path, dead: Worker
+) -> None:
+    """It may still be writing."""
+    left = folder(tmp_path, dead, hours=0.5)
+
+    assert sweep(tmp_path) == ()
+    assert left.exists()
