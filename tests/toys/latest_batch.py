@@ -1,0 +1,57 @@
+"""A write mode as somebody would add it: the table is the newest batch that had records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import functions as F
+
+from ingestion.commits import Commit
+from ingestion.fence import commit_note_alone
+from ingestion.notes import Note, app_id
+from ingestion.sinks.protocol import Good, Target, Written
+
+
+class LatestBatch:
+    """One batch on its way to replace the one before."""
+
+    def __init__(self, target: Target, good: Good) -> None:
+        """Take the good records of a batch."""
+        self._target = target
+        self._good = good
+
+    def prepare(self) -> Mapping[str, int]:
+        """Decide nothing: every record is a row."""
+        return {"winners": self._good.count}
+
+    def commit(self, note: Note) -> None:
+        """Overwrite the table, fenced by ``txn``."""
+        spark, path, name = self._target.spark, self._target.paths.data, self._target.spec.name
+        if not self._good.count:
+            commit_note_alone(spark, name, path, note)
+            return
+        columns = spark.read.format("delta").load(str(path)).columns
+        rows = self._good.records.withColumns(
+            {"_epoch": F.lit(self._target.epoch), "_seq": F.lit(self._target.seq).cast("long")}
+        )
+        options = {
+            "txnAppId": app_id(name),
+            "txnVersion": str(note.seq),
+            "userMetadata": note.to_json(),
+        }
+        rows.select(*columns).write.format("delta").mode("overwrite").options(**options).save(
+            str(path)
+        )
+
+    def account(self, commit: Commit) -> Written:
+        """Take what Delta counted."""
+        return self.recount(commit)
+
+    @staticmethod
+    def recount(commit: Commit) -> Written:
+        """Say what the commit alone tells."""
+        inserted = commit.metrics.get("numOutputRows", 0)
+        return Written(counts={"inserted": inserted}, rows_expected=inserted)
+
+
+SINK = LatestBatch

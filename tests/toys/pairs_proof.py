@@ -1,0 +1,26 @@
+"""The same format, read a second time, by the proof."""
+
+from __future__ import annotations
+
+from ingestion.proof.formats import Expected, Read, Said
+from ingestion.proof.strict_json import BadRecordError
+
+
+def reading(expected: Expected) -> Read:
+    """Return what reads pairs into some columns."""
+
+    def read(raw: bytes) -> Said:
+        try:
+            pairs = dict(pair.split("=") for pair in raw.decode().split(";"))
+        except ValueError as error:
+            raise BadRecordError("no list of pairs") from error
+        return Said(
+            values=tuple(
+                pairs.get(column.name)
+                if column.type == "STRING" or column.name not in pairs
+                else int(pairs[column.name])
+                for column in expected.columns
+            )
+        )
+
+    return read
