@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
 from ingestion.lock import Holder, held_by_jvm
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from tests.long import twins
 from tests.oracle import evidence_against
-from tests.world import World, row
+from tests.world import World, row, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -24,15 +27,35 @@ def rebuild(world: World, **more: Any) -> RebuildReport:
     return Rebuild(**{**given, "run_id": "rebuild", **more}).execute()
 
 
-@pytest.fixture
-def written(world: World) -> World:
-    """A table of two batches, with a bad record and a delete."""
+def fill(world: World) -> None:
+    """Write a table of two batches, with a bad record and a delete."""
     world.send(row(1, "a", 1), row(2, "b", 1), b"{", row(1, "A", 2))
     world.run()
     world.send({**row(3, "c", 1), "city": "Rome"})
     world.send(None, id=2)
     world.run()
-    return world
+
+
+@pytest.fixture(scope="module")
+def filled(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_address: str,
+    java_options: str,
+    spark: SparkSession,
+) -> Iterator[World]:
+    """Such a table, of which tests take copies; its topic stays as it is."""
+    folder = tmp_path_factory.mktemp("filled")
+    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    with World.made(settings, spark) as world:
+        fill(world)
+        yield world
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def written(filled: World, tmp_path: Path) -> World:
+    """A copy of that table."""
+    return filled.copied_to(tmp_path / "lake", state=tmp_path / "state")
 
 
 def test_a_new_schema_holds_for_every_record(written: World) -> None:
@@ -105,17 +128,18 @@ def _crash(*_: Any, **__: Any) -> None:
     raise RuntimeError("crash")
 
 
-def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(written: World) -> None:
+def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(world: World) -> None:
     """Records that Kafka no longer holds would be missing, so it is refused until that is said."""
-    written.forget_before(partition=0, offset=2)
+    fill(world)
+    world.forget_before(partition=0, offset=2)
 
     with pytest.raises(OffsetsExpiredError, match="--without-lost"):
-        rebuild(written)
-    assert len(written.rows()) == 2
-    rebuild(written, without_lost=True)
+        rebuild(world)
+    assert len(world.rows()) == 2
+    rebuild(world, without_lost=True)
 
-    assert [each["id"] for each in written.rows()] == [1, 3]
-    assert evidence_against(written) == ()
+    assert [each["id"] for each in world.rows()] == [1, 3]
+    assert evidence_against(world) == ()
 
 
 def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:

@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 def test_the_table_is_the_same_however_the_topic_is_read(
     story: World, scenario: Scenario, tmp_path: Path
 ) -> None:
-    """In one batch; in threes and a lost checkpoint; and where runs die around their commits."""
+    """In one batch; in three and a lost checkpoint; and where runs die around their commits."""
     whole = reading(story, tmp_path / "whole", scenario)
     report = whole.run()
-    cut = reading(story, tmp_path / "cut", scenario, max_offsets_per_trigger=5)
+    cut = reading(story, tmp_path / "cut", scenario, max_offsets_per_trigger=8)
     with dying_at(At.PREPARED, nth=2) as prepared, pytest.raises(Exception, match="prepared"):
         cut.run()
     shutil.rmtree(cut.paths.checkpoints)
