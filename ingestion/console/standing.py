@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyarrow.compute as pc
+
+from ingestion.audit import count_rows
 from ingestion.commits import TableLog
 from ingestion.console.documents import next_document
 from ingestion.console.exits import first_of
@@ -46,6 +49,7 @@ class Standing:
         position: What the table says of seq, epoch and offsets.
         red: Seqs of batches that do not balance and that nobody has accepted.
         holder: The run that holds the stream now.
+        waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
         stalls: Partitions that an open transaction has held back for long.
         problems: Why a run would not go through, in the order in which it would find out.
@@ -59,6 +63,7 @@ class Standing:
     position: Position | None = None
     red: tuple[int, ...] = ()
     holder: Holder | None = None
+    waiting: int | None = None
     lag: int | None = None
     stalls: tuple[Stall, ...] = ()
     problems: tuple[Failure, ...] = ()
@@ -80,6 +85,7 @@ class Standing:
             "delta_version": self.delta_version,
             "row_count": self.row_count,
             "lag": self.lag,
+            "quarantined": self.waiting,
             "stalled": [str(stall) for stall in self.stalls],
             "next": next_document(at.next) if at else [],
             "learned_from": at and at.learned_from,
@@ -147,6 +153,7 @@ def _read_table(found: Standing, paths: StreamPaths) -> None:
     if found.position is not None:
         rows = memory.rows_of(found.position.table_id)
         refuse_damaged_side_tables(paths)
+        found.waiting = _waiting(paths, found.position.seq)
         refuse_red(found.stream, rows)
         refuse_forgotten(found.stream, paths, rows)
 
@@ -158,6 +165,15 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
             return max(log.versions(), default=None), log.row_count()
     except DamagedTableError:
         return None, None
+
+
+def _waiting(paths: StreamPaths, last: int) -> int:
+    """Count what waits in quarantine; what lies beyond the table's last batch did not happen."""
+    if not TableLog(paths.quarantine).exists:
+        return 0
+    is_marked = pc.field("redriven_seq") <= last
+    is_waiting = ~pc.coalesce(is_marked, pc.scalar(False)) & (pc.field("_seq") <= last)
+    return count_rows(paths.quarantine, is_waiting)
 
 
 def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None:

@@ -14,11 +14,11 @@ from ingestion.console.options import AnyStream, AsJson
 if TYPE_CHECKING:
     from ingestion.console.standing import Standing
 
-_NUMBERS = ("seq", "epoch", "version", "rows", "lag")
+_NUMBERS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
 
 
 def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
-    """Tell where the streams stand: seq, epoch, rows, lag, who holds the lock, and any refusal.
+    """Tell where the streams stand: seq, rows, lag, what waits in quarantine, who runs, refusals.
 
     Starts no Spark and changes nothing. Exits as a run would, without running: 3 when one would
     be refused (a red batch is refused until it is accepted), 5 when Kafka does not answer, in
@@ -66,6 +66,7 @@ def _cells(each: Standing) -> tuple[object, ...]:
         each.delta_version,
         each.row_count,
         each.lag,
+        each.waiting,
         _state(each),
     )
 

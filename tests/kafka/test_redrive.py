@@ -82,6 +82,17 @@ def test_a_redrive_applies_what_is_good_now_and_never_over_what_came_later(told:
     assert evidence_against(told) == ()
 
 
+def test_status_counts_what_waits(told: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight of the nine were sent in; one is still bad."""
+    for name, value in told.environment().items():
+        if name.startswith("ONCELAKE_"):
+            monkeypatch.setenv(name, value)
+
+    result = CliRunner().invoke(app, ["status", told.topic, "--json"])
+
+    assert (result.exit_code, json.loads(result.stdout)["quarantined"]) == (0, 1)
+
+
 def no_spark() -> NoReturn:
     """Stand for a Spark that must not be started."""
     raise AssertionError("Spark was asked for")
