@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -83,7 +84,7 @@ def work(file: Path, todo: Iterable[Cell], address: str, over: Event) -> None:
     """Try cells one after another in one warm Spark until ``over``, and write down each outcome."""
     with tempfile.TemporaryDirectory(prefix="crash-") as folder, _spark(folder, address) as spark:
         for number, cell in enumerate(todo):
-            if over.is_set():
+            if over.is_set() or _is_orphaned():
                 return
             settings = _settings(Path(folder) / str(number), address)
             began = time.monotonic()
@@ -97,6 +98,12 @@ def work(file: Path, todo: Iterable[Cell], address: str, over: Event) -> None:
                 out.write(json.dumps({**told, "engine": engine_version()}) + "\n")
             if not outcome["evidence"]:
                 shutil.rmtree(Path(folder) / str(number), ignore_errors=True)
+
+
+def _is_orphaned() -> bool:
+    """Tell whether whoever started this worker was killed, and its broker with it."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Counter[str]]:
