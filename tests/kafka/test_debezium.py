@@ -141,6 +141,22 @@ def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
     assert evidence_against(world) == ()
 
 
+def test_a_delete_that_where_would_leave_out_is_applied(world: World) -> None:
+    """Filtered out, it would leave its row in the table."""
+    world.declare(
+        schema="id BIGINT NOT NULL, name STRING", format="debezium", where="name = 'kept'"
+    )
+    log = postgres(schemas=False)
+    world.send(log.event("c", None, {"id": 1, "name": "kept"}, lsn=1))
+    world.run()
+    world.send(log.event("d", {"id": 1, "name": "left out"}, None, lsn=2))
+    world.run()
+
+    assert world.rows() == []
+    assert world.ledger[-1].counts["deleted"] == 1
+    assert evidence_against(world) == ()
+
+
 def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> None:
     """A table without replica identity still says by the record's key which row is gone."""
     world.declare(
