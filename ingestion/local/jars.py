@@ -29,6 +29,7 @@ from ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")
 TEST_CONFIGURATIONS = ("registry",)
+CAPTURE_CONFIGURATIONS = ("capture",)
 
 _HERE = Path(__file__).parent
 _LOCK = _HERE / "jars.lock"
@@ -66,7 +67,7 @@ def missing_jars(folder: Path) -> tuple[str, ...]:
 def lock(folder: Path) -> Iterator[str]:
     """Fetch every jar afresh and write down what came."""
     lines: list[str] = []
-    for conf in (*CONFIGURATIONS, *TEST_CONFIGURATIONS):
+    for conf in (*CONFIGURATIONS, *TEST_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS):
         with _fetched(folder, conf) as incoming:
             lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
     _LOCK.write_text("".join(lines))
