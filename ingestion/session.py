@@ -55,6 +55,8 @@ def spark_config(settings: Settings) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.ansi.enabled": "true",
+        # By default moments are 96 bits, which Arrow reads as nanoseconds: 9999-12-31 is beyond.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
         # last batch while compiling the next, and every batch would start cold.
         "spark.sql.codegen.cache.maxEntries": "5000",

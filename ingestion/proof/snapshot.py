@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
 from ingestion.lake import StreamPaths
@@ -22,6 +23,8 @@ from ingestion.proof.record import SYSTEM_COLUMNS
 from ingestion.spec import StreamSpec
 
 _ROWS = 8_192
+# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
+_MICROS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +106,7 @@ def rows_of(path: Path, version: int | None, columns: Sequence[str]) -> Iterator
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
     if not DeltaTable.is_deltatable(str(path)):
         return
-    dataset = DeltaTable(path, version=version).to_pyarrow_dataset()
+    dataset = DeltaTable(path, version=version).to_pyarrow_dataset(parquet_read_options=_MICROS)
     batches = dataset.to_batches(
         columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
     )
