@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, DecimalType, StructType
+from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from ingestion.formats import framing
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by_both
@@ -143,12 +143,8 @@ class Plan:
             return told.get(name, Hint())
         unit = options.timestamps
         unit = unit.get(name) if isinstance(unit, dict) else unit
-        scale = type_.scale if isinstance(type_, DecimalType) else None
-        return Hint(
-            unit=_UNITS[unit] if unit else 0,
-            days=True,
-            scale=scale if options.decimals == "precise" else None,
-        )
+        precise = options.decimals == "precise"
+        return _declared_hint(type_, _UNITS[unit] if unit else 0, precise=precise)
 
     def _value(
         self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any], convert: Convert
@@ -156,3 +152,11 @@ class Plan:
         path = self._paths.get(name)
         value = at_path(envelope, path) if path else row.get(name)
         return value_of(name, value, convert, of_row=not path, is_delete=self._is_delete)
+
+
+def _declared_hint(type_: DataType, unit: int, *, precise: bool) -> Hint:
+    """Return what the declaration says of values that come without a schema."""
+    if isinstance(type_, ArrayType):
+        return Hint(items=_declared_hint(type_.elementType, unit, precise=precise))
+    scale = type_.scale if precise and isinstance(type_, DecimalType) else None
+    return Hint(unit=unit, days=True, scale=scale)

@@ -102,8 +102,12 @@ class ReadJsonEnvelope(ReadBoth):
             return told.get(name, Meaning())
         unit = self._options.timestamps
         unit = unit.get(name) if isinstance(unit, dict) else unit
-        is_precise = type_.word == "DECIMAL" and self._options.decimals == "precise"
-        return Meaning(_TICKS.get(unit or ""), True, type_.scale if is_precise else None)
+        item = type_
+        while item.word == "ARRAY":
+            item = item.parts["element"]
+        is_precise = item.word == "DECIMAL" and self._options.decimals == "precise"
+        # What is said of a list holds for its items.
+        return Meaning(_TICKS.get(unit or ""), True, item.scale if is_precise else None)
 
 
 def row_of(envelope: Any) -> Mapping[str, Any]:
