@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+
+from ingestion.proof.snapshot import rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -19,3 +23,36 @@ def test_spark_leaves_nothing_in_the_machines_temporary_folder(spark: SparkSessi
     assert folder.parent.name == "scratch"
     assert folder.is_dir()
     assert Path(spark.conf.get("spark.local.dir") or "") == folder
+
+
+FAR = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC)
+
+
+def write_far_moment(spark: SparkSession, to: Path) -> None:
+    """Write a table of one moment, as late as there are any."""
+    moment = spark.sql(f"SELECT TIMESTAMP '{FAR}' AS at")
+    moment.write.format("delta").save(str(to))
+
+
+def test_a_moment_beyond_nanoseconds_is_read_without_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whoever reads the table by Arrow gets what Spark has written."""
+    write_far_moment(spark, tmp_path / "table")
+
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist() == [{"at": FAR}]
+
+
+def test_the_proof_reads_moments_of_files_that_are_older(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A table that was written in Spark's own way is proved like any other."""
+    written_as = "spark.sql.parquet.outputTimestampType"
+    ours = spark.conf.get(written_as)
+    spark.conf.set(written_as, "INT96")
+    try:
+        write_far_moment(spark, tmp_path / "table")
+    finally:
+        spark.conf.set(written_as, ours or "")
+
+    assert list(rows_of(tmp_path / "table", None, ["at"])) == [[(FAR,)]]
