@@ -58,9 +58,8 @@ class Postgres:
             env={"PGTZ": "UTC", "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=None,
             check=True,
-            text=True,
+            encoding="utf-8",
             timeout=_SLOWEST_SECONDS,
             **_PLAIN_USER,
         )
@@ -141,12 +140,12 @@ def main() -> None:
             shutil.chown(folder, _PLAIN_USER["user"])
         with postgres(folder) as server:
             record(server, folder)
-            texts = {name: (folder / f"{name}.jsonl").read_text() for name in EVENTS}
+            texts = {name: (folder / f"{name}.jsonl").read_text("utf-8") for name in EVENTS}
             texts |= {table: server.rows(table) for table in TABLES}
     for name, text in texts.items():
-        packed = gzip.compress(text.encode(), mtime=0)
+        lines, packed = text.count("\n"), gzip.compress(text.encode(), mtime=0)
         (HERE / f"{name}.jsonl.gz").write_bytes(packed)
-        print(f"{name}: {len(text.splitlines())} lines, {len(packed)} bytes", flush=True)
+        print(f"{name}: {lines} lines, {len(packed)} bytes", flush=True)
 
 
 if __name__ == "__main__":
