@@ -76,6 +76,19 @@ def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World)
         world.run()
 
 
+def test_a_row_that_comes_again_keeps_nothing_of_the_dead(world: World) -> None:
+    """Deleted and sent again in one batch, its nulls are not filled from what was there before."""
+    world.declare(ignore_null_updates=True)
+    world.send(row(1, "a", at=1), row(2, "b", at=1))
+    world.run()
+    world.send(None, id=1)
+    world.send(row(1, None, at=2), row(2, None, at=2))
+    world.run()
+
+    assert world.rows() == [row(1, None, at=2), row(2, "b", at=2)]
+    assert evidence_against(world) == ()
+
+
 def test_without_an_order_the_first_of_two_partitions_is_not_guessed(world: World) -> None:
     """One key in two partitions has no first record; in one, the lowest offset is it for good."""
     world.declare(mode="insert_only")
