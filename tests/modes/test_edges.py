@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,26 @@ def test_a_row_that_comes_again_keeps_nothing_of_the_dead(world: World) -> None:
     world.run()
 
     assert world.rows() == [row(1, None, at=2), row(2, "b", at=2)]
+    assert evidence_against(world) == ()
+
+
+def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
+    """It waits until every partition has spoken, and then goes by the one that is behind."""
+    world.declare(
+        schema="id INT NOT NULL, seen TIMESTAMP",
+        mode="aggregate",
+        aggregates={"n": "count(*)"},
+        window={"column": "seen", "every": "1 hour", "allowed_delay": "10 minutes"},
+    )
+    world.send({"id": 1, "seen": "2024-01-01T12:00:00Z"}, partition=1)
+    world.run()
+    alone = dict(world.ledger[-1].counts)
+    world.send({"id": 1, "seen": "2024-01-01T10:00:00Z"}, partition=0)
+    world.run()
+
+    ten = int(dt.datetime(2024, 1, 1, 10, tzinfo=dt.UTC).timestamp() * 1_000)
+    assert "clock_ms" not in alone
+    assert world.ledger[-1].counts["clock_ms"] == ten - 10 * 60 * 1_000
     assert evidence_against(world) == ()
 
 
