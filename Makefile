@@ -70,8 +70,9 @@ format: setup ## Format the code
 	@$(bin)/ruff format
 	@$(bin)/ruff check --fix
 
-bench: setup ## Measure
+bench: setup ## Measure a run, and then decoding alone
 	@$(bin)/python -m bench
+	@$(bin)/python -m bench.decode
 
 lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -

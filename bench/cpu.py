@@ -11,7 +11,8 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds, user and system, that a process and its children have used."""
     own = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    # A child belongs to the thread that started it: that of Python workers is none of the first.
+    children = Path(f"/proc/{pid}/task").glob("*/children")
     return (int(own[11]) + int(own[12])) / _TICKS_PER_SECOND + sum(
-        cpu_seconds(int(child)) for child in children
+        cpu_seconds(int(child)) for each in children for child in each.read_text().split()
     )
