@@ -21,8 +21,9 @@ from tests.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-# A question may wait for the patience three times over, one after the other, and no more.
-IN_TIME = 3 * PATIENCE_SECONDS + 3
+# A question may wait for the patience three times over, one after the other, and no more; the rest
+# is for a machine on which other workers are busy.
+IN_TIME = 3 * PATIENCE_SECONDS + 9
 
 FAULTS: dict[str, Callable[[FrailBroker], None]] = {
     "killed": FrailBroker.kill,

@@ -22,7 +22,7 @@ def test_spark_leaves_nothing_in_the_machines_temporary_folder(spark: SparkSessi
 
     assert folder.parent.name == "scratch"
     assert folder.is_dir()
-    assert Path(spark.conf.get("spark.local.dir") or "") == folder
+    assert Path(spark.sparkContext.getConf().get("spark.local.dir") or "") == folder
 
 
 FAR = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC)
