@@ -89,10 +89,7 @@ def _kept(schema: StructType) -> Column:
 
 
 def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
-    """Say what is wrong, the coarsest first; null when nothing is.
-
-    Nearly every record is sound, and is found so by a few cheap looks.
-    """
+    """Say what is wrong, the coarsest first; null when nothing is."""
     of_document = _document_problem(text)
     is_corrupt = F.col(f"{_WITNESS}.{_CORRUPT}").isNotNull() | F.col(_WITNESS).isNull()
     names = F.col(_EXTRA)
@@ -104,11 +101,10 @@ def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
         F.when(of_document.isNotNull(), _told(of_document)),
         F.when(is_corrupt, _told("wrong_type", _misfits(encoded.schema))),
         *_of_columns(encoded.schema),
-        of_names,
     )
-    is_plain = _is_one_object(text) & ~is_corrupt & (F.size(names) == 0)
-    is_sound = is_plain & ~_is_suspect(encoded.schema)
-    return F.when(raw.isNotNull() & ~F.coalesce(is_sound, F.lit(False)), found)
+    is_plain = F.coalesce(_is_one_object(text) & ~is_corrupt, F.lit(False))
+    of_values = F.when(~is_plain | _is_suspect(encoded.schema), found)
+    return F.when(raw.isNotNull(), F.coalesce(of_values, of_names))
 
 
 def _is_one_object(text: Column) -> Column:
@@ -119,13 +115,13 @@ def _is_one_object(text: Column) -> Column:
 
 
 def _is_suspect(schema: StructType) -> Column:
-    asked = (
-        is_suspect(
-            F.col(_ROW).getField(field.name), F.col(_WITNESS).getField(field.name), field.dataType
-        )
-        for field in schema
-    )
+    asked = (_suspicion(field) for field in schema)
     return reduce(or_, (each for each in asked if each is not None), F.lit(False))
+
+
+def _suspicion(field: StructField) -> Column | None:
+    row, witness = (F.col(name).getField(field.name) for name in (_ROW, _WITNESS))
+    return is_suspect(row, witness, field.dataType)
 
 
 def _document_problem(text: Column) -> Column:
@@ -158,8 +154,10 @@ def _of_columns(schema: StructType) -> list[Column]:
     """Return the problems of each column; whether it may be absent is not the format's concern."""
     found: list[Column] = []
     for field in schema:
-        witness = F.col(_WITNESS).getField(field.name)
-        found += problems_of(witness, field.dataType, field.name)
+        witness, suspicion = F.col(_WITNESS).getField(field.name), _suspicion(field)
+        if suspicion is not None:
+            problems = problems_of(witness, field.dataType, field.name)
+            found.append(F.when(suspicion, F.coalesce(*problems)))
     return found
 
 
