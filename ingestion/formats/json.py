@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from ingestion.formats.json_leaves import is_suspect, problems_of, value_of, witness_of
 from ingestion.formats.json_names import names_in_another_case, unknown_names
+from ingestion.formats.json_sound import can_look, looked_at
 from ingestion.formats.protocol import Encoded
 
 REASONS: Final = {
@@ -49,6 +50,13 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
 
     A field that is absent is null. A key that is a single column may be a bare value.
     """
+    if encoded.is_key or not can_look(encoded.schema):
+        return strictly_read(records, encoded)
+    return looked_at(records, encoded, otherwise=strictly_read)
+
+
+def strictly_read(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Decode any record, and say of a bad one what is wrong."""
     raw, schema = F.col(encoded.column), encoded.schema
     text = raw.cast("string")
     if encoded.is_key and len(schema) == 1:

@@ -70,7 +70,7 @@ def leaf_of(kind: DataType) -> Leaf:
         pattern = _DATE if isinstance(kind, DateType) else rf"{_DATE}([T ]{_TIME})?"
         return _matched(kind, pattern, "bad_time")
     if isinstance(kind, TimestampType):
-        return Leaf(VariantType(), _moment, _no_moment, _is_no_moment)
+        return Leaf(VariantType(), _moment, _no_moment, is_no_moment)
     if isinstance(kind, BinaryType):
         return Leaf(VariantType(), _bytes, lambda witness: _no_string(witness, kind))
     return Leaf(kind)
@@ -163,21 +163,25 @@ def _is_no_number(value: Column) -> Column:
     return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
 
 
+def moment(text: Column) -> Column:
+    """Read a moment of ISO 8601, without a zone UTC."""
+    return F.when(text.rlike(rf"^{_DATE}([T ]{_TIME}{_ZONE}?)?$"), text.try_cast("timestamp"))
+
+
+def is_no_moment(value: Column, witness: Column) -> Column:
+    """Tell what could not be read, or lies beyond the years."""
+    first, last = (F.lit(each).cast("timestamp") for each in _MOMENTS)
+    return _is_lost(value, witness) | ~value.between(first, last)
+
+
 def _moment(witness: Column) -> Column:
-    """Read a moment: text of ISO 8601, without a zone UTC; a whole number is seconds."""
+    """Read a moment: text of ISO 8601, or a whole number of seconds."""
     text = _text(witness)
-    pattern = rf"^{_DATE}([T ]{_TIME}{_ZONE}?)?$"
     is_number = text.rlike(r"^-?\d{1,12}$") & (F.schema_of_variant(witness) == "BIGINT")
-    return F.when(text.rlike(pattern), text.try_cast("timestamp")).when(
-        is_number, F.timestamp_seconds(text.try_cast("bigint"))
-    )
+    seconds = F.when(is_number, F.timestamp_seconds(text.try_cast("bigint")))
+    return F.coalesce(moment(text), seconds)
 
 
 def _no_moment(witness: Column) -> Column:
-    is_none = _text(witness).isNotNull() & _is_no_moment(_moment(witness), witness)
+    is_none = _text(witness).isNotNull() & is_no_moment(_moment(witness), witness)
     return F.when(is_none, "bad_time")
-
-
-def _is_no_moment(value: Column, witness: Column) -> Column:
-    first, last = (F.lit(each).cast("timestamp") for each in _MOMENTS)
-    return _is_lost(value, witness) | ~value.between(first, last)

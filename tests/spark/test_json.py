@@ -6,10 +6,16 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from ingestion.formats.json import decode, strictly_read
+from ingestion.formats.json_sound import can_look, looked_at
+from ingestion.formats.options import NoOptions
+from ingestion.formats.protocol import Encoded, decoded_type
 from ingestion.gate import judge
 from ingestion.offsets import Offsets
 from ingestion.proof.judge import Judge
@@ -17,12 +23,14 @@ from ingestion.proof.record import Record
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
+from ingestion.spec_parts import ExtraFields
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 
 pytestmark = pytest.mark.spark
 
 RAW = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
 RAW += "_value BINARY, _headers STRING"
+NUMBERED = "n INT, value BINARY"
 
 
 def declared(**fields: Any) -> StreamSpec:
@@ -61,6 +69,22 @@ def mutated(chance: random.Random, *, count: int) -> list[bytes]:
             value = value[:at] + other + value[at + chance.randint(0, 3) :]
         made.append(value)
     return made
+
+
+def refused(records: DataFrame, encoded: Encoded) -> DataFrame:
+    """Refuse everything."""
+    kind = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
+    known = {"reason": F.lit("unseen")}
+    nothing = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in kind)
+    return records.withColumn(encoded.into, F.struct(*nothing))
+
+
+def said(decoded: DataFrame) -> list[dict[str, Any]]:
+    """Return what is said of each record; names that are not declared come in no order."""
+    each = [row["said"].asDict(recursive=True) for row in decoded.sort("n").collect()]
+    return [
+        {**one, "extra": sorted(one["extra"] or []), "kept": str(one.get("kept"))} for one in each
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +126,36 @@ def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int
         if (row["_fate"] == "row") == (n in bad)
     ]
     assert disagreed == []
+
+
+@settings(
+    max_examples=2, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(seed=st.integers(0, 2**32), extra_fields=st.sampled_from(["ignore", "keep", "reject"]))
+def test_a_look_finds_what_a_strict_reading_finds(
+    spark: SparkSession, seed: int, extra_fields: ExtraFields
+) -> None:
+    """Where the cheap look finds a record sound, the strict reading gives the same row."""
+    values = [each.value for each in MESSAGES] + mutated(random.Random(seed), count=600)
+    records = spark.createDataFrame([(n, bytearray(v)) for n, v in enumerate(values)], NUMBERED)
+    scalars = StructType([f for f in row_type(SCHEMA) if can_look(StructType([f]))])
+    encoded = Encoded(
+        column="value",
+        into="said",
+        is_key=False,
+        schema=scalars,
+        options=NoOptions(),
+        extra_fields=extra_fields,
+        settings=Settings(),
+    )
+
+    by_look = said(looked_at(records, encoded, otherwise=refused))
+    looked, strictly = said(decode(records, encoded)), said(strictly_read(records, encoded))
+
+    found = [n for n, each in enumerate(by_look) if each["reason"] is None]
+    assert len(found) > 20
+    assert [values[n] for n in found if by_look[n] != strictly[n]] == []
+    assert looked == strictly
 
 
 def test_every_class_has_a_name_of_its_own() -> None:

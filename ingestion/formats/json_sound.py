@@ -1,0 +1,199 @@
+"""The cheap look that finds nearly every record sound, so that only the others are read strictly.
+
+``from_json`` says neither which names there were nor whether a text was a string, and to parse once
+more for it would double the price: so colons are counted, and all texts looked at in one. Whatever
+is not sure is left to the strict reading; what is found sound *is* what that would find.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import reduce
+from operator import add, and_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VarcharType,
+    VariantType,
+)
+
+from ingestion.formats.json_types import Leaf, is_no_moment, leaf_of, moment
+from ingestion.formats.protocol import Decode, Encoded, decoded_type
+
+_CORRUPT: Final = "_corrupt_record"
+_END: Final = "_end_of_record"
+_SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND, _DOUBTFUL, _STRICT = (
+    f"_json_look_{name}"
+    for name in ("seen", "row", "texts", "names", "unknown", "sound", "doubtful", "strict")
+)
+# What may hold names of its own, or is seldom enough.
+_UNSEEN: Final = (StructType, ArrayType, MapType, VariantType, BinaryType)
+# A line that from_json may have written for a value that is no string.
+_NO_STRING: Final = r'(?m)^([{\["]|-?\d+(\.\d+)?([eE][-+]?\d+)?$|(true|false)$)'
+_BROKEN: Final = "\ufffd"
+# Of the longest number that a parser takes.
+_MOST_DIGITS: Final = 1000
+
+
+def can_look(schema: StructType) -> bool:
+    """Tell whether the look can find records of a schema sound."""
+    return not any(isinstance(field.dataType, _UNSEEN) for field in schema)
+
+
+def looked_at(records: DataFrame, encoded: Encoded, *, otherwise: Decode) -> DataFrame:
+    """Decode the records that are surely sound, and leave the others to ``otherwise``."""
+    text, schema = F.col(encoded.column).cast("string"), encoded.schema
+    texts = (_seen(f) for f in schema if isinstance(_leaf(f.dataType).witness, StringType))
+    looked = (
+        records.withColumn(_SEEN, _read(_marked(text), schema))
+        .withColumn(_ROW, F.struct(*(_value(field).alias(field.name) for field in schema)))
+        .withColumn(_TEXTS, F.concat_ws("\n", *texts))
+        .withColumn(_NAMES, F.when(~_are_counted(text, schema), _names(text)))
+        .withColumn(_UNKNOWN, F.array_except(_NAMES, _literals(schema.names)))
+        .withColumn(_SOUND, F.when(_is_sound(text, encoded), F.col(_ROW)))
+        .withColumn(_DOUBTFUL, F.when(F.col(_SOUND).isNull(), F.col(encoded.column)))
+        .drop(_SEEN, _ROW, _TEXTS, _NAMES)
+    )
+    doubtful = replace(encoded, column=_DOUBTFUL, into=_STRICT)
+    said = F.when(F.col(_SOUND).isNotNull(), _said(encoded)).otherwise(F.col(_STRICT))
+    decoded = otherwise(looked, doubtful).withColumn(encoded.into, said)
+    return decoded.drop(_UNKNOWN, _SOUND, _DOUBTFUL, _STRICT)
+
+
+def _said(encoded: Encoded) -> Column:
+    type_ = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
+    extra = F.coalesce(_UNKNOWN, F.array().cast("array<string>"))
+    known = {"row": F.col(_SOUND), "extra": extra}
+    said = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in type_)
+    return F.struct(*said)
+
+
+def _marked(text: Column) -> Column:
+    """Put one more field in front of the closing brace of an object.
+
+    Who finds it has read the whole text as one object: had the object ended before, the field would
+    stand behind it.
+    """
+    raw = text.cast("binary")
+    opened = F.substr(raw, F.lit(1), F.octet_length(raw) - 1)
+    end = F.lit(f',"{_END}":1}}'.encode())
+    return F.when(text.endswith("}"), F.concat(opened, end).cast("string"))
+
+
+def _read(marked: Column, schema: StructType) -> Column:
+    fields = [StructField(field.name, _leaf(field.dataType).witness) for field in schema]
+    own = [StructField(_END, IntegerType()), StructField(_CORRUPT, StringType())]
+    lenient = dict.fromkeys(("allowSingleQuotes", "allowNonNumericNumbers"), "false")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **lenient}
+    return F.from_json(marked, StructType([*fields, *own]), options)
+
+
+def _is_sound(text: Column, encoded: Encoded) -> Column:
+    schema = encoded.schema
+    is_read = F.col(f"{_SEEN}.{_CORRUPT}").isNull() & (F.col(f"{_SEEN}.{_END}") == 1)
+    doubts = [*_doubtful_values(schema), *_doubtful_texts(text, schema)]
+    sure = reduce(and_, (~F.coalesce(doubt, F.lit(False)) for doubt in doubts), is_read)
+    names = F.when(F.col(_NAMES).isNull(), True).otherwise(_are_names_sound(text, encoded))
+    return F.coalesce(sure & names, F.lit(False))
+
+
+def _are_counted(text: Column, schema: StructType) -> Column:
+    """Tell that all names are declared, and there once: there are as many colons as values.
+
+    Where there are nulls, or colons that may be escapes, it says no.
+    """
+    texts = F.col(_TEXTS)
+    values = reduce(add, (F.when(_seen(f).isNotNull(), 1).otherwise(0) for f in schema))
+    are_as_many = _colons(text) == values + _colons(texts)
+    return F.coalesce(are_as_many & ~(texts.contains(":") & text.contains("\\")), F.lit(False))
+
+
+def _are_names_sound(text: Column, encoded: Encoded) -> Column:
+    """Tell that no name is there twice, and that those not declared hold nothing bad."""
+    names, unknown = F.col(_NAMES), F.col(_UNKNOWN)
+    are_single = F.size(F.array_distinct(names)) == F.size(names)
+    is_known = F.size(unknown) == 0
+    if encoded.extra_fields != "ignore":
+        return are_single & is_known
+    joined = F.concat_ws("\n", unknown)
+    # One field more of our own would hide what follows an object that has it already.
+    taken = _literals([*map(str.lower, encoded.schema.names), _END])
+    are_plain = joined.rlike(r"\A[A-Za-z0-9_\n]+\z")
+    are_new = ~F.arrays_overlap(F.split(F.lower(joined), "\n"), taken)
+    return are_single & (is_known | (are_plain & are_new & _is_harmless(text)))
+
+
+def _is_harmless(text: Column) -> Column:
+    """Tell that no value, declared or not, is one that only a parser could refuse."""
+    has_no_objects = F.size(F.split(text, r"\{")) == 2
+    is_short = F.octet_length(text) < _MOST_DIGITS
+    return has_no_objects & is_short & ~text.contains("\\") & F.is_valid_utf8(text)
+
+
+def _names(text: Column) -> Column:
+    """Return the names of an object; something that is never known where there are none to tell."""
+    return F.coalesce(F.json_object_keys(text), F.array(F.lit(None).cast("string")))
+
+
+def _literals(names: Iterable[str]) -> Column:
+    return F.array(*map(F.lit, names))
+
+
+def _colons(text: Column) -> Column:
+    return F.size(F.split(text, ":")) - 1
+
+
+def _doubtful_values(schema: StructType) -> Iterator[Column]:
+    for field in schema:
+        suspect = _leaf(field.dataType).suspect
+        if suspect is not None:
+            yield suspect(F.col(_ROW).getField(field.name), _seen(field))
+        if isinstance(field.dataType, VarcharType):
+            yield F.length(_seen(field)) > field.dataType.length
+
+
+def _doubtful_texts(text: Column, schema: StructType) -> Iterator[Column]:
+    """Yield what tells that a text may be no string, or has been mended; all texts at once."""
+    texts, names = F.col(_TEXTS), "|".join(re.escape(f.name) for f in schema if _is_text(f))
+    if not names:
+        return
+    is_other = text.contains("\\") | text.rlike(rf'"({names})"\s*:\s*[^"n\s]')
+    yield texts.rlike(_NO_STRING) & is_other
+    yield texts.contains(_BROKEN)
+    # Half a character has become a question mark.
+    yield texts.contains("?") & text.contains("\\")
+
+
+def _is_text(field: StructField) -> bool:
+    return isinstance(field.dataType, StringType | VarcharType)
+
+
+def _leaf(kind: DataType) -> Leaf:
+    """Return how a type is read at a glance."""
+    if isinstance(kind, StringType | VarcharType):
+        return Leaf(StringType())
+    if isinstance(kind, TimestampType):
+        return Leaf(StringType(), moment, None, is_no_moment)
+    return leaf_of(kind)
+
+
+def _seen(field: StructField) -> Column:
+    return F.col(_SEEN).getField(field.name)
+
+
+def _value(field: StructField) -> Column:
+    make = _leaf(field.dataType).value
+    return _seen(field) if make is None else make(_seen(field))
