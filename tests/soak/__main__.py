@@ -31,7 +31,7 @@ from tests.soak.nemesis import Nemesis
 from tests.soak.stage import Stage
 from tests.world import ROOT
 
-_PATIENCE_SECONDS = 420.0
+_PATIENCE_SECONDS = 900.0
 # One run that died of the last fault, and then two.
 _MOST_RUNS = 3
 
