@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from ingestion.formats.json_shapes import has_fractions, has_shape, shape
 from ingestion.formats.json_types import Leaf, is_no_moment, leaf_of, moment
 from ingestion.formats.protocol import Decode, Encoded, decoded_type
 
@@ -39,8 +40,9 @@ _SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND, _DOUBTFUL, _STRICT = (
     f"_json_look_{name}"
     for name in ("seen", "row", "texts", "names", "unknown", "sound", "doubtful", "strict")
 )
-# What may hold names of its own, or is seldom enough.
-_UNSEEN: Final = (StructType, ArrayType, MapType, VariantType, BinaryType)
+_NESTED: Final = (StructType, ArrayType)
+# What may hold any name, or is seldom enough.
+_UNSEEN: Final = (MapType, VariantType, BinaryType)
 # A line that from_json may have written for a value that is no string.
 _NO_STRING: Final = r'(?m)^([{\["]|-?\d+(\.\d+)?([eE][-+]?\d+)?$|(true|false)$)'
 _BROKEN: Final = "\ufffd"
@@ -50,7 +52,9 @@ _MOST_DIGITS: Final = 1000
 
 def can_look(schema: StructType) -> bool:
     """Tell whether the look can find records of a schema sound."""
-    return not any(isinstance(field.dataType, _UNSEEN) for field in schema)
+    kinds = [field.dataType for field in schema]
+    are_shaped = all(has_shape(kind) for kind in kinds if isinstance(kind, _NESTED))
+    return are_shaped and not any(isinstance(kind, _UNSEEN) for kind in kinds)
 
 
 def looked_at(records: DataFrame, encoded: Encoded, *, otherwise: Decode) -> DataFrame:
@@ -104,7 +108,11 @@ def _read(marked: Column, schema: StructType) -> Column:
 def _is_sound(text: Column, encoded: Encoded) -> Column:
     schema = encoded.schema
     is_read = F.col(f"{_SEEN}.{_CORRUPT}").isNull() & (F.col(f"{_SEEN}.{_END}") == 1)
-    doubts = [*_doubtful_values(schema), *_doubtful_texts(text, schema)]
+    doubts = [
+        *_doubtful_values(schema),
+        *_doubtful_texts(text, schema),
+        *_doubtful_depths(text, schema),
+    ]
     sure = reduce(and_, (~F.coalesce(doubt, F.lit(False)) for doubt in doubts), is_read)
     names = F.when(F.col(_NAMES).isNull(), True).otherwise(_are_names_sound(text, encoded))
     return F.coalesce(sure & names, F.lit(False))
@@ -113,8 +121,10 @@ def _is_sound(text: Column, encoded: Encoded) -> Column:
 def _are_counted(text: Column, schema: StructType) -> Column:
     """Tell that all names are declared, and there once: there are as many colons as values.
 
-    Where there are nulls, or colons that may be escapes, it says no.
+    Where there are nulls, names deeper down, or colons that may be escapes, it says no.
     """
+    if _nested(schema):
+        return F.lit(False)
     texts = F.col(_TEXTS)
     values = reduce(add, (F.when(_seen(f).isNotNull(), 1).otherwise(0) for f in schema))
     are_as_many = _colons(text) == values + _colons(texts)
@@ -177,6 +187,20 @@ def _doubtful_texts(text: Column, schema: StructType) -> Iterator[Column]:
     yield texts.contains("?") & text.contains("\\")
 
 
+def _doubtful_depths(text: Column, schema: StructType) -> Iterator[Column]:
+    """Yield what tells that something in an object or a list may have been mended."""
+    nested = _nested(schema)
+    if nested:
+        yield text.contains("\\u") & text.rlike(r"\\u[dD][89a-fA-F]")
+        yield ~F.is_valid_utf8(text)
+    if any(map(has_fractions, nested)):
+        yield text.rlike(r"[:\[,]\s*-0")
+
+
+def _nested(schema: StructType) -> list[DataType]:
+    return [field.dataType for field in schema if isinstance(field.dataType, _NESTED)]
+
+
 def _is_text(field: StructField) -> bool:
     return isinstance(field.dataType, StringType | VarcharType)
 
@@ -187,6 +211,8 @@ def _leaf(kind: DataType) -> Leaf:
         return Leaf(StringType())
     if isinstance(kind, TimestampType):
         return Leaf(StringType(), moment, None, is_no_moment)
+    if isinstance(kind, StructType | ArrayType):
+        return shape(kind)
     return leaf_of(kind)
 
 

@@ -12,7 +12,7 @@ SCHEMA: Final = (
     "id INT NOT NULL, name STRING, amount DECIMAL(5, 2), wide DECIMAL(38, 10), ratio DOUBLE, "
     "small FLOAT, tiny TINYINT, big BIGINT, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, "
     "ok BOOLEAN, blob BINARY, code VARCHAR(3), tags ARRAY<STRING>, counts MAP<STRING, INT>, "
-    "who STRUCT<name: STRING NOT NULL, age: INT>, "
+    "who STRUCT<name: STRING NOT NULL, age: INT, size: DOUBLE>, "
     "lines ARRAY<STRUCT<n: INT NOT NULL, price: DECIMAL(5, 2)>>"
 )
 
@@ -62,6 +62,7 @@ _DOCUMENTS: Final[tuple[tuple[str, bytes, str | None], ...]] = (
     ("NaN in an unknown field", b'{"id": 1, "x": NaN}', "malformed_json"),
     ("single quotes in an unknown field", b'{"id": 1, "x": \'a\'}', "malformed_json"),
     ("lone surrogate in an unknown field", b'{"id": 1, "x": "\\ud800"}', "lone_surrogate"),
+    ("no UTF-8 in an object", b'{"id": 1, "who": {"name": "\xff"}}', "invalid_utf8"),
     ("no UTF-8 in an unknown field", b'{"id": 1, "x": "\xff"}', "invalid_utf8"),
     ("Infinity", b'{"id": 1, "ratio": -Infinity}', "malformed_json"),
     ("leading zero", b'{"id": 01}', "malformed_json"),
@@ -172,11 +173,33 @@ _FIELDS: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("map", '"counts": {"a": 1, "b": null}', None),
     ("text in a map of numbers", '"counts": {"a": "1"}', "wrong_type"),
     ("object", '"who": {"name": "Ann", "age": 3}', None),
+    ("fraction in an object", '"who": {"name": "Ann", "size": 1.75}', None),
+    ("negative zero in an object", '"who": {"name": "Ann", "size": -0.0}', None),
+    ("small number in an object", '"who": {"name": "Ann", "size": 1e-300}', None),
+    ("overflow in an object", '"who": {"name": "Ann", "size": 1e400}', "not_finite"),
+    ("number too large in an object", '"who": {"name": "Ann", "age": 3000000000}', "wrong_type"),
+    ("number as text in an object", '"who": {"name": 15}', "wrong_type"),
+    ("another case in an object", '"who": {"name": "Ann", "Age": 3}', "wrong_case"),
+    ("half a character in an object", '"who": {"name": "\\ud800"}', "lone_surrogate"),
+    ("colon in an object", '"who": {"name": "a: b", "age": 1}', None),
+    ("no object", '"who": null, "tags": null', None),
+    ("nulls in an object", '"who": {"name": "Ann", "age": null}', None),
+    ("empty lists", '"tags": [], "lines": []', None),
+    ("list of nothing", '"tags": [null], "lines": [null]', None),
+    ("list in a list", '"tags": [["a"]]', "wrong_type"),
     ("missing field of an object", '"who": {"age": 3}', "missing_required"),
     ("null field of an object", '"who": {"name": null}', "missing_required"),
     ("empty object below", '"who": {}', "missing_required"),
     ("list of objects", '"lines": [{"n": 1, "price": 1.50}, null]', None),
     ("missing field in a list", '"lines": [{"n": 1}, {"price": 1}]', "missing_required"),
+    (
+        "missing field in a full list",
+        '"lines": [{"n": 1, "price": 1}, {"price": 1}]',
+        "missing_required",
+    ),
+    ("whole number in a list", '"lines": [{"n": 1, "price": 999}]', None),
+    ("number too large in a list", '"lines": [{"n": 1, "price": 1000}]', "out_of_range"),
+    ("mixed list", '"lines": [{"n": 1}, 2]', "wrong_type"),
     ("rounding in a list", '"lines": [{"n": 1, "price": 1.239}]', "inexact_number"),
     ("unknown field", '"colour": "red"', None),
     ("unknown fields and nulls", '"name": null, "x": 1, "y": null', None),
