@@ -42,12 +42,14 @@ class Contender:
             "ONCELAKE_LAKE": str(settings.lake / name),
             "ONCELAKE_STATE": str(settings.state / name),
         }
+        settings.state.mkdir(parents=True, exist_ok=True)
+        self._log = settings.state / f"{name}.log"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.contender", name, TOPIC],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log.open("wb"),
             text=True,
         )
 
@@ -60,7 +62,7 @@ class Contender:
         pipe[0].flush()
         answer = next((line for line in pipe[1] if line.startswith("{")), "")
         if not answer:
-            raise SystemExit("a contender died")
+            raise SystemExit(f"a contender died: {self._log.read_text()[-2000:]}")
         measured: dict[str, float] = json.loads(answer)
         return measured
 

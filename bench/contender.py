@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import dagster as dg
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -39,14 +40,14 @@ def oncelake(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
     spark = start_session(settings)
     declared = Declared(name=spec.name, path=STREAM, spec=spec, error=None)
     resource = cast("SparkResource", SimpleNamespace(spark_session=spark))
+    instance = dg.DagsterInstance.ephemeral()
 
     def load() -> int:
         report = Run(spec=spec, settings=settings, spark=lambda: spark, run_id="bench").execute()
         if not report.is_balanced or report.lag:
             raise SystemExit(f"not a result: {report}")
-        if not all(
-            check.passed for check in check_results(gather(declared, settings, resource, report))
-        ):
+        evidence = gather(declared, settings, resource, report, instance)
+        if not all(check.passed for check in check_results(evidence)):
             raise SystemExit(f"a check failed: {report}")
         return report.row_count
 
