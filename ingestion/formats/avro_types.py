@@ -132,6 +132,8 @@ class AvroTypes:
             if kind in plain and logical[kind] != found.get(_LOGICAL):
                 convert = _ambiguous
             plain[kind], logical[kind] = convert, found.get(_LOGICAL)
+        if len(branches) == len(plain) == 1:
+            return plain.popitem()[1]
 
         def convert_branch(value: Any) -> Any:
             if type(value) is tuple:

@@ -38,7 +38,14 @@ def columns_of(
     extra = tuple(name for name in fields if name not in set(columns.names))
 
     def to_row(record: Fields) -> list[Any]:
-        return [_converted(name, record.get(name), convert) for name, convert in plan]
+        try:
+            return [
+                None if convert is None or (value := record.get(name)) is None else convert(value)
+                for name, convert in plan
+            ]
+        except MisfitError:
+            # Once more, by name: nearly every record needs no name.
+            return [_converted(name, record.get(name), convert) for name, convert in plan]
 
     return to_row, extra
 
