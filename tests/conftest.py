@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from ingestion.local import broker
 from ingestion.session import start_session
 from ingestion.settings import Settings
-from tests.quick_jvm import quick_jvm
+from tests.quick_jvm import lasting, quick_jvm
 from tests.registry import schema_registry
 from tests.world import ROOT, World, settings_in
 
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterat
             jars=ROOT / ".jars",
             spark_master="local[2]",
             spark_driver_memory="2g",
-            spark_java_options=java_options,
+            spark_java_options=lasting(java_options),
         )
     )
     yield session

@@ -24,7 +24,8 @@ from ingestion.local.java import find_java
 from ingestion.session import start_session
 from tests.world import ROOT, World, row, settings_in
 
-_QUICK = "-XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+_C1_ONLY = "-XX:TieredStopAtLevel=1"
+_QUICK = f"{_C1_ONLY} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 _SLOWEST_SECONDS = 300
 
 
@@ -45,6 +46,11 @@ def quick_jvm(kafka_address: str) -> str:
                 timeout=_SLOWEST_SECONDS,
             )
     return f"{_QUICK} -XX:SharedArchiveFile={archive}" if archive.exists() else _QUICK
+
+
+def lasting(options: str) -> str:
+    """Return the same for a JVM of many minutes, which is worth compiling well."""
+    return options.replace(_C1_ONLY, "").strip()
 
 
 def _archive() -> Path:
