@@ -69,7 +69,7 @@ def strictly_read(records: DataFrame, encoded: Encoded) -> DataFrame:
         .withColumn(_FIELDS, fields)
         .withColumn(_WITNESS, F.from_json(text, witness, options))
         .withColumn(_EXTRA, unknown_names(F.col(_FIELDS), schema))
-        .withColumn(_ROW, value_of(F.col(_WITNESS), schema))
+        .withColumn(_ROW, value_of(F.col(_WITNESS).dropFields(_CORRUPT), schema))
         .withColumn(_PROBLEM, _problem(raw, text, encoded))
         .withColumn(encoded.into, _said(encoded))
         .drop(_WRAPPED, _FIELDS, _WITNESS, _ROW, _EXTRA, _PROBLEM)
@@ -174,7 +174,8 @@ def _misfits(schema: StructType) -> Column:
     named = (
         F.when(
             F.col(_WITNESS).getField(field.name).isNull()
-            & ~F.coalesce(F.is_variant_null(F.col(_FIELDS)[field.name]), F.lit(True)),
+            & F.col(_FIELDS)[field.name].isNotNull()
+            & ~F.is_variant_null(F.col(_FIELDS)[field.name]),
             F.lit(f"{field.name}: expected {field.dataType.simpleString().upper()}"),
         )
         for field in schema

@@ -122,7 +122,7 @@ def _misses(value: Column, kind: DataType) -> Column:
         return F.coalesce(F.exists(value, lambda each: _misses(each, element)), F.lit(False))
     if not isinstance(kind, StructType):
         return F.lit(False)
-    inner = ((value.getField(f.name), f) for f in kind)
+    inner = ((value.getField(f.name), f) for f in kind if not f.nullable or _requires(f.dataType))
     missing = (
         _misses(part, f.dataType) if f.nullable else part.isNull() | _misses(part, f.dataType)
         for part, f in inner

@@ -46,12 +46,18 @@ _UNSEEN: Final = (MapType, VariantType, BinaryType)
 # A line that from_json may have written for a value that is no string.
 _NO_STRING: Final = r'(?m)^([{\["]|-?\d+(\.\d+)?([eE][-+]?\d+)?$|(true|false)$)'
 _BROKEN: Final = "\ufffd"
+# What a name with half a character, or with bytes that are no UTF-8, has there when it is read.
+_MENDED: Final = {"?", _BROKEN}
+# Each column adds to expressions that Spark takes apart by recursion.
+_MOST_FIELDS: Final = 100
 # Of the longest number that a parser takes.
 _MOST_DIGITS: Final = 1000
 
 
 def can_look(schema: StructType) -> bool:
     """Tell whether the look can find records of a schema sound."""
+    if _count(schema) > _MOST_FIELDS or any(_MENDED & set(name) for name in schema.names):
+        return False
     kinds = [field.dataType for field in schema]
     are_shaped = all(has_shape(kind) for kind in kinds if isinstance(kind, _NESTED))
     return are_shaped and not any(isinstance(kind, _UNSEEN) for kind in kinds)
@@ -113,8 +119,10 @@ def _is_sound(text: Column, encoded: Encoded) -> Column:
         *_doubtful_texts(text, schema),
         *_doubtful_depths(text, schema),
     ]
+    # What is absent or null gives rise to no doubt.
     sure = reduce(and_, (~F.coalesce(doubt, F.lit(False)) for doubt in doubts), is_read)
-    names = F.when(F.col(_NAMES).isNull(), True).otherwise(_are_names_sound(text, encoded))
+    are_counted = F.col(_NAMES).isNull()
+    names = F.when(are_counted, True).otherwise(_are_names_sound(text, encoded))
     return F.coalesce(sure & names, F.lit(False))
 
 
@@ -141,7 +149,7 @@ def _are_names_sound(text: Column, encoded: Encoded) -> Column:
     joined = F.concat_ws("\n", unknown)
     # One field more of our own would hide what follows an object that has it already.
     taken = _literals([*map(str.lower, encoded.schema.names), _END])
-    are_plain = joined.rlike(r"\A[A-Za-z0-9_\n]+\z")
+    are_plain = joined.rlike(r"\A[A-Za-z0-9_]+(\n[A-Za-z0-9_]+)*\z")
     are_new = ~F.arrays_overlap(F.split(F.lower(joined), "\n"), taken)
     return are_single & (is_known | (are_plain & are_new & _is_harmless(text)))
 
@@ -176,7 +184,10 @@ def _doubtful_values(schema: StructType) -> Iterator[Column]:
 
 
 def _doubtful_texts(text: Column, schema: StructType) -> Iterator[Column]:
-    """Yield what tells that a text may be no string, or has been mended; all texts at once."""
+    """Yield what tells that a text may be no string, or has been mended; all texts at once.
+
+    Dates and times need none of that: their patterns let nothing else pass.
+    """
     texts, names = F.col(_TEXTS), "|".join(re.escape(f.name) for f in schema if _is_text(f))
     if not names:
         return
@@ -205,8 +216,15 @@ def _is_text(field: StructField) -> bool:
     return isinstance(field.dataType, StringType | VarcharType)
 
 
+def _count(kind: DataType) -> int:
+    """Return how many fields a type has, at any depth."""
+    if isinstance(kind, ArrayType):
+        return _count(kind.elementType)
+    return sum(1 + _count(f.dataType) for f in kind) if isinstance(kind, StructType) else 0
+
+
 def _leaf(kind: DataType) -> Leaf:
-    """Return how a type is read at a glance."""
+    """Return how a type is read at a glance; what is wrong with a suspect is not its concern."""
     if isinstance(kind, StringType | VarcharType):
         return Leaf(StringType())
     if isinstance(kind, TimestampType):

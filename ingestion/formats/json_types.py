@@ -29,7 +29,8 @@ _ZONE: Final = r"(Z|[+-]((0\d|1[0-7]):[0-5]\d|18:00))"
 _BASE64: Final = r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 _MOMENTS: Final = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 # Text that is no string but something else that a VARIANT prints begins with one of these.
-_UNLIKE_TEXT: Final = tuple('{[-0123456789tf"')
+# So does infinity, which is what a number becomes that overflows.
+_UNLIKE_TEXT: Final = tuple('{[-0123456789tfI"')
 
 
 class Leaf(NamedTuple):
@@ -80,7 +81,7 @@ def _matched(kind: DataType, pattern: str, reason: str) -> Leaf:
     """Read text of one shape; a number's digits never have it."""
 
     def value(witness: Column) -> Column:
-        return F.when(witness.rlike(f"^{pattern}$"), witness.try_cast(kind))
+        return F.when(witness.rlike(rf"\A{pattern}\z"), witness.try_cast(kind))
 
     return Leaf(
         StringType(), value, lambda witness: F.when(value(witness).isNull(), reason), _is_lost
@@ -138,7 +139,7 @@ def _text_like_another(kind: DataType) -> Callable[[Column, Column], Column]:
 
 def _bytes(witness: Column) -> Column:
     text = _text(witness)
-    return F.when(text.rlike(f"^{_BASE64}$"), F.unbase64(text))
+    return F.when(text.rlike(rf"\A{_BASE64}\z"), F.unbase64(text))
 
 
 def _no_string(witness: Column, kind: DataType) -> Column:
@@ -150,7 +151,7 @@ def _no_string(witness: Column, kind: DataType) -> Column:
     if isinstance(kind, VarcharType):
         return found.when(F.length(text) > kind.length, "too_long")
     if isinstance(kind, BinaryType):
-        return found.when(~text.rlike(f"^{_BASE64}$"), "bad_base64")
+        return found.when(~text.rlike(rf"\A{_BASE64}\z"), "bad_base64")
     return found
 
 
@@ -165,7 +166,7 @@ def _is_no_number(value: Column) -> Column:
 
 def moment(text: Column) -> Column:
     """Read a moment of ISO 8601, without a zone UTC."""
-    return F.when(text.rlike(rf"^{_DATE}([T ]{_TIME}{_ZONE}?)?$"), text.try_cast("timestamp"))
+    return F.when(text.rlike(rf"\A{_DATE}([T ]{_TIME}{_ZONE}?)?\z"), text.try_cast("timestamp"))
 
 
 def is_no_moment(value: Column, witness: Column) -> Column:

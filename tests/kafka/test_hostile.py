@@ -59,9 +59,10 @@ def test_fields_that_are_not_declared_are_counted_by_name(read: World) -> None:
 
     named = {n.partition(".")[2]: c for n, c in batch.counts.items() if n.startswith("extra_f")}
     assert named == {
-        "": 7,
+        "": 8,
         "colour": 1,
-        "x": 3,
+        "``": 1,
+        "x": 4,
         "y": 1,
         "lines[].x": 1,
         "`who.name`": 1,

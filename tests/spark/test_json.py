@@ -79,6 +79,19 @@ def refused(records: DataFrame, encoded: Encoded) -> DataFrame:
     return records.withColumn(encoded.into, F.struct(*nothing))
 
 
+def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encoded:
+    """Say that the column ``value`` holds objects of these columns."""
+    return Encoded(
+        column="value",
+        into="said",
+        is_key=False,
+        schema=schema,
+        options=NoOptions(),
+        extra_fields=extra_fields,
+        settings=Settings(),
+    )
+
+
 def said(decoded: DataFrame) -> list[dict[str, Any]]:
     """Return what is said of each record; names that are not declared come in no order."""
     each = [row["said"].asDict(recursive=True) for row in decoded.sort("n").collect()]
@@ -141,15 +154,7 @@ def test_a_look_finds_what_a_strict_reading_finds(
     records = spark.createDataFrame([(n, bytearray(v)) for n, v in enumerate(values)], NUMBERED)
     seen = [f for f in row_type(SCHEMA) if can_look(StructType([f]))]
     scalars = [f for f in seen if not isinstance(f.dataType, StructType | ArrayType)]
-    encoded = Encoded(
-        column="value",
-        into="said",
-        is_key=False,
-        schema=StructType(scalars if is_flat else seen),
-        options=NoOptions(),
-        extra_fields=extra_fields,
-        settings=Settings(),
-    )
+    encoded = of_value(StructType(scalars if is_flat else seen), extra_fields)
 
     by_look = said(looked_at(records, encoded, otherwise=refused))
     looked, strictly = said(decode(records, encoded)), said(strictly_read(records, encoded))
@@ -159,6 +164,33 @@ def test_a_look_finds_what_a_strict_reading_finds(
     # Spelt out, since zeros of both signs are equal.
     assert [values[n] for n in found if repr(by_look[n]) != repr(strictly[n])] == []
     assert repr(looked) == repr(strictly)
+
+
+@pytest.mark.parametrize(
+    ("columns", "value", "reason"),
+    [
+        pytest.param("id BIGINT, n INT, ok BOOLEAN", b'{"id": 1, "n": 2}', None, id="no text"),
+        pytest.param("id INT, `a?` INT", b'{"a\\ud800": 5}', "lone_surrogate", id="question"),
+        pytest.param("id INT, `a\ufffd` INT", b'{"a\xff": 5}', "invalid_utf8", id="mended"),
+        pytest.param(", ".join(f"c{n} INT" for n in range(350)), b"{}", None, id="wide"),
+        pytest.param(
+            f"c STRUCT<{', '.join(f'c{n}: INT' for n in range(350))}>", b"{}", None, id="deep"
+        ),
+    ],
+)
+def test_columns_of_any_kind_are_read(
+    spark: SparkSession, columns: str, value: bytes, reason: str | None
+) -> None:
+    """What is said has the type that it should have, whichever way it is found."""
+    schema = row_type(columns)
+    records = spark.createDataFrame([(0, bytearray(value))], NUMBERED)
+
+    decoded = decode(records, of_value(schema))
+
+    type_ = decoded.schema["said"].dataType
+    assert type_.simpleString() == decoded_type(schema).simpleString()
+    (row,) = decoded.collect()
+    assert row["said"]["reason"] == reason
 
 
 def test_every_class_has_a_name_of_its_own() -> None:
