@@ -21,6 +21,7 @@ from ingestion.operations.accept import accept
 from ingestion.operations.rebuild import Rebuild
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
+from tests.long import twins
 from tests.oracle import evidence_against
 from tests.world import ROOT, World, row
 
@@ -34,10 +35,10 @@ CELLS = (
     Cell(place=At.QUARANTINED, way="kill_group", follow_up="smaller_batches", seed=2),
     Cell(place=At.PREPARED, way="kill_python", follow_up="new_records", seed=3),
     Cell(place=At.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
-    Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5),
     Cell(place=At.AUDITED, way="freeze", follow_up="plain", seed=6),
     Cell(place=At.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
     Cell(place=EVENT_WRITTEN, way="kill_group", follow_up="plain", seed=8),
+    *twins(Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5)),
 )
 
 

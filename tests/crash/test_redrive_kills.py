@@ -15,6 +15,7 @@ from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
+from tests.long import twins
 from tests.oracle import evidence_against
 from tests.world import World, row
 
@@ -49,9 +50,9 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("place", "way", "happened"),
     [
-        pytest.param(At.QUARANTINED, "kill_group", False, id="marked"),
         pytest.param(At.PREPARED, "kill_jvm", False, id="prepared"),
         pytest.param(At.COMMITTED, "kill_group", True, id="committed"),
+        *twins(pytest.param(At.QUARANTINED, "kill_group", False, id="marked")),
     ],
 )
 def test_a_redrive_that_dies_is_whole_or_nothing(
