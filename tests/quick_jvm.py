@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -32,9 +33,9 @@ _SLOWEST_SECONDS = 300
 def quick_jvm(kafka_address: str) -> str:
     """Return the options, after making the archive where there is none for this Java and jars."""
     archive = _archive()
-    # Of several workers, one makes it, and the others wait for it.
-    with (ROOT / ".jars" / "quick.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # Of several workers, one makes it; JVMs of the others do without until it is there.
+    with (ROOT / ".jars" / "quick.lock").open("w") as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not archive.exists():
             subprocess.run(
                 [sys.executable, "-m", "tests.quick_jvm", kafka_address],
@@ -45,7 +46,7 @@ def quick_jvm(kafka_address: str) -> str:
                 check=False,
                 timeout=_SLOWEST_SECONDS,
             )
-    return f"{_QUICK} -XX:SharedArchiveFile={archive}" if archive.exists() else _QUICK
+    return f"{_QUICK} -XX:SharedArchiveFile={archive}"
 
 
 def lasting(options: str) -> str:

@@ -36,9 +36,11 @@ CELLS = (
     Cell(place=At.PREPARED, way="kill_python", follow_up="new_records", seed=3),
     Cell(place=At.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
     Cell(place=At.AUDITED, way="freeze", follow_up="plain", seed=6),
-    Cell(place=At.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
     Cell(place=EVENT_WRITTEN, way="kill_group", follow_up="plain", seed=8),
-    *twins(Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5)),
+    *twins(
+        Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5),
+        Cell(place=At.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
+    ),
 )
 
 

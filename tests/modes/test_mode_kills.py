@@ -18,6 +18,7 @@ from ingestion.killpoints import At
 from ingestion.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
+from tests.long import twins
 from tests.modes.scenario import (
     IS_WHOLE,
     RECORDS,
@@ -55,7 +56,7 @@ EVERY = [
 # Where a batch applied twice would show: a fold is no set.
 FEW = [
     Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True),
-    Cell(BY_NAME["scd2"], At.PREPARED, 7, False),
+    *twins(Cell(BY_NAME["scd2"], At.PREPARED, 7, False)),
 ]
 CELLS = EVERY if IS_WHOLE else FEW
 
