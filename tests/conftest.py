@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from ingestion.settings import Settings
 from tests.quick_jvm import lasting, quick_jvm
 from tests.registry import schema_registry
 from tests.world import ROOT, World, settings_in
+
+# In the background a shell ignores SIGINT; Dagster then ignores SIGTERM as well, and so would each
+# broker that is started after it, which costs twenty seconds to end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
