@@ -44,14 +44,15 @@ class Contender:
         }
         settings.state.mkdir(parents=True, exist_ok=True)
         self._log = settings.state / f"{name}.log"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.contender", name, TOPIC],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("wb"),
-            text=True,
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.contender", name, TOPIC],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
 
     def load(self) -> dict[str, float]:
         """Load the topic once, and return what was measured."""

@@ -16,10 +16,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ingestion.formats.json_leaves import is_suspect, problems_of, value_of, witness_of
+from ingestion.formats.json_leaves import (
+    CORRUPT,
+    is_suspect,
+    problems_of,
+    value_of,
+    witness_of,
+    witnessed,
+)
 from ingestion.formats.json_names import names_in_another_case, unknown_names
 from ingestion.formats.json_sound import can_look, looked_at
-from ingestion.formats.protocol import Encoded
+from ingestion.formats.json_types import SURROGATE
+from ingestion.formats.protocol import Encoded, said
 
 REASONS: Final = {
     "invalid_utf8": "the bytes are not UTF-8",
@@ -39,7 +47,6 @@ REASONS: Final = {
     "wrong_case": "a name is declared in another case",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
-_CORRUPT: Final = "_corrupt_record"
 _WRAPPED, _FIELDS, _WITNESS, _ROW, _PROBLEM, _EXTRA = (
     f"_json_{name}" for name in ("wrapped", "fields", "witness", "row", "problem", "extra")
 )
@@ -61,15 +68,14 @@ def strictly_read(records: DataFrame, encoded: Encoded) -> DataFrame:
     text = raw.cast("string")
     if encoded.is_key and len(schema) == 1:
         text = _wrapped_key(text, schema)
-    witness = StructType([*witness_of(schema), StructField(_CORRUPT, StringType())])  # type: ignore[misc]
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    witnesses = (StructField(f.name, witness_of(f.dataType)) for f in schema)
     fields = F.try_variant_get(F.col(_WRAPPED), "$[0]", "map<string,variant>")
     return (
         records.withColumn(_WRAPPED, F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))))
         .withColumn(_FIELDS, fields)
-        .withColumn(_WITNESS, F.from_json(text, witness, options))
+        .withColumn(_WITNESS, witnessed(text, witnesses))
         .withColumn(_EXTRA, unknown_names(F.col(_FIELDS), schema))
-        .withColumn(_ROW, value_of(F.col(_WITNESS).dropFields(_CORRUPT), schema))
+        .withColumn(_ROW, value_of(F.col(_WITNESS).dropFields(CORRUPT), schema))
         .withColumn(_PROBLEM, _problem(raw, text, encoded))
         .withColumn(encoded.into, _said(encoded))
         .drop(_WRAPPED, _FIELDS, _WITNESS, _ROW, _EXTRA, _PROBLEM)
@@ -77,16 +83,14 @@ def strictly_read(records: DataFrame, encoded: Encoded) -> DataFrame:
 
 
 def _said(encoded: Encoded) -> Column:
-    said = [
-        F.when(F.col(_PROBLEM).isNull(), F.col(_ROW)).alias("row"),
-        F.col(f"{_PROBLEM}.reason").alias("reason"),
-        F.col(f"{_PROBLEM}.detail").alias("detail"),
-        F.col(_EXTRA).alias("extra"),
-        F.lit(None).cast("boolean").alias("is_delete"),
-    ]
-    if encoded.extra_fields == "keep":
-        said.append(_kept(encoded.schema).alias("kept"))
-    return F.struct(*said)
+    return said(
+        encoded,
+        row=F.when(F.col(_PROBLEM).isNull(), F.col(_ROW)),
+        reason=F.col(f"{_PROBLEM}.reason"),
+        detail=F.col(f"{_PROBLEM}.detail"),
+        extra=F.col(_EXTRA),
+        kept=_kept(encoded.schema),
+    )
 
 
 def _kept(schema: StructType) -> Column:
@@ -99,7 +103,7 @@ def _kept(schema: StructType) -> Column:
 def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
     """Say what is wrong, the coarsest first; null when nothing is."""
     of_document = _document_problem(text)
-    is_corrupt = F.col(f"{_WITNESS}.{_CORRUPT}").isNotNull() | F.col(_WITNESS).isNull()
+    is_corrupt = F.col(f"{_WITNESS}.{CORRUPT}").isNotNull() | F.col(_WITNESS).isNull()
     names = F.col(_EXTRA)
     misspelt = F.when(F.size(names) > 0, names_in_another_case(names, encoded.schema))
     of_names = F.when(F.size(misspelt) > 0, _told("wrong_case", misspelt))
@@ -153,7 +157,7 @@ def _why_no_json(text: Column) -> Column:
     return (
         F.when(F.try_parse_json(text).isNotNull(), "trailing_data")
         .when(F.size(F.array_distinct(names)) < F.size(names), "duplicate_name")
-        .when(text.rlike(r"\\u[dD][89a-fA-F]"), "lone_surrogate")
+        .when(text.rlike(SURROGATE), "lone_surrogate")
         .otherwise("malformed_json")
     )
 

@@ -7,7 +7,8 @@ witness the value is made, and what is wrong with it is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -15,12 +16,15 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     MapType,
+    StringType,
     StructField,
     StructType,
     VariantType,
 )
 
 from ingestion.formats.json_types import leaf_of
+
+CORRUPT: Final = "_corrupt_record"
 
 
 def witness_of(kind: DataType) -> DataType:
@@ -32,6 +36,25 @@ def witness_of(kind: DataType) -> DataType:
     if isinstance(kind, MapType):
         return MapType(kind.keyType, witness_of(kind.valueType))
     return leaf_of(kind).witness
+
+
+def witnessed(text: Column, fields: Iterable[StructField], **options: str) -> Column:
+    """Read witnesses; what ``from_json`` could not read is told in the field ``CORRUPT``."""
+    shape = StructType([*fields, StructField(CORRUPT, StringType())])
+    return F.from_json(
+        text, shape, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **options}
+    )
+
+
+def bare(kind: DataType) -> DataType:
+    """Return a type without what it says of nulls, which a witness does not say."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, bare(f.dataType)) for f in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(bare(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, bare(kind.valueType))
+    return kind
 
 
 def value_of(witness: Column, kind: DataType) -> Column:
@@ -113,7 +136,7 @@ def _told(reason: str, detail: str) -> Column:
 
 
 def _is_made(kind: DataType) -> bool:
-    return witness_of(kind) != _bare(kind)
+    return witness_of(kind) != bare(kind)
 
 
 def _has_problems(kind: DataType) -> bool:
@@ -124,14 +147,3 @@ def _has_problems(kind: DataType) -> bool:
     if isinstance(kind, MapType):
         return _has_problems(kind.valueType)
     return leaf_of(kind).problem is not None
-
-
-def _bare(kind: DataType) -> DataType:
-    """Return a type without what it says of nulls, which a witness does not say."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _bare(f.dataType)) for f in kind])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_bare(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, _bare(kind.valueType))
-    return kind

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from ingestion.formats.json_leaves import bare
 from ingestion.formats.json_types import Leaf
 
 _WHOLE: Final[tuple[type[DataType], ...]] = (ByteType, ShortType, IntegerType, LongType)
@@ -55,15 +56,15 @@ def has_shape(kind: DataType) -> bool:
 
 def shape(kind: StructType | ArrayType) -> Leaf:
     """Return how an object or a list is read that looks as declared; all others are suspect."""
-    wide, bare, pattern = _wide(kind), _bare(kind), rf"\A(?:{_pattern(kind)})\z"
+    wide, narrow, pattern = _wide(kind), bare(kind), rf"\A(?:{_pattern(kind)})\z"
 
     def value(witness: Column) -> Column:
         widened = F.try_variant_get(witness, "$", wide.simpleString())
-        if wide == bare:
+        if wide == narrow:
             return widened
         # A number that does not fit is null in here, and would pass for absent.
-        narrow = widened.try_cast(bare)
-        return F.when(narrow.cast(wide).eqNullSafe(widened), narrow)
+        fitted = widened.try_cast(narrow)
+        return F.when(fitted.cast(wide).eqNullSafe(widened), fitted)
 
     def suspect(value: Column, witness: Column) -> Column:
         is_like = F.schema_of_variant(witness).rlike(pattern) & value.isNotNull()
@@ -106,13 +107,6 @@ def _wide(kind: DataType) -> DataType:
     if isinstance(kind, DecimalType):
         return DecimalType(38, kind.scale)
     return LongType() if isinstance(kind, _WHOLE) else kind
-
-
-def _bare(kind: DataType) -> DataType:
-    """Return a type without what it says of nulls, which no cast would believe."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _bare(f.dataType)) for f in kind])
-    return ArrayType(_bare(kind.elementType)) if isinstance(kind, ArrayType) else kind
 
 
 def _misses(value: Column, kind: DataType) -> Column:

@@ -30,17 +30,18 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from ingestion.formats.json_leaves import CORRUPT, witnessed
 from ingestion.formats.json_shapes import has_fractions, has_shape, shape
-from ingestion.formats.json_types import Leaf, is_no_moment, leaf_of, moment
-from ingestion.formats.protocol import Decode, Encoded, decoded_type
+from ingestion.formats.json_types import SURROGATE, Leaf, is_no_moment, leaf_of, moment
+from ingestion.formats.protocol import Decode, Encoded, said
 
-_CORRUPT: Final = "_corrupt_record"
 _END: Final = "_end_of_record"
 _SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND, _DOUBTFUL, _STRICT = (
     f"_json_look_{name}"
     for name in ("seen", "row", "texts", "names", "unknown", "sound", "doubtful", "strict")
 )
 _NESTED: Final = (StructType, ArrayType)
+_TEXT: Final = (StringType, VarcharType)
 # What may hold any name, or is seldom enough.
 _UNSEEN: Final = (MapType, VariantType, BinaryType)
 # A line that from_json may have written for a value that is no string.
@@ -78,17 +79,11 @@ def looked_at(records: DataFrame, encoded: Encoded, *, otherwise: Decode) -> Dat
         .drop(_SEEN, _ROW, _TEXTS, _NAMES)
     )
     doubtful = replace(encoded, column=_DOUBTFUL, into=_STRICT)
-    said = F.when(F.col(_SOUND).isNotNull(), _said(encoded)).otherwise(F.col(_STRICT))
-    decoded = otherwise(looked, doubtful).withColumn(encoded.into, said)
-    return decoded.drop(_UNKNOWN, _SOUND, _DOUBTFUL, _STRICT)
-
-
-def _said(encoded: Encoded) -> Column:
-    type_ = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
     extra = F.coalesce(_UNKNOWN, F.array().cast("array<string>"))
-    known = {"row": F.col(_SOUND), "extra": extra}
-    said = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in type_)
-    return F.struct(*said)
+    sound = said(encoded, row=F.col(_SOUND), extra=extra)
+    either = F.when(F.col(_SOUND).isNotNull(), sound).otherwise(F.col(_STRICT))
+    decoded = otherwise(looked, doubtful).withColumn(encoded.into, either)
+    return decoded.drop(_UNKNOWN, _SOUND, _DOUBTFUL, _STRICT)
 
 
 def _marked(text: Column) -> Column:
@@ -105,15 +100,14 @@ def _marked(text: Column) -> Column:
 
 def _read(marked: Column, schema: StructType) -> Column:
     fields = [StructField(field.name, _leaf(field.dataType).witness) for field in schema]
-    own = [StructField(_END, IntegerType()), StructField(_CORRUPT, StringType())]
+    fields.append(StructField(_END, IntegerType()))
     lenient = dict.fromkeys(("allowSingleQuotes", "allowNonNumericNumbers"), "false")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **lenient}
-    return F.from_json(marked, StructType([*fields, *own]), options)
+    return witnessed(marked, fields, **lenient)
 
 
 def _is_sound(text: Column, encoded: Encoded) -> Column:
     schema = encoded.schema
-    is_read = F.col(f"{_SEEN}.{_CORRUPT}").isNull() & (F.col(f"{_SEEN}.{_END}") == 1)
+    is_read = F.col(f"{_SEEN}.{CORRUPT}").isNull() & (F.col(f"{_SEEN}.{_END}") == 1)
     doubts = [
         *_doubtful_values(schema),
         *_doubtful_texts(text, schema),
@@ -202,7 +196,7 @@ def _doubtful_depths(text: Column, schema: StructType) -> Iterator[Column]:
     """Yield what tells that something in an object or a list may have been mended."""
     nested = _nested(schema)
     if nested:
-        yield text.contains("\\u") & text.rlike(r"\\u[dD][89a-fA-F]")
+        yield text.contains("\\u") & text.rlike(SURROGATE)
         yield ~F.is_valid_utf8(text)
     if any(map(has_fractions, nested)):
         yield text.rlike(r"[:\[,]\s*-0")
@@ -213,7 +207,7 @@ def _nested(schema: StructType) -> list[DataType]:
 
 
 def _is_text(field: StructField) -> bool:
-    return isinstance(field.dataType, StringType | VarcharType)
+    return isinstance(field.dataType, _TEXT)
 
 
 def _count(kind: DataType) -> int:
@@ -225,11 +219,11 @@ def _count(kind: DataType) -> int:
 
 def _leaf(kind: DataType) -> Leaf:
     """Return how a type is read at a glance; what is wrong with a suspect is not its concern."""
-    if isinstance(kind, StringType | VarcharType):
+    if isinstance(kind, _TEXT):
         return Leaf(StringType())
     if isinstance(kind, TimestampType):
         return Leaf(StringType(), moment, None, is_no_moment)
-    if isinstance(kind, StructType | ArrayType):
+    if isinstance(kind, _NESTED):
         return shape(kind)
     return leaf_of(kind)
 

@@ -28,6 +28,8 @@ _TIME: Final = r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
 _ZONE: Final = r"(Z|[+-]((0\d|1[0-7]):[0-5]\d|18:00))"
 _BASE64: Final = r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 _MOMENTS: Final = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z")
+# An escape that may be half of a character.
+SURROGATE: Final = r"\\u[dD][89a-fA-F]"
 # Text that is no string but something else that a VARIANT prints begins with one of these.
 # So does infinity, which is what a number becomes that overflows.
 _UNLIKE_TEXT: Final = tuple('{[-0123456789tfI"')

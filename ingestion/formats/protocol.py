@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Protocol, cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -66,6 +67,13 @@ def decoded_type(schema: StructType, *, keeps_extra: bool = False) -> StructType
         StructField("is_delete", BooleanType()),
     ]
     return StructType([*fields, StructField("kept", VariantType())] if keeps_extra else fields)
+
+
+def said(encoded: Encoded, **known: Column) -> Column:
+    """Return what ``decode`` adds, by the names of ``decoded_type``; what is not given is null."""
+    kind = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
+    nothing = {f.name: F.lit(None).cast(f.dataType) for f in kind}
+    return F.struct(*({**nothing, **known}[name].alias(name) for name in kind.names))
 
 
 class Decode(Protocol):

@@ -38,14 +38,14 @@ def columns_of(
     extra = tuple(name for name in fields if name not in set(columns.names))
 
     def to_row(record: Fields) -> list[Any]:
+        row, name = [], ""
         try:
-            return [
-                None if convert is None or (value := record.get(name)) is None else convert(value)
-                for name, convert in plan
-            ]
-        except MisfitError:
-            # Once more, by name: nearly every record needs no name.
-            return [_converted(name, record.get(name), convert) for name, convert in plan]
+            for name, convert in plan:
+                value = None if convert is None else record.get(name)
+                row.append(value if convert is None or value is None else convert(value))
+        except MisfitError as error:
+            raise MisfitError(f"{name}: {error}") from None
+        return row
 
     return to_row, extra
 
@@ -82,12 +82,3 @@ def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
         return mismatch("a map with texts for keys", target)
     convert = converter(values, target.valueType)
     return lambda items: [(k, None if v is None else convert(v)) for k, v in items.items()]
-
-
-def _converted(name: str, value: Any, convert: Convert | None) -> Any:
-    if value is None or convert is None:
-        return None
-    try:
-        return convert(value)
-    except MisfitError as error:
-        raise MisfitError(f"{name}: {error}") from None

@@ -1,7 +1,8 @@
 """Real kills: a run dies at a named place or at any moment, and the next heals what it left.
 
-The short form of ``python -m tests.crash``: every way to die, every follow-up, the places that
-matter most. ``RANDOM_KILLS`` and ``SEED`` choose how many random moments, and which.
+The short form of ``python -m tests.crash``: every follow-up, the places that matter most, every way
+to die that leaves no chance to tidy up. ``RANDOM_KILLS`` and ``SEED`` choose how many random
+moments, and which.
 """
 
 from __future__ import annotations

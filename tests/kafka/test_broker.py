@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,18 +36,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     broker.down(tmp_path / "kafka")
 
 
-def quiet_port() -> int:
-    """Return a free port below those that the system lends to whoever connects meanwhile."""
-    for port in random.sample(range(20_000, 32_000), k=100):
-        with socket.socket() as server, suppress(OSError):
-            server.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
-
-
 def test_what_was_published_is_there_after_a_restart(folder: Path, jars: Path) -> None:
     """A stopped broker comes back with its records, its cluster id and its port."""
-    first = broker.up(folder, jars=jars, port=quiet_port(), tied_to_caller=True)
+    first = broker.up(folder, jars=jars, tied_to_caller=True)
     publish(first.address, b"hello")
     assert broker.down(folder)
 

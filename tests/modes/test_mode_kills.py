@@ -1,6 +1,6 @@
 """Every write mode, and real kills around its commit: the next run heals what they left.
 
-A few cells; ``make modes-matrix`` tries them all.
+One cell; ``make modes-matrix`` tries them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ingestion.killpoints import At
 from ingestion.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
-from tests.long import twins
 from tests.modes.scenario import (
     IS_WHOLE,
     RECORDS,
@@ -54,10 +53,7 @@ EVERY = [
     for parts in product(SCENARIOS, (At.PREPARED, At.COMMITTED), (1, 7, RECORDS), (False, True))
 ]
 # Where a batch applied twice would show: a fold is no set.
-FEW = [
-    Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True),
-    *twins(Cell(BY_NAME["scd2"], At.PREPARED, 7, False)),
-]
+FEW = [Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True)]
 CELLS = EVERY if IS_WHOLE else FEW
 
 

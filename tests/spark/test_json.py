@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 
+from ingestion.formats import protocol
 from ingestion.formats.json import decode, strictly_read
 from ingestion.formats.json_sound import can_look, looked_at
 from ingestion.formats.options import NoOptions
@@ -73,10 +74,7 @@ def mutated(chance: random.Random, *, count: int) -> list[bytes]:
 
 def refused(records: DataFrame, encoded: Encoded) -> DataFrame:
     """Refuse everything."""
-    kind = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
-    known = {"reason": F.lit("unseen")}
-    nothing = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in kind)
-    return records.withColumn(encoded.into, F.struct(*nothing))
+    return records.withColumn(encoded.into, protocol.said(encoded, reason=F.lit("unseen")))
 
 
 def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encoded:
