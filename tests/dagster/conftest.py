@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ from ingestion.report import RunReport
 from ingestion.spec import StreamSpec
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _nothing_stays_of_the_killed() -> Iterator[None]:
+    """Let processes put their sockets where they are removed with whoever was killed."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

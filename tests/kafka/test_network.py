@@ -92,8 +92,8 @@ class Outage:
         ("between two batches", "killed"),
         ("before the plan", "reset"),
         ("before the fetch", "stalled"),
-        ("before the proof", "stalled"),
         *twins(
+            ("before the proof", "stalled"),
             ("between two batches", "cut"),
             ("before the plan", "throttled"),
             ("before the fetch", "frozen"),

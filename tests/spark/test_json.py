@@ -26,6 +26,7 @@ from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
 from ingestion.spec_parts import ExtraFields
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
+from tests.long import IS_LONG, twins
 
 pytestmark = pytest.mark.spark
 
@@ -123,7 +124,7 @@ def test_a_message_is_a_row_or_quarantined_with_its_reason(
     assert (message.name in opinions) == (message.reason is not None), opinions.get(message.name)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8 if IS_LONG else 2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int) -> None:
     """Whatever is done to a message, two readers that share no code agree on it."""
@@ -170,7 +171,9 @@ def test_a_look_finds_what_a_strict_reading_finds(
         pytest.param("id BIGINT, n INT, ok BOOLEAN", b'{"id": 1, "n": 2}', None, id="no text"),
         pytest.param("id INT, `a?` INT", b'{"a\\ud800": 5}', "lone_surrogate", id="question"),
         pytest.param("id INT, `a\ufffd` INT", b'{"a\xff": 5}', "invalid_utf8", id="mended"),
-        pytest.param(", ".join(f"c{n} INT" for n in range(350)), b"{}", None, id="wide"),
+        *twins(
+            pytest.param(", ".join(f"c{n} INT" for n in range(350)), b"{}", None, id="wide"),
+        ),
         pytest.param(
             f"c STRUCT<{', '.join(f'c{n}: INT' for n in range(350))}>", b"{}", None, id="deep"
         ),
