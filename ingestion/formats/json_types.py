@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 )
 
 _DATE: Final = r"(?!0000)\d{4}-\d{2}-\d{2}"
-_TIME: Final = r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
-_ZONE: Final = r"(Z|[+-]((0\d|1[0-7]):[0-5]\d|18:00))"
-_BASE64: Final = r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+_TIME: Final = r"\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
+_ZONE: Final = r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
+_BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 _MOMENTS: Final = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 # An escape that may be half of a character.
 SURROGATE: Final = r"\\u[dD][89a-fA-F]"
@@ -70,7 +70,7 @@ def leaf_of(kind: DataType) -> Leaf:
             _is_lost,
         )
     if isinstance(kind, DateType | TimestampNTZType):
-        pattern = _DATE if isinstance(kind, DateType) else rf"{_DATE}([T ]{_TIME})?"
+        pattern = _DATE if isinstance(kind, DateType) else rf"{_DATE}(?:[T ]{_TIME})?"
         return _matched(kind, pattern, "bad_time")
     if isinstance(kind, TimestampType):
         return Leaf(VariantType(), _moment, _no_moment, is_no_moment)
@@ -168,7 +168,7 @@ def _is_no_number(value: Column) -> Column:
 
 def moment(text: Column) -> Column:
     """Read a moment of ISO 8601, without a zone UTC."""
-    return F.when(text.rlike(rf"\A{_DATE}([T ]{_TIME}{_ZONE}?)?\z"), text.try_cast("timestamp"))
+    return F.when(text.rlike(rf"\A{_DATE}(?:[T ]{_TIME}{_ZONE}?)?\z"), text.try_cast("timestamp"))
 
 
 def is_no_moment(value: Column, witness: Column) -> Column:
