@@ -27,6 +27,7 @@ from ingestion.formats.json_leaves import (
 from ingestion.formats.json_names import names_in_another_case, unknown_names
 from ingestion.formats.json_sound import can_look, looked_at
 from ingestion.formats.json_types import SURROGATE
+from ingestion.formats.lazily import let
 from ingestion.formats.protocol import Encoded, said
 
 REASONS: Final = {
@@ -47,9 +48,6 @@ REASONS: Final = {
     "wrong_case": "a name is declared in another case",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
-_WRAPPED, _FIELDS, _WITNESS, _ROW, _PROBLEM, _EXTRA = (
-    f"_json_{name}" for name in ("wrapped", "fields", "witness", "row", "problem", "extra")
-)
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
@@ -58,87 +56,87 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
     A field that is absent is null. A key that is a single column may be a bare value.
     """
     if encoded.is_key or not can_look(encoded.schema):
-        return strictly_read(records, encoded)
+        return records.withColumn(encoded.into, strictly_read(F.col(encoded.column), encoded))
     return looked_at(records, encoded, otherwise=strictly_read)
 
 
-def strictly_read(records: DataFrame, encoded: Encoded) -> DataFrame:
-    """Decode any record, and say of a bad one what is wrong."""
-    raw, schema = F.col(encoded.column), encoded.schema
+def strictly_read(raw: Column, encoded: Encoded) -> Column:
+    """Decode any bytes, and say of bad ones what is wrong."""
+    schema = encoded.schema
     text = raw.cast("string")
     if encoded.is_key and len(schema) == 1:
         text = _wrapped_key(text, schema)
-    witnesses = (StructField(f.name, witness_of(f.dataType)) for f in schema)
-    fields = F.try_variant_get(F.col(_WRAPPED), "$[0]", "map<string,variant>")
-    return (
-        records.withColumn(_WRAPPED, F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))))
-        .withColumn(_FIELDS, fields)
-        .withColumn(_WITNESS, witnessed(text, witnesses))
-        .withColumn(_EXTRA, unknown_names(F.col(_FIELDS), schema))
-        .withColumn(_ROW, value_of(F.col(_WITNESS).dropFields(CORRUPT), schema))
-        .withColumn(_PROBLEM, _problem(raw, text, encoded))
-        .withColumn(encoded.into, _said(encoded))
-        .drop(_WRAPPED, _FIELDS, _WITNESS, _ROW, _EXTRA, _PROBLEM)
+    witnesses = [StructField(f.name, witness_of(f.dataType)) for f in schema]
+    return let(
+        {"is_there": raw.isNotNull(), "text": text},
+        lambda seen: {
+            "wrapped": F.try_parse_json(F.concat(F.lit("["), seen["text"], F.lit("]"))),
+            "witness": witnessed(seen["text"], witnesses),
+        },
+        lambda seen: {
+            "fields": F.try_variant_get(seen["wrapped"], "$[0]", "map<string,variant>"),
+            "row": value_of(seen["witness"].dropFields(CORRUPT), schema),
+        },
+        lambda seen: {"extra": unknown_names(seen["fields"], schema)},
+        lambda seen: {"problem": _problem(seen, encoded)},
+        within=lambda seen: said(
+            encoded,
+            row=F.when(seen["problem"].isNull(), seen["row"]),
+            reason=seen["problem"]["reason"],
+            detail=seen["problem"]["detail"],
+            extra=seen["extra"],
+            kept=_kept(seen, schema),
+        ),
     )
 
 
-def _said(encoded: Encoded) -> Column:
-    return said(
-        encoded,
-        row=F.when(F.col(_PROBLEM).isNull(), F.col(_ROW)),
-        reason=F.col(f"{_PROBLEM}.reason"),
-        detail=F.col(f"{_PROBLEM}.detail"),
-        extra=F.col(_EXTRA),
-        kept=_kept(encoded.schema),
-    )
-
-
-def _kept(schema: StructType) -> Column:
+def _kept(seen: Column, schema: StructType) -> Column:
     """Return the fields that the schema does not name, as one object; null when there are none."""
     declared = F.array(*map(F.lit, schema.names))
-    rest = F.map_filter(F.col(_FIELDS), lambda name, _: ~F.array_contains(declared, name))
+    rest = F.map_filter(seen["fields"], lambda name, _: ~F.array_contains(declared, name))
     return F.when(F.size(rest) > 0, F.to_variant_object(rest))
 
 
-def _problem(raw: Column, text: Column, encoded: Encoded) -> Column:
+def _problem(seen: Column, encoded: Encoded) -> Column:
     """Say what is wrong, the coarsest first; null when nothing is."""
-    of_document = _document_problem(text)
-    is_corrupt = F.col(f"{_WITNESS}.{CORRUPT}").isNotNull() | F.col(_WITNESS).isNull()
-    names = F.col(_EXTRA)
+    of_document = _document_problem(seen)
+    is_corrupt = seen["witness"][CORRUPT].isNotNull() | seen["witness"].isNull()
+    names = seen["extra"]
     misspelt = F.when(F.size(names) > 0, names_in_another_case(names, encoded.schema))
     of_names = F.when(F.size(misspelt) > 0, _told("wrong_case", misspelt))
     if encoded.extra_fields == "reject":
         of_names = of_names.when(F.size(names) > 0, _told("unknown_field", names))
     found = F.coalesce(
         F.when(of_document.isNotNull(), _told(of_document)),
-        F.when(is_corrupt, _told("wrong_type", _misfits(encoded.schema))),
-        *_of_columns(encoded.schema),
+        F.when(is_corrupt, _told("wrong_type", _misfits(seen, encoded.schema))),
+        *_of_columns(seen, encoded.schema),
     )
-    is_plain = F.coalesce(_is_one_object(text) & ~is_corrupt, F.lit(False))
-    of_values = F.when(~is_plain | _is_suspect(encoded.schema), found)
-    return F.when(raw.isNotNull(), F.coalesce(of_values, of_names))
+    is_plain = F.coalesce(_is_one_object(seen) & ~is_corrupt, F.lit(False))
+    of_values = F.when(~is_plain | _is_suspect(seen, encoded.schema), found)
+    return F.when(seen["is_there"], F.coalesce(of_values, of_names))
 
 
-def _is_one_object(text: Column) -> Column:
+def _is_one_object(seen: Column) -> Column:
     """Tell most texts that are exactly one object; of the others nothing is said."""
-    is_followed = F.try_variant_get(F.col(_WRAPPED), "$[1]", "variant").isNotNull()
-    is_read = F.col(_FIELDS).isNotNull() & ~is_followed & ~text.contains("]")
+    text = seen["text"]
+    is_followed = F.try_variant_get(seen["wrapped"], "$[1]", "variant").isNotNull()
+    is_read = seen["fields"].isNotNull() & ~is_followed & ~text.contains("]")
     return is_read & F.is_valid_utf8(text)
 
 
-def _is_suspect(schema: StructType) -> Column:
-    asked = (_suspicion(field) for field in schema)
+def _is_suspect(seen: Column, schema: StructType) -> Column:
+    asked = (_suspicion(seen, field) for field in schema)
     return reduce(or_, (each for each in asked if each is not None), F.lit(False))
 
 
-def _suspicion(field: StructField) -> Column | None:
-    row, witness = (F.col(name).getField(field.name) for name in (_ROW, _WITNESS))
+def _suspicion(seen: Column, field: StructField) -> Column | None:
+    row, witness = (seen[name][field.name] for name in ("row", "witness"))
     return is_suspect(row, witness, field.dataType)
 
 
-def _document_problem(text: Column) -> Column:
+def _document_problem(seen: Column) -> Column:
     """Return the reason why a text is not exactly one JSON object, or null."""
-    wrapped = F.col(_WRAPPED)
+    text, wrapped = seen["text"], seen["wrapped"]
     is_followed = F.try_variant_get(wrapped, "$[1]", "variant").isNotNull()
     in_braces = F.try_parse_json(F.concat(F.lit('{"x":'), text, F.lit("}")))
     # What closes the bracket around it and goes on has a bracket in it.
@@ -148,7 +146,7 @@ def _document_problem(text: Column) -> Column:
         .when(text.rlike(r"^[ \t\r\n]*$"), "empty_value")
         .when(wrapped.isNull(), _why_no_json(text))
         .when(is_followed | is_open, "trailing_data")
-        .when(F.col(_FIELDS).isNull(), "not_an_object")
+        .when(seen["fields"].isNull(), "not_an_object")
     )
 
 
@@ -162,24 +160,24 @@ def _why_no_json(text: Column) -> Column:
     )
 
 
-def _of_columns(schema: StructType) -> list[Column]:
+def _of_columns(seen: Column, schema: StructType) -> list[Column]:
     """Return the problems of each column; whether it may be absent is not the format's concern."""
     found: list[Column] = []
     for field in schema:
-        witness, suspicion = F.col(_WITNESS).getField(field.name), _suspicion(field)
+        witness, suspicion = seen["witness"][field.name], _suspicion(seen, field)
         if suspicion is not None:
             problems = problems_of(witness, field.dataType, field.name)
             found.append(F.when(suspicion, F.coalesce(*problems)))
     return found
 
 
-def _misfits(schema: StructType) -> Column:
+def _misfits(seen: Column, schema: StructType) -> Column:
     """Name the columns that ``from_json`` could not read, with the types they should have."""
     named = (
         F.when(
-            F.col(_WITNESS).getField(field.name).isNull()
-            & F.col(_FIELDS)[field.name].isNotNull()
-            & ~F.is_variant_null(F.col(_FIELDS)[field.name]),
+            seen["witness"][field.name].isNull()
+            & seen["fields"][field.name].isNotNull()
+            & ~F.is_variant_null(seen["fields"][field.name]),
             F.lit(f"{field.name}: expected {field.dataType.simpleString().upper()}"),
         )
         for field in schema

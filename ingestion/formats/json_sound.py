@@ -8,8 +8,7 @@ is not sure is left to the strict reading; what is found sound *is* what that wo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from operator import add, and_
 from typing import Final
@@ -33,12 +32,11 @@ from pyspark.sql.types import (
 from ingestion.formats.json_leaves import CORRUPT, witnessed
 from ingestion.formats.json_shapes import has_fractions, has_shape, shape
 from ingestion.formats.json_types import SURROGATE, Leaf, is_no_moment, leaf_of, moment
-from ingestion.formats.protocol import Decode, Encoded, said
+from ingestion.formats.protocol import Encoded, said
 
 _END: Final = "_end_of_record"
-_SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND, _DOUBTFUL, _STRICT = (
-    f"_json_look_{name}"
-    for name in ("seen", "row", "texts", "names", "unknown", "sound", "doubtful", "strict")
+_SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND = (
+    f"_json_look_{name}" for name in ("seen", "row", "texts", "names", "unknown", "sound")
 )
 _NESTED: Final = (StructType, ArrayType)
 _TEXT: Final = (StringType, VarcharType)
@@ -64,7 +62,9 @@ def can_look(schema: StructType) -> bool:
     return are_shaped and not any(isinstance(kind, _UNSEEN) for kind in kinds)
 
 
-def looked_at(records: DataFrame, encoded: Encoded, *, otherwise: Decode) -> DataFrame:
+def looked_at(
+    records: DataFrame, encoded: Encoded, *, otherwise: Callable[[Column, Encoded], Column]
+) -> DataFrame:
     """Decode the records that are surely sound, and leave the others to ``otherwise``."""
     text, schema = F.col(encoded.column).cast("string"), encoded.schema
     texts = (_seen(f) for f in schema if isinstance(_leaf(f.dataType).witness, StringType))
@@ -75,15 +75,14 @@ def looked_at(records: DataFrame, encoded: Encoded, *, otherwise: Decode) -> Dat
         .withColumn(_NAMES, F.when(~_are_counted(text, schema), _names(text)))
         .withColumn(_UNKNOWN, F.array_except(_NAMES, _literals(schema.names)))
         .withColumn(_SOUND, F.when(_is_sound(text, encoded), F.col(_ROW)))
-        .withColumn(_DOUBTFUL, F.when(F.col(_SOUND).isNull(), F.col(encoded.column)))
-        .drop(_SEEN, _ROW, _TEXTS, _NAMES)
     )
-    doubtful = replace(encoded, column=_DOUBTFUL, into=_STRICT)
     extra = F.coalesce(_UNKNOWN, F.array().cast("array<string>"))
     sound = said(encoded, row=F.col(_SOUND), extra=extra)
-    either = F.when(F.col(_SOUND).isNotNull(), sound).otherwise(F.col(_STRICT))
-    decoded = otherwise(looked, doubtful).withColumn(encoded.into, either)
-    return decoded.drop(_UNKNOWN, _SOUND, _DOUBTFUL, _STRICT)
+    # Not a column of its own: that would be computed for each record, though for null.
+    doubtful = otherwise(F.col(encoded.column), encoded)
+    either = F.when(F.col(_SOUND).isNotNull(), sound).otherwise(doubtful)
+    decoded = looked.withColumn(encoded.into, either)
+    return decoded.drop(_SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND)
 
 
 def _marked(text: Column) -> Column:
