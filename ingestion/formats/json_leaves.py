@@ -7,7 +7,7 @@ witness the value is made, and what is wrong with it is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from pyspark.sql import Column
@@ -29,13 +29,7 @@ CORRUPT: Final = "_corrupt_record"
 
 def witness_of(kind: DataType) -> DataType:
     """Return the type to ask ``from_json`` for, so that nothing is lost on the way."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, witness_of(f.dataType)) for f in kind])
-    if isinstance(kind, ArrayType):
-        return ArrayType(witness_of(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, witness_of(kind.valueType))
-    return leaf_of(kind).witness
+    return with_leaves(kind, lambda leaf: leaf_of(leaf).witness)
 
 
 def witnessed(text: Column, fields: Iterable[StructField], **options: str) -> Column:
@@ -48,13 +42,18 @@ def witnessed(text: Column, fields: Iterable[StructField], **options: str) -> Co
 
 def bare(kind: DataType) -> DataType:
     """Return a type without what it says of nulls, which a witness does not say."""
+    return with_leaves(kind, lambda leaf: leaf)
+
+
+def with_leaves(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
+    """Return the same shape with other types in it; every part of it may be null."""
     if isinstance(kind, StructType):
-        return StructType([StructField(f.name, bare(f.dataType)) for f in kind])
+        return StructType([StructField(f.name, with_leaves(f.dataType, leaf)) for f in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(bare(kind.elementType))
+        return ArrayType(with_leaves(kind.elementType, leaf))
     if isinstance(kind, MapType):
-        return MapType(kind.keyType, bare(kind.valueType))
-    return kind
+        return MapType(kind.keyType, with_leaves(kind.valueType, leaf))
+    return leaf(kind)
 
 
 def value_of(witness: Column, kind: DataType) -> Column:

@@ -24,12 +24,11 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
-    StructField,
     StructType,
     VariantType,
 )
 
-from ingestion.formats.json_leaves import bare
+from ingestion.formats.json_leaves import bare, with_leaves
 from ingestion.formats.json_types import Leaf
 
 _WHOLE: Final[tuple[type[DataType], ...]] = (ByteType, ShortType, IntegerType, LongType)
@@ -56,7 +55,7 @@ def has_shape(kind: DataType) -> bool:
 
 def shape(kind: StructType | ArrayType) -> Leaf:
     """Return how an object or a list is read that looks as declared; all others are suspect."""
-    wide, narrow, pattern = _wide(kind), bare(kind), rf"\A(?:{_pattern(kind)})\z"
+    wide, narrow, pattern = with_leaves(kind, _wide), bare(kind), rf"\A(?:{_pattern(kind)})\z"
 
     def value(witness: Column) -> Column:
         widened = F.try_variant_get(witness, "$", wide.simpleString())
@@ -99,11 +98,7 @@ def _pattern(kind: DataType) -> str:
 
 
 def _wide(kind: DataType) -> DataType:
-    """Return a type that holds all that ``_pattern`` lets pass."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _wide(f.dataType)) for f in kind])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_wide(kind.elementType))
+    """Return a type that holds all that ``_pattern`` lets pass for a leaf."""
     if isinstance(kind, DecimalType):
         return DecimalType(38, kind.scale)
     return LongType() if isinstance(kind, _WHOLE) else kind

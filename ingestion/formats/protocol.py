@@ -72,8 +72,8 @@ def decoded_type(schema: StructType, *, keeps_extra: bool = False) -> StructType
 def said(encoded: Encoded, **known: Column) -> Column:
     """Return what ``decode`` adds, by the names of ``decoded_type``; what is not given is null."""
     kind = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
-    nothing = {f.name: F.lit(None).cast(f.dataType) for f in kind}
-    return F.struct(*({**nothing, **known}[name].alias(name) for name in kind.names))
+    parts = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in kind)
+    return F.struct(*parts)
 
 
 class Decode(Protocol):

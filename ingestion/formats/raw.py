@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.formats.protocol import Encoded
+from ingestion.formats.protocol import Encoded, said
 
 REASONS: Final[dict[str, str]] = {}
 
@@ -20,11 +20,5 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
 def one_column(records: DataFrame, encoded: Encoded, value: Column, *, reason: Column) -> DataFrame:
     """Add what the bytes say, where that is one value."""
     (column,) = encoded.schema
-    said = F.struct(
-        F.struct(value.alias(column.name)).alias("row"),
-        reason.cast("string").alias("reason"),
-        F.lit(None).cast("string").alias("detail"),
-        F.lit(None).cast("array<string>").alias("extra"),
-        F.lit(None).cast("boolean").alias("is_delete"),
-    )
-    return records.withColumn(encoded.into, said)
+    row = F.struct(value.alias(column.name))
+    return records.withColumn(encoded.into, said(encoded, row=row, reason=reason.cast("string")))
