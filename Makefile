@@ -44,7 +44,7 @@ kills: setup ## Kill a run at ten random moments, and prove that nothing is lost
 crash-matrix: setup ## Kill runs everywhere, every way (MINUTES=60 SEED=1; goes on where it was)
 	@$(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
 
-modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7 and all; rebuild each
+modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7, 1,000 and all
 	@MODES_MATRIX=1 $(bin)/pytest --numprocesses $(WORKERS) tests/modes
 
 double-starts: setup ## Start two runs at the same moment, fifty times

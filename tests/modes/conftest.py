@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.modes.scenario import tell
+from tests.modes.scenario import RECORDS, tell
 from tests.world import World, settings_in
 
 
 @pytest.fixture(scope="module")
-def story(
+def stories(
     tmp_path_factory: pytest.TempPathFactory,
     kafka_address: str,
     java_options: str,
     spark: SparkSession,
-) -> Iterator[World]:
-    """One topic that all of these tests read, each into lakes of its own."""
+) -> Iterator[Callable[[int], World]]:
+    """Topics by how many records they hold, each told when it is first asked for."""
     folder = tmp_path_factory.mktemp("story")
     settings = settings_in(folder, kafka_address, spark_java_options=java_options)
-    with World.made(settings, spark) as made:
-        tell(made)
-        yield made
+    with ExitStack() as topics:
+
+        @cache
+        def told(records: int) -> World:
+            world = topics.enter_context(World.made(settings, spark))
+            tell(world, records=records)
+            return world
+
+        yield told
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def story(stories: Callable[[int], World]) -> World:
+    """One topic that many of these tests read, each into lakes of its own."""
+    return stories(RECORDS)

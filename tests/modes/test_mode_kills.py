@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,6 +34,8 @@ from tests.world import World
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+# By offsets a batch: a story long enough for more than one, and short enough for batches of 1.
+STORIES = {1: RECORDS, 7: RECORDS, RECORDS: RECORDS, 1_000: 2_500}
 
 
 class Cell(NamedTuple):
@@ -42,6 +46,11 @@ class Cell(NamedTuple):
     batch: int
     is_checkpoint_lost: bool
 
+    @property
+    def records(self) -> int:
+        """How many records it reads."""
+        return STORIES[self.batch]
+
     def __str__(self) -> str:
         """Name it."""
         lost = " checkpoint lost" if self.is_checkpoint_lost else ""
@@ -50,22 +59,46 @@ class Cell(NamedTuple):
 
 EVERY = [
     Cell(*parts)
-    for parts in product(SCENARIOS, (At.PREPARED, At.COMMITTED), (1, 7, RECORDS), (False, True))
+    for parts in product(SCENARIOS, (At.PREPARED, At.COMMITTED), STORIES, (False, True))
 ]
 # Where a batch applied twice would show: a fold is no set.
 FEW = [Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True)]
 CELLS = EVERY if IS_WHOLE else FEW
 
 
+Table = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def whole(
+    stories: Callable[[int], World], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, int], Table]]:
+    """What comes of a story that is read in one go, by the scenario's name and its records."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def read(name: str, records: int) -> Table:
+        world = reading(stories(records), folder / f"{name}-{records}", BY_NAME[name])
+        world.run()
+        return table_of(world)
+
+    yield read
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_killed_run_loses_and_doubles_nothing(story: World, cell: Cell, tmp_path: Path) -> None:
+def test_a_killed_run_loses_and_doubles_nothing(
+    stories: Callable[[int], World],
+    whole: Callable[[str, int], Table],
+    cell: Cell,
+    tmp_path: Path,
+) -> None:
     """Killed before or behind the commit of a batch, the next run ends at the same table."""
-    whole = reading(story, tmp_path / "whole", cell.scenario)
-    whole.run()
+    story = stories(cell.records)
     cut = reading(story, tmp_path / "cut", cell.scenario, max_offsets_per_trigger=cell.batch)
     cut.write_declaration()
     cut.settings.state.mkdir(parents=True)
-    nth = 1 if cell.batch == RECORDS else 2
+    nth = 1 if cell.batch == cell.records else 2
     diary = str(cut.settings.state / "diary")
     ended, evidence = meet_fate(cut, Fate(place=cell.place, nth=nth, way="kill_group", diary=diary))
     if cell.is_checkpoint_lost:
@@ -75,7 +108,7 @@ def test_a_killed_run_loses_and_doubles_nothing(story: World, cell: Cell, tmp_pa
     assert (ended, evidence) == ("killed", ())
     assert len(report.recovered) == (cell.place == At.COMMITTED)
     assert report.is_balanced
-    assert table_of(cut) == table_of(whole)
+    assert table_of(cut) == whole(cell.scenario.name, cell.records)
     hold(cut, cell.scenario)
 
 
