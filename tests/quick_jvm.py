@@ -19,6 +19,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkContext
 
 from ingestion.local.java import find_java
@@ -55,10 +56,14 @@ def lasting(options: str) -> str:
 
 
 def _archive() -> Path:
-    """Return where the archive lies: another one for another Java, or for other jars."""
+    """Return where the archive lies: another one for another Java, or for jars in another place.
+
+    Java takes an archive only with the class path that it was made with.
+    """
     said = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
     jars = sorted((ROOT / ".jars" / "spark").glob("*.jar"))
-    key = hashlib.sha256(said + "".join(f"{at.name}{at.stat().st_size}" for at in jars).encode())
+    path = "".join(f"{at}{at.stat().st_size}" for at in (*jars, Path(pyspark.__file__)))
+    key = hashlib.sha256(said + path.encode())
     return ROOT / ".jars" / f"quick-{key.hexdigest()[:12]}.jsa"
 
 
