@@ -70,9 +70,10 @@ format: setup ## Format the code
 	@$(bin)/ruff format
 	@$(bin)/ruff check --fix
 
-bench: setup ## Measure a run, and then decoding alone
+bench: setup ## Measure a large run, decoding alone, and a small run from a cold start
 	@$(bin)/python -m bench
 	@$(bin)/python -m bench.decode
+	@$(bin)/python -m bench.small
 
 lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
