@@ -63,23 +63,25 @@ def test_a_broken_declaration_takes_no_other_down(tmp_path: Path, wrong: str) ->
 
 @pytest.mark.slow
 def test_the_code_location_loads_fast_and_starts_nothing() -> None:
-    """Importing the definitions takes seconds at most, starts no JVM and no Great Expectations."""
+    """It costs little beside Dagster's own import, starts no JVM and no Great Expectations."""
     program = (
-        "import time; since = time.process_time(); import assets.definitions, sys; "
+        "import sys, time; start = time.process_time(); import dagster; "
+        "since = time.process_time(); import assets.definitions; "
+        "dagsters, ours = since - start, time.process_time() - since; "
         "from pyspark import SparkContext; "
         "assert SparkContext._gateway is None; assert 'great_expectations' not in sys.modules; "
-        "print(time.process_time() - since)"
+        "print(ours / dagsters)"
     )
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     given.pop("PYTHONDONTWRITEBYTECODE", None)
-    seconds = []
+    ratios = []
     for _ in range(3):
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=ROOT, env=given, capture_output=True, check=True
         )
-        seconds.append(float(done.stdout))
+        ratios.append(float(done.stdout))
 
-    assert min(seconds) < 3
+    assert min(ratios) < 3.5
 
 
 @pytest.mark.slow
