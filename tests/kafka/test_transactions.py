@@ -136,6 +136,8 @@ def test_a_stall_is_told_without_java_too(world: World, monkeypatch: pytest.Monk
 def test_a_hanging_transaction_says_how_to_end_it(frail: FrailBroker, frail_world: World) -> None:
     """A transaction that its coordinator has forgotten is told apart, and the remedy ends it."""
     world = frail_world
+    # Nothing is slow here but a cold JVM's first question: more patience than faults need.
+    world.settings = world.settings.model_copy(update={"kafka_timeout_seconds": 60})
     world.run()
     left_open(world)
     world.send(row(2, "hidden"))
