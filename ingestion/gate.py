@@ -125,9 +125,19 @@ def _typed(transformed: DataFrame, spec: StreamSpec, schema: StructType) -> Data
     """Take the row that a value gives, or the key of a tombstone."""
     made = _row(spec, schema, F.col("_made"))
     kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
-    said = F.struct("_said.reason", "_said.detail", "_said.extra", "_said.is_delete").alias("_said")
+    said = F.struct(
+        "_said.reason", _said_detail(spec).alias("detail"), "_said.extra", "_said.is_delete"
+    ).alias("_said")
     of_record = (*PLACE, "_index", *RAW)
     return transformed.select(*of_record, said, "_wanted", made.alias("_row"), *kept)
+
+
+def _said_detail(spec: StreamSpec) -> Column:
+    """Return what the format says of a bad value or, where there is none, of a bad key."""
+    if spec.tombstone_policy != "delete":
+        return F.col("_said.detail")
+    of_key = F.concat_ws(": ", "_said_by_key.reason", "_said_by_key.detail")
+    return F.coalesce("_said.detail", F.when(F.col("_said_by_key.reason").isNotNull(), of_key))
 
 
 def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:

@@ -26,6 +26,7 @@ from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.offsets import TopicPartition
+from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.operations.redrive import Redrive, RedriveReport
 from ingestion.report import RunReport
 from ingestion.run import Run
@@ -196,6 +197,11 @@ class World:
         self.runs += 1
         given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
         return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+
+    def rebuild(self, **parts: Any) -> RebuildReport:
+        """Make the table anew by the declaration of now."""
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        return Rebuild(**{**given, "run_id": "rebuild", **parts}).execute()
 
     def rows(self) -> list[dict[str, Any]]:
         """Read the user's columns of the table by delta-rs, by key."""

@@ -10,6 +10,7 @@ from ingestion.formats.fits import MisfitError
 
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
+_POSITION: Final = ("lsn", "file", "pos")
 _MISSING: Final = "__debezium_unavailable_value"
 _MISSING_BYTES: Final = _MISSING.encode()
 _MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
@@ -27,7 +28,7 @@ def row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
         )
     op = envelope["op"]
     if op == "t":
-        raise BadBytesError("truncate", "op t")
+        raise BadBytesError("truncate", f"op t{_position(envelope)}")
     if op == "m":
         raise BadBytesError("not_a_change", "op m")
     side = _ROWS.get(op) if isinstance(op, str) else None
@@ -47,6 +48,13 @@ def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
     return found
+
+
+def _position(envelope: Mapping[str, Any]) -> str:
+    """Say where in the database's log an event is, as far as the envelope tells."""
+    told = {name: at_path(envelope, ["source", name]) for name in _POSITION}
+    known = [f"{name} {value}" for name, value in told.items() if value is not None]
+    return f" at {', '.join(known)}" if known else ""
 
 
 def value_of(

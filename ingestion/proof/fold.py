@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from ingestion.proof.batch import Batch
 from ingestion.proof.earlier import EarlierJudge, Judges
 from ingestion.proof.horizon import Horizon
-from ingestion.proof.judge import Judge
+from ingestion.proof.judge import Judge, Judged
 from ingestion.proof.memory import Memory, Shelf
 from ingestion.proof.modes import Means, rule_of
 from ingestion.proof.quarantined import BadRecord, as_bad
 from ingestion.proof.record import Record
 from ingestion.proof.recount import Recount
 from ingestion.proof.redrives import Redrives
+from ingestion.proof.values import UnprovableError
 from ingestion.spec import StreamSpec
 
 Judging = Judge | EarlierJudge
@@ -73,6 +74,7 @@ class Fold:
     def _gather(self, records: Sequence[Record], seq: int, recount: Recount) -> None:
         """Judge a chunk, and hand the good records on."""
         judged = self._judge.judge(self._held_back(records, seq, recount), seq=seq)
+        self._refuse_unread(judged, seq)
         recount.records.update(record.at for record in records)
         recount.ignored += judged.ignored
         recount.filtered += judged.filtered
@@ -81,11 +83,20 @@ class Fold:
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in judged.bad))
         self.rule.take(judged.changes, recount)
 
+    def _refuse_unread(self, judged: Judged, seq: int) -> None:
+        """Go no further when a record cannot be read, which is neither right nor wrong then."""
+        if judged.unread and not self._horizon.is_accepted(seq):
+            record, why = judged.unread[0]
+            raise UnprovableError(
+                f"{why}, by which {record} was written, and the quarantine does not hold that "
+                "record. Next: give the registry the schema back, under this id"
+            )
+
     def _held_back(self, records: Sequence[Record], seq: int, recount: Recount) -> Sequence[Record]:
         """Leave out the records that an earlier judgement sent into quarantine."""
         told = self._redrives.sort_out(records, seq)
         judged = self._judge.judge(told.kept, seq=seq)
-        self._redrives.could_go(len(told.kept) - len(judged.bad))
+        self._redrives.could_go(len(told.kept) - len(judged.bad) - len(judged.unread))
         recount.quarantined += len(told.kept) + len(told.sent)
         why = "by the declaration of that time"
         self.bad.put(dict(as_bad(record, why, seq) for record in (*told.kept, *told.sent)))

@@ -16,7 +16,7 @@ from ingestion.ddl import DeclaredColumn
 from ingestion.proof.formats import Expected, ReadBoth, Said, reading
 from ingestion.proof.predicate import Condition
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row, text_of
-from ingestion.proof.strict_json import BadRecordError
+from ingestion.proof.strict_json import BadRecordError, UnknownSchemaError
 from ingestion.proof.transformation import Asked, transformation
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
@@ -33,6 +33,7 @@ class Judged:
     Attributes:
         changes: What the good ones say of their keys.
         bad: Those that belong in quarantine, with the reason.
+        unread: Those whose schema the registry does not know today, with its id.
         ignored: How many tombstones the stream ignores.
         filtered: How many rows the declared transformation leaves out.
         exploded: How many rows there are beyond the first of their record.
@@ -40,6 +41,7 @@ class Judged:
 
     changes: list[Change] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
+    unread: list[tuple[Record, str]] = field(default_factory=list)
     ignored: int = 0
     filtered: int = 0
     exploded: int = 0
@@ -99,6 +101,8 @@ class Judge:
                 continue
             try:
                 asked.extend(self._exploded(record, self._said(record), found))
+            except UnknownSchemaError as error:
+                found.unread.append((record, str(error)))
             except (ValueError, OverflowError) as error:
                 found.bad.append((record, str(error)))
         made = self._transformed(asked)

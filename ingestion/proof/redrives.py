@@ -4,8 +4,9 @@ The quarantine says which: a row that a redrive has marked is folded at that red
 it was read. The topic still says what the record is, so a mark that is false, missing or of no
 batch shows in the books, in the rows, or here.
 
-A row without a mark, that another declaration or another version of the engine wrote, may hold a
-record that is good today. It waits, and that is said.
+A row without a mark, that another declaration or another version of the engine wrote, or a schema
+registry that did not know the schema yet, may hold a record that is good today. It waits, and that
+is said.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ingestion.proof.snapshot import rows_of
 
 _PLACE = ("_topic", "_partition", "_offset", "_seq")
 _JUDGED_BY = ("declaration", "engine_version")
+_WHY = ("reason", "detail")
 _MARK = "redriven_seq"
 
 
@@ -79,7 +81,7 @@ class Redrives:
         if not DeltaTable.is_deltatable(str(quarantine)):
             return
         there = {each.name for each in DeltaTable(quarantine).schema().fields}
-        names = [*_PLACE, *(name for name in (_MARK, *_JUDGED_BY) if name in there)]
+        names = [*_PLACE, *(name for name in (_MARK, *_JUDGED_BY, *_WHY) if name in there)]
         for rows in rows_of(quarantine, None, names):
             told = [dict(zip(names, row, strict=True)) for row in rows if row[3] <= last_seq]
             held = {}
@@ -92,6 +94,7 @@ class Redrives:
                 self._marks.update([mark] if mark is not None else [])
                 if self.horizon.epoch_of(row["_seq"]) == self.horizon.epoch:
                     by_today = tuple(map(row.get, _JUDGED_BY)) == self._today
+                    by_today = by_today and not _lacked_a_schema(row)
                     held[_name(row)] = Held(row["_seq"], mark, by_today)
             self._held.put(held)
             self._is_empty = self._is_empty and not held
@@ -137,7 +140,8 @@ class Redrives:
         if self._could_go:
             yield (
                 f"{self._could_go:,} records in quarantine were bad for another declaration or "
-                "engine and are good for this one; oncelake redrive sends them in"
+                "engine, or without their schema, and are good today; oncelake redrive sends them "
+                "in"
             )
 
     def _is_redrive(self, mark: int, seq: int) -> bool:
@@ -147,6 +151,11 @@ class Redrives:
 
 def _name(row: dict[str, Any]) -> str:
     return str(Record(row["_topic"], row["_partition"], row["_offset"], 0, None, None))
+
+
+def _lacked_a_schema(row: dict[str, Any]) -> bool:
+    """Tell a record whose schema id was unknown: a registry learns; so may it be of a key."""
+    return "unknown_schema_id" in (row.get("reason"), str(row.get("detail")).partition(":")[0])
 
 
 def _false_mark(row: dict[str, Any]) -> Difference:

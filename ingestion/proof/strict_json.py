@@ -18,6 +18,10 @@ class BadRecordError(ValueError):
     """A record that cannot be applied; the message is the reason."""
 
 
+class UnknownSchemaError(BadRecordError):
+    """A record that cannot be read, for the registry does not know its schema, or not any more."""
+
+
 class Written(str):
     """A number with a point or an exponent, kept as it was written."""
 

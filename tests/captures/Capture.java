@@ -101,6 +101,8 @@ public final class Capture {
         told.put("offset.storage", "org.apache.kafka.connect.storage.MemoryOffsetBackingStore");
         told.put("topic.prefix", "capture");
         told.put("plugin.name", "pgoutput");
+        // TRUNCATE is not sent by default.
+        told.put("skipped.operations", "none");
         told.put("database.hostname", "127.0.0.1");
         told.put("database.port", port);
         told.put("database.user", "capture");

@@ -74,5 +74,16 @@ DELETE FROM partial WHERE place = 4;
 INSERT INTO partial VALUES ('é🙂', 1, 1, NULL, '', '{}'), ('é🙂', 2, 1, '', '\x00', NULL);
 UPDATE partial SET place = 4 WHERE place = 2 AND shelf = 'é🙂';
 
+-- All rows at once, in one transaction with the first of those that take their place.
+UPDATE emptied SET label = 'changed' WHERE id = 1;
+DELETE FROM emptied WHERE id = 2;
+INSERT INTO emptied VALUES (6, 'of the log');
+BEGIN;
+TRUNCATE emptied;
+INSERT INTO emptied VALUES (2, 'deleted before'), (3, 'there before'), (7, 'never there');
+COMMIT;
+UPDATE emptied SET label = 'and changed' WHERE id = 3;
+DELETE FROM emptied WHERE id = 7;
+
 -- The recorder ends with this.
 SELECT pg_logical_emit_message(true, 'capture', 'end');

@@ -2,8 +2,8 @@
 --
 -- What Debezium itself loses is not in here, since no reader can bring it back: null in a nullable
 -- column that has a default (it arrives as the default), NaN and infinities of a numeric (null),
--- infinite dates and moments, moments before 1582 in arrays (days too early), arrays of more than
--- one dimension, and TRUNCATE, which it does not send by default.
+-- infinite dates and moments, moments before 1582 in arrays (days too early), and arrays of more
+-- than one dimension.
 
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad');
 
@@ -57,6 +57,11 @@ CREATE TABLE partial (
 ALTER TABLE everything ALTER long_text SET STORAGE EXTERNAL, ALTER long_blob SET STORAGE EXTERNAL;
 ALTER TABLE partial ALTER long_text SET STORAGE EXTERNAL, ALTER long_blob SET STORAGE EXTERNAL,
     ALTER tags SET STORAGE EXTERNAL;
+
+-- It is emptied later. Nothing is known of a truncated row but that it was there before.
+CREATE TABLE emptied (id integer PRIMARY KEY, label text);
+
+INSERT INTO emptied SELECT n, 'of the snapshot' FROM generate_series(1, 5) AS n;
 
 INSERT INTO everything VALUES
     (1, -32768, -2147483648, -9223372036854775808,

@@ -25,7 +25,7 @@ from ingestion.local.java import find_java
 from ingestion.settings import load_settings
 
 HERE = Path(__file__).parent
-TABLES = ("everything", "partial")
+TABLES = ("everything", "partial", "emptied")
 EVENTS = ("with_schemas", "without")
 _USER = "capture"
 _SLOWEST_SECONDS = 120

@@ -19,7 +19,6 @@ from ingestion import killpoints
 from ingestion.errors import SetupError
 from ingestion.killpoints import At
 from ingestion.operations.accept import accept
-from ingestion.operations.rebuild import Rebuild
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
 from tests.long import twins
@@ -64,13 +63,7 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
     world.send(row(3, "c"), row(4, "d"))
     world.forget_before(0, 4)
     accept(world.spec, world.settings, reason="meant to", run_id="me")
-    Rebuild(
-        spec=world.spec,
-        settings=world.settings,
-        spark=lambda: world.spark,
-        run_id="again",
-        without_lost=True,
-    ).execute()
+    world.rebuild(without_lost=True)
 
     assert set(At) - reached == set()
 

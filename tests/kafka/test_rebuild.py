@@ -13,18 +13,11 @@ from pyspark.sql import SparkSession
 
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
 from ingestion.lock import Holder, held_by_jvm
-from ingestion.operations.rebuild import Rebuild, RebuildReport
 from tests.long import twins
 from tests.oracle import evidence_against
 from tests.world import World, row, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
-
-
-def rebuild(world: World, **more: Any) -> RebuildReport:
-    """Rebuild the stream by its declaration of now."""
-    given = {"spec": world.spec, "settings": world.settings, "spark": lambda: world.spark}
-    return Rebuild(**{**given, "run_id": "rebuild", **more}).execute()
 
 
 def fill(world: World) -> None:
@@ -62,7 +55,7 @@ def test_a_new_schema_holds_for_every_record(written: World) -> None:
     """What was passed over before is in the rebuilt table; the old one lies in the archive."""
     written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
 
-    done = rebuild(written)
+    done = written.rebuild()
 
     assert written.rows() == [
         {"id": 1, "name": "A", "city": None},
@@ -83,7 +76,7 @@ def test_another_mode_makes_another_table(written: World) -> None:
     """A mode that would be refused on the old table is what a rebuild is for."""
     written.declare(mode="append", keys=[], tombstones="ignore")
 
-    rebuild(written)
+    written.rebuild()
 
     assert sorted((each["id"], each["name"]) for each in written.rows()) == [
         (1, "A"),
@@ -106,7 +99,7 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
         )
         broken.setattr(target, _crash)
         with pytest.raises(RuntimeError, match="crash"):
-            rebuild(written)
+            written.rebuild()
 
     with _refused_meanwhile(written):
         written.run()
@@ -120,7 +113,7 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
 def _refused_meanwhile(world: World) -> Iterator[None]:
     """Nobody builds on a half that lies there."""
     with pytest.raises(Exception, match="a rebuild was cut short"):
-        rebuild(world)
+        world.rebuild()
     yield
 
 
@@ -134,9 +127,9 @@ def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(world: World) -> 
     world.forget_before(partition=0, offset=2)
 
     with pytest.raises(OffsetsExpiredError, match="--without-lost"):
-        rebuild(world)
+        world.rebuild()
     assert len(world.rows()) == 2
-    rebuild(world, without_lost=True)
+    world.rebuild(without_lost=True)
 
     assert [each["id"] for each in world.rows()] == [1, 3]
     assert evidence_against(world) == ()
@@ -148,10 +141,10 @@ def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
         held_by_jvm(written.spark, written.topic, written.paths, Holder.me("other")),
         pytest.raises(StreamLockedError, match="other"),
     ):
-        rebuild(written)
+        written.rebuild()
     before = written.rows()
 
-    rebuild(written)
+    written.rebuild()
 
     assert written.rows() == before
 
@@ -159,4 +152,4 @@ def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
 def test_there_must_be_something_to_rebuild(world: World) -> None:
     """A stream that never ran has no table to make anew."""
     with pytest.raises(InvalidSpecError, match="there is no table yet"):
-        rebuild(world)
+        world.rebuild()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.operations.rebuild import Rebuild
 from tests.modes.scenario import REBUILT, Scenario, hold, reading, table_of
 from tests.world import World
 
@@ -21,9 +20,7 @@ def test_a_rebuild_makes_the_same_table(story: World, scenario: Scenario, tmp_pa
     before = table_of(world)
     world.declare(max_offsets_per_trigger=1_000)
 
-    Rebuild(
-        spec=world.spec, settings=world.settings, run_id="rebuild", spark=lambda: world.spark
-    ).execute()
+    world.rebuild()
 
     assert table_of(world) == before
     assert len(world.ledger) == 1

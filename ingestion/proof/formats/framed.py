@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ingestion.proof.formats import Expected, Said
 from ingestion.proof.registry import SchemaSource, Written
-from ingestion.proof.strict_json import BadRecordError
+from ingestion.proof.strict_json import BadRecordError, UnknownSchemaError
 
 ReadPayload = Callable[[bytes], Said]
 Open = Callable[[Written], ReadPayload]
@@ -30,6 +30,7 @@ class ReadFramed:
 
         Raises:
             BadRecordError: it belongs in quarantine.
+            UnknownSchemaError: it did, if the registry did not know its schema then, either.
             DependencyError: the registry does not answer.
         """
         if len(raw) < 5 or raw[0] != 0:
@@ -46,7 +47,7 @@ class ReadFramed:
     def _opened(self, number: int) -> ReadPayload:
         schema = self._schemas(number)
         if schema is None:
-            raise BadRecordError(f"schema id {number} is unknown")
+            raise UnknownSchemaError(f"the registry does not know schema id {number}")
         if schema.type != self._type:
             raise BadRecordError(f"schema id {number} is {schema.type}, not {self._type}")
         return self._open(schema)
