@@ -29,7 +29,7 @@ REASONS: Final[dict[str, str]] = {
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
     "malformed_debezium": "no envelope with `op`, and `after` or `before`",
     "unavailable_value": "a column that the database did not send, since it had not changed",
-    "truncate": "the whole table was emptied, which no record here can apply",
+    "truncate": "the whole table was emptied, which a person must apply",
     "not_a_change": "a message of the log that changes no row",
 }
 _UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}

@@ -105,9 +105,7 @@ def test_records_wait_for_their_schema(registered: World, subject: Subject, wire
     assert evidence_against(registered) == ()
 
 
-def test_a_delete_waits_for_the_schema_of_its_key(
-    registered: World, registry_address: str
-) -> None:
+def test_a_delete_waits_for_the_schema_of_its_key(registered: World, registry_address: str) -> None:
     """The quarantine says why its key could not be read; the delete is made once it can."""
     registered.declare(key_format="avro")
     registered.send(row(1, "a"), row(2, "b"))
