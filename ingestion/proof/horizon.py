@@ -12,6 +12,8 @@ from ingestion.offsets import Range, TopicPartition
 from ingestion.proof.batch import Batch, Stretch
 from ingestion.proof.record import Change, Place, at_of, offset_of
 
+_SIDE_TABLES = ("quarantine", "tombstones")
+
 
 @dataclass(kw_only=True, slots=True)
 class Horizon:
@@ -144,9 +146,15 @@ class Horizon:
                 f"{batch.accepted}; what it left behind was not judged"
             )
         elif batch.seq == self.doubted_through:
+            given_up = [name for name in _SIDE_TABLES if f"{name}_written_off" in batch.counts]
+            what = (
+                f"what {' and '.join(given_up)} held was given up"
+                if given_up
+                else "the table was accepted as somebody had restored it"
+            )
             yield (
-                f"batch {batch.seq}: the table was accepted as somebody had restored it: "
-                f"{batch.accepted}; what earlier batches left behind was not judged"
+                f"batch {batch.seq}: {what}: {batch.accepted}; what earlier batches left behind "
+                "was not judged"
             )
 
 

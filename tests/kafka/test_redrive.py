@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from ingestion.cli import app
 from ingestion.errors import InvalidSpecError, RecordsForgottenError
+from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify import verify
@@ -234,6 +235,19 @@ def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World
     epochs = DeltaTable(world.paths.data).to_pyarrow_table(columns=["id", "_epoch"]).to_pylist()
     assert {each["id"]: each["_epoch"] for each in epochs} == {1: 2, 2: 1, 3: 2, 9: 1}
     assert said(world) == []
+
+
+def test_a_quarantine_that_was_given_up_leaves_its_redrives_unjudged(damaged: World) -> None:
+    """Without its marks nobody can tell what a redrive sent in: that is said, and nothing else."""
+    shutil.rmtree(damaged.paths.quarantine)
+    accept(damaged.spec, damaged.settings, reason="a drill", run_id="me")
+    damaged.run()
+
+    verdict = verify(damaged.spec, damaged.settings)
+
+    assert (verdict.holds, verdict.differences, verdict.obstacles) == (True, (), ())
+    assert any("what quarantine held was given up: a drill" in t for t in verdict.limits)
+    assert damaged.redrive(spark=no_spark).waiting == 0
 
 
 def test_a_redrive_whose_records_are_gone_is_not_judged(told: World) -> None:
