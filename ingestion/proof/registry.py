@@ -80,8 +80,9 @@ class SchemaSource:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except HTTPError as error:
-            if error.code == 404 and _code(error) == _NOT_FOUND:
-                return None
+            with error:
+                if error.code == 404 and _code(error) == _NOT_FOUND:
+                    return None
             raise self._silent(error) from error
         except (OSError, HTTPException, ValueError) as error:
             raise self._silent(error) from error
