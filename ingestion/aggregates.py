@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ingestion.spec import StreamSpec
 
+# The minimum clock among the counts of a commit, in milliseconds; see ``sinks.windows``.
+CLOCK: Final = "clock_ms"
 WINDOW_COLUMNS: Final = ("window_start", "window_end")
 CALL: Final = re.compile(r"\s*(\w+)\s*\(\s*(\*|`[^`]+`|\w+)\s*\)\s*")
 # Two sums of 37 digits always fit into 38, the most that there is: so an overflow is an error.

@@ -25,7 +25,8 @@ def exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
         spec: The declared stream.
 
     Returns:
-        ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any.
+        ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any; a
+        delete without any is one row, since left out it would leave its rows in the table.
         ``_said.row`` has the element in the array's place. The raw value stays with the first row
         only; elsewhere it is empty.
     """
@@ -35,12 +36,13 @@ def exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
     rows = decoded.select("*", F.posexplode_outer(array).alias("_nth", "_element"))
     row = F.col("_said.row").withField(quoted(spec.explode), F.col("_element"))
     is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull()
+    is_delete = F.coalesce("_said.is_delete", F.lit(False))
     is_first = F.coalesce("_nth", F.lit(0)) == 0
     empty = F.when(F.col("_value").isNotNull(), F.lit(bytearray()))
     return rows.withColumns(
         {
             "_index": F.coalesce("_nth", F.lit(0)),
-            "_is_empty": is_good & F.col("_nth").isNull(),
+            "_is_empty": is_good & ~is_delete & F.col("_nth").isNull(),
             "_said": F.col("_said").withField("row", row),
             "_value": F.when(is_first, F.col("_value")).otherwise(empty),
         }

@@ -25,6 +25,8 @@ def format_contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     name, key = spec.format.type, spec.key_format.type
     if not FORMATS[key].for_keys:
         yield Contradiction(("key_format",), f"`{key}` is no format of keys; write `json`")
+    if spec.tombstone_policy == "delete":
+        yield from _about_keys(spec)
     if name not in {"json", "json_schema"}:
         yield from _about_what_only_json_can(spec)
     if name in _BARE:
@@ -44,6 +46,27 @@ def _about_what_only_json_can(spec: StreamSpec) -> Iterator[Contradiction]:
     if spec.extra_fields == "keep":
         problem = f"`format: {name}` cannot keep them; write `ignore` or `reject`"
         yield Contradiction(("extra_fields",), problem)
+
+
+def _about_keys(spec: StreamSpec) -> Iterator[Contradiction]:
+    """Tell keys that no Kafka key could give, or not as the values do."""
+    name = spec.key_format.type
+    types = {column.name: column.type for column in spec.columns}
+    of_keys = [types[key] for key in spec.keys if key in types]
+    if name in _BARE and of_keys != [_BARE[name]]:
+        problem = f"`{name}` reads exactly one key column, a {_BARE[name]}"
+        yield Contradiction(("key_format",), f"{problem}; the keys are {', '.join(of_keys)}")
+    if name == "csv" and any(map(_NESTED_OR_BYTES.match, of_keys)):
+        yield Contradiction(("key_format",), "a field of CSV is none of these keys; write `json`")
+    of_value = {column.name for column in spec.value_columns}
+    for key in spec.keys:
+        if key in spec.select and key in of_value:
+            yield Contradiction(
+                ("select", key),
+                f"it makes another {key} of the value's; a null value has only its Kafka key, to "
+                "which it is not applied, so that the delete would miss its row; write "
+                "`tombstones: quarantine`, or `ignore`",
+            )
 
 
 def _about_one_column(spec: StreamSpec, type_: str) -> Iterator[Contradiction]:

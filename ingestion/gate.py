@@ -126,7 +126,11 @@ def _typed(transformed: DataFrame, spec: StreamSpec, schema: StructType) -> Data
     made = _row(spec, schema, F.col("_made"))
     kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
     said = F.struct(
-        "_said.reason", _said_detail(spec).alias("detail"), "_said.extra", "_said.is_delete"
+        "_said.reason",
+        _said_detail(spec).alias("detail"),
+        "_said.extra",
+        "_said.is_delete",
+        _lacking(spec).alias("lacks"),
     ).alias("_said")
     of_record = (*PLACE, "_index", *RAW)
     return transformed.select(*of_record, said, "_wanted", made.alias("_row"), *kept)
@@ -138,6 +142,13 @@ def _said_detail(spec: StreamSpec) -> Column:
         return F.col("_said.detail")
     of_key = F.concat_ws(": ", "_said_by_key.reason", "_said_by_key.detail")
     return F.coalesce("_said.detail", F.when(F.col("_said_by_key.reason").isNotNull(), of_key))
+
+
+def _lacking(spec: StreamSpec) -> Column:
+    """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
+    names = spec.required_of_value
+    nulls = (F.when(F.col(f"_said.row.{quoted(name)}").isNull(), F.lit(name)) for name in names)
+    return F.array_compact(F.array(*nulls)) if names else F.lit(None).cast("array<string>")
 
 
 def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:
@@ -167,6 +178,7 @@ def _reason(spec: StreamSpec) -> Column:
     """Say why a record that could be decoded cannot be applied; null when it can."""
     is_tombstone = F.col("_value").isNull()
     policy = F.lit(spec.tombstone_policy)
+    lacks = F.coalesce(F.size("_said.lacks") > 0, F.lit(False))
     return (
         F.when(is_tombstone & (policy == "ignore"), None)
         .when(is_tombstone & (policy == "quarantine"), _why_no_tombstone(spec))
@@ -174,7 +186,7 @@ def _reason(spec: StreamSpec) -> Column:
         .when(is_tombstone & _any_null(spec.never_null), "tombstone_without_key")
         .when(_any_null(spec.never_null), "missing_key")
         .when(_any_null(spec.sequence_by), "missing_order")
-        .when(~F.col("_delete") & _any_null(_required(spec)), "missing_required")
+        .when(~F.col("_delete") & (_any_null(_required(spec)) | lacks), "missing_required")
     )
 
 
@@ -192,7 +204,7 @@ def _missing(spec: StreamSpec) -> Column:
     if spec.explode:
         nth = F.format_string("element %d: ", F.col("_index"))
         where = F.when(F.col("_value").isNull(), "").otherwise(nth)
-    said = F.concat(where, F.lit("null: "), F.concat_ws(", ", *nulls))
+    said = F.concat(where, F.lit("null: "), F.concat_ws(", ", *nulls, "_said.lacks"))
     return F.when(_reason(spec).isNotNull(), said)
 
 

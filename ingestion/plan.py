@@ -23,7 +23,7 @@ from ingestion.lake import StreamPaths
 from ingestion.latest import quoted
 from ingestion.notes import UNKNOWN, Identity
 from ingestion.recovery import read_position
-from ingestion.spec import StreamSpec
+from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "nothing")
@@ -120,9 +120,14 @@ def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[Change]:
             field=name,
             what=f"{kind} is in the table, and not declared",
             effect="refused",
-            remedy="declare it still; a nullable column that no record fills stays null; or "
-            f"oncelake rebuild {spec.name}",
+            remedy=f"{_how_to_keep(name)}; or oncelake rebuild {spec.name}",
         )
+
+
+def _how_to_keep(name: str) -> str:
+    if name == EXTRA_COLUMN:
+        return "write `extra_fields: keep` again"
+    return "declare it still; a nullable column that no record fills stays null"
 
 
 def _added(column: DeclaredColumn, paths: StreamPaths) -> Change:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NOT_FOUND: Final = 40403
 _RETRIES: Final = 2
+# Ids are whole numbers of Java.
+_MOST_ID: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +58,8 @@ class Registry:
             DependencyError: it does not answer, or not as a schema registry does.
         """
         found = {}
-        for each in sorted(set(ids)):
+        # Above them there is none, and a registry may answer no such question in its own words.
+        for each in sorted({each for each in ids if each <= _MOST_ID}):
             schema = self._known.get(each) or self._ask(each)
             if schema is not None:
                 found[each] = self._known[each] = schema

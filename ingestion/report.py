@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ingestion.aggregates import CLOCK
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, TopicPartition
@@ -65,8 +66,9 @@ class RunReport:
 
 
 def total_of(rows: Iterable[LedgerRow], count: str) -> int:
-    """Add up one count over batches."""
-    return sum(row.counts.get(count, 0) for row in rows)
+    """Add up one count over batches; of a minimum clock, which counts nothing, take the last."""
+    counted = [row.counts.get(count, 0) for row in rows]
+    return max(counted, default=0) if count.startswith(CLOCK) else sum(counted)
 
 
 def ranges_of(rows: Iterable[LedgerRow]) -> tuple[CountedRange, ...]:

@@ -62,6 +62,15 @@ class StreamSpec(Declaration):
         )
 
     @property
+    def required_of_value(self) -> tuple[str, ...]:
+        """Columns that `value_schema` says are never null, but for those of key and order."""
+        if not self.value_ddl:
+            return ()
+        elsewhere = {*self.never_null, *self.sequence_by, self.explode}
+        required = (column.name for column in self.value_columns if not column.nullable)
+        return tuple(name for name in required if name not in elsewhere)
+
+    @property
     def is_transformed(self) -> bool:
         """Tell whether anything stands between the value and the row."""
         return bool(self.where or self.select or self.transform or self.value_ddl)

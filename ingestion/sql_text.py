@@ -20,15 +20,20 @@ def refuse_bad_sql(text: str) -> None:
     A batch that is written twice must give the same rows twice.
 
     Raises:
-        ValueError: it is one of these.
+        ValueError: it is one of these, or asks another table.
     """
-    from sqlglot import errors, parse_one
+    from sqlglot import errors, exp, parse_one
 
     try:
         parsed = parse_one(text, read="spark")
     except errors.SqlglotError as error:
         said = str(error).partition("\n")[0]
         raise ValueError(f"{text!r} is no SQL expression: {said}") from error
+    if parsed.find(exp.Query) is not None:
+        raise ValueError(
+            f"{text!r} asks another table, which may answer differently when the batch is written "
+            "again; ask only for columns of the record"
+        )
     for node in parsed.walk():
         names = {type(node).__name__.lower(), node.name.lower() if node.key == "anonymous" else ""}
         if unsteady := names & _UNSTEADY:
@@ -40,7 +45,7 @@ def refuse_bad_sql(text: str) -> None:
 
 
 def refuse_absent_module(name: str) -> None:
-    """Refuse a function whose module is not there; nothing of it is run.
+    """Refuse a function whose module is not there; of it only the package is imported.
 
     Raises:
         ValueError: it is not.
@@ -50,6 +55,11 @@ def refuse_absent_module(name: str) -> None:
         is_there = find_spec(module) is not None
     except (ImportError, ValueError):
         is_there = False
+    except Exception as error:
+        # To find a module its package is imported, and that is a person's code.
+        raise ValueError(
+            f"the package of `{module}` cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not is_there:
         raise ValueError(
             f"there is no module `{module}`; the function is named as package.module.function, and "

@@ -69,12 +69,9 @@ def transform(
     if spec.transform:
         return _by_function(hold(decoded.withColumns(flags)), spec)
     flat = decoded.withColumns(flags).select("*", "_good.*")
-    wanted = flat.withColumns(
-        {
-            "_made": selected(spec),
-            "_wanted": ~F.col("_is_empty") & (~F.col("_asked") | is_wanted(spec)),
-        }
-    )
+    passes = ~F.col("_is_empty") & (~F.col("_asked") | is_wanted(spec))
+    # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
+    wanted = flat.withColumns({"_made": F.when(passes, selected(spec)), "_wanted": passes})
     return wanted.select(*decoded.columns, "_made", "_wanted")
 
 

@@ -150,7 +150,7 @@ def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.
             mask=pa.array([row is None for row in rows]),
         ),
         "reason": [each and each.reason for each in bad],
-        "detail": [None if each is None else str(each)[:1000] for each in bad],
+        "detail": [None if each is None else _printable(each) for each in bad],
         "extra": [each.extra or None if isinstance(each, Said) else None for each in told],
         "is_delete": [each.is_delete if isinstance(each, Said) else None for each in told],
     }
@@ -160,6 +160,11 @@ def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.
         for name, part in parts.items()
     ]
     return pa.StructArray.from_arrays(arrays, fields=list(arrow_type))
+
+
+def _printable(error: BadBytesError) -> str:
+    """Return what it says; it may quote what is no text."""
+    return str(error)[:1000].encode("utf-8", "backslashreplace").decode()
 
 
 def _arrow(type_: DataType) -> pa.DataType:

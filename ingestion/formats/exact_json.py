@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
@@ -11,14 +12,30 @@ def parse(raw: bytes) -> Any:
     """Read exactly one JSON document of valid UTF-8, fractions exact.
 
     Raises:
-        ValueError: it is not one, or a name comes twice in one object.
+        ValueError: it is not one, a name comes twice in one object, or half of a character stands
+            anywhere, which no column and no detail could hold.
     """
     try:
-        return _DECODER.decode(raw.decode("utf-8"))
+        found = _DECODER.decode(raw.decode("utf-8"))
+        if _SURROGATE.search(raw):
+            _refuse_halves(found)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ArithmeticError:
         raise ValueError("a number beyond all numbers") from None
+    return found
+
+
+def _refuse_halves(value: Any) -> None:
+    if isinstance(value, str):
+        value.encode("utf-8")
+    elif isinstance(value, list):
+        for each in value:
+            _refuse_halves(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            _refuse_halves(name)
+            _refuse_halves(each)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -32,6 +49,7 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_refuse
 )

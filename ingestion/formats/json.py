@@ -197,5 +197,6 @@ def _wrapped_key(text: Column, schema: StructType) -> Column:
     bare = F.concat(F.lit(f'{{"{field.name}":'), text, F.lit("}"))
     if isinstance(field.dataType, StringType):
         plain = F.to_json(F.struct(text.alias(field.name)))
-        bare = F.when(text.startswith('"'), bare).otherwise(plain)
+        is_json = text.startswith('"') | ~F.is_valid_utf8(text)
+        bare = F.when(is_json, bare).otherwise(plain)
     return F.when(F.ltrim(text).startswith("{"), text).otherwise(bare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ingestion.errors import InvalidSpecError
@@ -13,8 +14,9 @@ from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.memory import recall
 from ingestion.note_commit import commit_note
-from ingestion.notes import UNKNOWN
-from ingestion.position import identity_of
+from ingestion.notes import UNKNOWN, Identity
+from ingestion.offsets import Offsets
+from ingestion.position import Position, identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.spec import StreamSpec
@@ -23,10 +25,10 @@ from ingestion.subscription import with_topics
 
 
 def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
-    """Begin a new epoch: read the topics as they are now, from their start, into the same table.
+    """Begin a new epoch: read the topics that are new from their start, into the same table.
 
     Rows of the earlier epoch stay, and lose against any record of the new one. So it also helps
-    where nothing remembers what was read: whatever the topic still holds is read again.
+    where nothing remembers what was read: whatever the topics still hold is read again.
 
     Returns:
         The ledger row of this decision.
@@ -54,8 +56,8 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
             topic_ids={**position.identity.topic_ids, **topics.ids},
         )
         ends = kafka.stable_end(topics.partitions)
-        is_cut = any(ends[at] < position.next.get(at, 0) for at in topics.partitions)
-        if identity == position.identity and not is_cut:
+        cut = {at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)}
+        if identity == position.identity and not cut:
             raise InvalidSpecError(
                 f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
             )
@@ -69,7 +71,7 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
                 order=spec.sequence_by,
                 rule=spec.rule if position.identity == UNKNOWN else identity.rule,
             ),
-            next=kafka.earliest(topics.partitions),
+            next=_begin(position, identity, kafka.earliest(topics.partitions), cut),
             reason=reason,
         )
         commit = commit_note(spec.name, paths, note)
@@ -77,3 +79,25 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         row = LedgerRow.of(note, commit, position.table_id, counts={})
         Ledger(paths.ledger).put(row)
         return row
+
+
+def _begin(
+    position: Position, identity: Identity, earliest: Offsets, cut: Collection[str]
+) -> Offsets:
+    """Read the topics that are new from their start, and go on with the others where they were.
+
+    Those hold the same records as before, which a mode that folds or appends would take twice.
+    """
+    known = position.identity
+    is_same_cluster = known.cluster_id == identity.cluster_id and known != UNKNOWN
+    kept = {
+        name
+        for name, topic_id in identity.topic_ids.items()
+        if is_same_cluster and known.topic_ids.get(name) == topic_id and name not in cut
+    }
+    return Offsets(
+        {
+            at: position.next.get(at, first) if at.topic in kept else first
+            for at, first in earliest.items()
+        }
+    )

@@ -7,6 +7,7 @@ change places. Killed anywhere, it goes on where it was.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
+from ingestion.fingerprint import fingerprint
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
-from ingestion.ledger import LedgerRow
+from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.memory import remembered
 from ingestion.offsets import Offsets
+from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.report import RunReport
 from ingestion.run import OnBatch, Run
@@ -80,6 +83,7 @@ class Rebuild:
         Raises:
             InvalidSpecError: there is no table yet.
             OffsetsExpiredError: Kafka no longer holds what the old table was filled from.
+            TopicRecreatedError: a topic is not the one that it was filled from.
             RefusedError: a person must decide something else first.
             StreamLockedError: a run, or another rebuild, holds the stream.
         """
@@ -87,6 +91,7 @@ class Rebuild:
         with told_by_volume(self.spec.name, *paths.written):
             spec = self._beginning(with_topics(self.spec, kafka, paths), paths, kafka)
             beside = self._settings_beside(paths)
+            self._clear_what_another_left(spec, beside)
             report = self._run(spec, beside)
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report, archived=())
@@ -118,6 +123,22 @@ class Rebuild:
         }
         return self.settings.model_copy(update=changed)
 
+    def _clear_what_another_left(self, spec: StreamSpec, beside: Settings) -> None:
+        """Remove a table that was begun by another declaration, or whose books do not balance.
+
+        Half of it would follow one rule and half another; and what a person accepts is the table
+        in use.
+        """
+        paths = StreamPaths.of(spec.name, beside)
+        by = paths.data.parent / "DECLARATION"
+        with held_by_python(spec.name, paths, Holder.me(self.run_id)):
+            is_red = any(row.is_red for row in Ledger(paths.ledger).rows())
+            if is_red or not by.exists() or by.read_text() != fingerprint(spec):
+                for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
+                    shutil.rmtree(table, ignore_errors=True)
+                shutil.rmtree(paths.checkpoints, ignore_errors=True)
+                by.write_text(fingerprint(spec))
+
     def _beginning(self, spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
         position = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
@@ -125,6 +146,8 @@ class Rebuild:
             raise InvalidSpecError(
                 f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
             )
+        if not self.without_lost:
+            self._refuse_lost_epochs(spec, kafka, position)
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
         rows = remembered(paths).rows_of(position.table_id)
         begun = _first_offsets([row for row in rows if row.epoch == position.epoch])
@@ -144,6 +167,17 @@ class Rebuild:
             offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
         said = spec.model_dump(by_alias=True, exclude_unset=True)
         return StreamSpec.model_validate({**said, "starting": {"offsets": offsets}})
+
+    def _refuse_lost_epochs(self, spec: StreamSpec, kafka: Kafka, position: Position) -> None:
+        refuse_another_topic(spec, kafka, position.identity)
+        if position.epoch > 1:
+            raise OffsetsExpiredError(
+                spec.name,
+                f"the table holds what was read before its topic was adopted anew (epoch "
+                f"{position.epoch}), from topics that are gone: a new one would lack it.",
+                remedy=f"oncelake rebuild {spec.name} --without-lost, if that may be; the old "
+                "tables stay in the archive",
+            )
 
 
 def _first_offsets(rows: list[LedgerRow]) -> Mapping[Any, int]:

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.damage import told_as_damage
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
@@ -116,11 +116,22 @@ class Redrive:
             found = self._waiting(paths)
         if not found:
             return self._report(found, recovered=look.recovered)
+        self._refuse_partial_updates(found)
         spark = self.spark()
         with held_by_jvm(spark, self.spec.name, paths, me):
             run = Run(spec=self.spec, settings=self.settings, spark=self.spark, run_id=self.run_id)
             start = run.start(spark, paths, kafka)
             return self._send(spark, kafka, start.position, (*look.recovered, *start.recovered))
+
+    def _refuse_partial_updates(self, found: Seqs) -> None:
+        if self.spec.ignore_null_updates:
+            raise RefusedError(
+                self.spec.name,
+                f"{sum(found.values()):,} records wait, and with `ignore_null_updates` each column "
+                "is the last value that came: one that comes late, behind newer ones of its row, "
+                "could not be put in its place.",
+                remedy=f"oncelake rebuild {self.spec.name}, which folds all in their order",
+            )
 
     def _send(
         self,

@@ -64,6 +64,7 @@ class Judge:
         self.transformation = transformation(spec, settings)
         asked = [column.name for column in spec.value_columns]
         self._array_at = asked.index(spec.explode) if spec.explode else None
+        self._value_required = [asked.index(name) for name in spec.required_of_value]
         names = list(self._types)
         self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
@@ -138,13 +139,19 @@ class Judge:
     def _exploded(self, record: Record, said: Said, found: Judged) -> list[Asked]:
         """Ask about each element for itself; a record without any counts as filtered."""
         at = self._array_at
-        if at is None or record.value is None:
+        if record.value is None:
             return [Asked(record, said)]
-        elements = said.values[at] or ()
+        lacks = any(said.values[each] is None for each in self._value_required)
+        if at is None:
+            return [Asked(record, said, lacks=lacks)]
+        elements = said.values[at] or ((None,) if said.is_delete else ())
         found.filtered += not elements
         return [
             Asked(
-                record, replace(said, values=(*said.values[:at], each, *said.values[at + 1 :])), n
+                record,
+                replace(said, values=(*said.values[:at], each, *said.values[at + 1 :])),
+                element=n,
+                lacks=lacks,
             )
             for n, each in enumerate(elements)
         ]
@@ -180,6 +187,8 @@ class Judge:
             raise BadRecordError("a column of sequence_by is null")
         if not is_delete:
             self._refuse_null(values, self._required, "a NOT NULL column")
+            if told.lacks:
+                raise BadRecordError("a NOT NULL column of value_schema is null")
         at = (record.topic, record.partition, record.offset)
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (told.element,)

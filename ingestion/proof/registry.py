@@ -16,6 +16,8 @@ from ingestion.errors import DependencyError, InvalidSpecError
 from ingestion.settings import Settings
 
 _NOT_FOUND: Final = 40403
+# Ids are whole numbers of Java; a registry need not understand others.
+_MOST_ID: Final = 2**31 - 1
 
 
 class Written(NamedTuple):
@@ -54,6 +56,8 @@ class SchemaSource:
         Raises:
             DependencyError: the registry does not answer.
         """
+        if number > _MOST_ID:
+            return None
         if number not in self._known:
             self._known[number] = self._asked(number)
         return self._known[number]

@@ -35,11 +35,13 @@ class Asked(NamedTuple):
         record: The record that it came in.
         said: What it says; of an exploded record, with one element in the array's place.
         element: Which; 0 where records are not exploded.
+        lacks: Whether a column of the value is null that may not be.
     """
 
     record: Record
     said: Said
     element: int = 0
+    lacks: bool = False
 
 
 class Transformation(Protocol):
@@ -95,13 +97,17 @@ class _BySpark:
     is_independent = False
 
     def __init__(self, spec: StreamSpec, settings: Settings) -> None:
+        from pyspark.sql.types import StructField, StructType
+
         from ingestion.row_type import row_type
         from ingestion.session import start_session
         from ingestion.transform import RECORD, asked_ddl, refuse_bad_transformation
 
         self._spec, self._spark = spec, start_session(settings)
         refuse_bad_transformation(self._spark, spec)
-        self._type = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
+        columns = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
+        # Also of a record without a required column it is asked whether it is wanted.
+        self._type = StructType([StructField(each.name, each.dataType) for each in columns])
         self._names = [column.name for column in spec.asked_columns]
 
     def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
@@ -140,7 +146,7 @@ class _BySpark:
         return wanted.select("_at", selected(self._spec).alias("_row")).select("_at", "_row.*")
 
     def _given(self, at: int, asked: Asked) -> dict[str, Any]:
-        record, said, element = asked
+        record, said, element = asked.record, asked.said, asked.element
         return {
             "_at": at,
             "_is_delete": said.is_delete,

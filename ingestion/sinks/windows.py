@@ -9,15 +9,13 @@ decides nothing: a record that comes later still is another fold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from pyspark.sql import functions as F
 
+from ingestion.aggregates import CLOCK
 from ingestion.commits import TableLog
 from ingestion.latest import quoted
 from ingestion.sinks.protocol import Good, Target
-
-CLOCK: Final = "clock_ms"
 
 
 def clocks_after(target: Target, good: Good) -> dict[str, int]:

@@ -279,3 +279,49 @@ def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
         "not_framed",
     ]
     assert evidence_against(registered) == ()
+
+
+HALF = "\\ud800"
+HALVES = {
+    "a declared value": f'{{"op": "c", "after": {{"id": "{HALF}"}}}}',
+    "an undeclared value": f'{{"op": "c", "after": {{"id": 1, "other": ["{HALF}"]}}}}',
+    "an undeclared name": f'{{"op": "c", "after": {{"id": 1, "{HALF}": 1}}}}',
+    "the operation": f'{{"op": "{HALF}", "after": {{"id": 1}}}}',
+}
+
+
+def test_half_a_character_blocks_nothing(world: World) -> None:
+    """Wherever it stands, its record goes to quarantine, and the others into the table."""
+    world.declare(schema="id BIGINT NOT NULL, name STRING", format="debezium")
+    world.declare(quarantine_rate={"stop_above": 1})
+    for text in HALVES.values():
+        deliver(world, text.encode())
+    deliver(world, b'{"op": "c", "after": {"id": 1, "name": "\\ud83d\\ude42"}}')
+    world.run()
+
+    assert world.rows() == [{"id": 1, "name": "\U0001f642"}]
+    assert [each["reason"] for each in world.quarantined()] == ["malformed_debezium"] * len(HALVES)
+    assert evidence_against(world) == ()
+
+
+def test_an_exploded_delete_without_its_array_is_seen(world: World) -> None:
+    """Which rows are gone it does not say: it waits, and is never taken for a filtered record."""
+    world.declare(
+        format="debezium",
+        value_schema="id INT NOT NULL, tag ARRAY<STRING>",
+        schema="id INT NOT NULL, tag STRING NOT NULL",
+        explode="tag",
+        keys=["id", "tag"],
+    )
+    log = postgres(schemas=False)
+    for id in (1, 2):
+        deliver(world, log.event("c", None, {"id": id, "tag": ["a", "b"]}))
+    deliver(world, log.event("d", {"id": 1, "tag": ["a", "b"]}, None))
+    deliver(world, log.event("d", {"id": 2, "tag": None}, None), id=2)
+    world.run()
+
+    (waits,) = world.quarantined()
+    assert (waits["reason"], waits["_offset"]) == ("missing_key", 3)
+    assert world.rows() == [{"id": 2, "tag": "a"}, {"id": 2, "tag": "b"}]
+    assert world.ledger[-1].counts.get("filtered", 0) == 0
+    assert evidence_against(world) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
+from ingestion.errors import (
+    InvalidSpecError,
+    OffsetsExpiredError,
+    StreamLockedError,
+    TopicRecreatedError,
+)
 from ingestion.lock import Holder, held_by_jvm
+from ingestion.operations.adopt_topic import adopt_topic
 from tests.long import twins
 from tests.oracle import evidence_against
 from tests.world import World, row, settings_in
@@ -147,6 +154,55 @@ def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
     written.rebuild()
 
     assert written.rows() == before
+
+
+def test_a_rebuild_by_two_declarations_is_none(world: World) -> None:
+    """What was begun before the declaration was changed is thrown away, and not gone on with."""
+    fill(world)
+    world.declare(max_offsets_per_trigger=2, where="name <> 'a'")
+    stop = threading.Event()
+    world.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+    assert (world.paths.workshop / world.topic).exists()
+
+    world.declare(where="name <> 'c'")
+    world.rebuild()
+
+    assert world.rows() == [row(1, "A", 2)]
+    assert evidence_against(world) == ()
+
+
+def test_a_rebuild_goes_on_where_it_was(world: World) -> None:
+    """With the same declaration no batch is written again."""
+    fill(world)
+    world.declare(max_offsets_per_trigger=2)
+    stop = threading.Event()
+    world.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+
+    done = world.rebuild()
+
+    assert done.report.seq == len(world.ledger) > len(done.report.batches)
+    assert world.rows() == [row(1, "A", 2), row(3, "c", 1)]
+
+
+def test_a_rebuild_from_a_topic_made_again_is_a_persons_to_decide(world: World) -> None:
+    """What the old topic held is in the old table alone, before and after it was adopted."""
+    fill(world)
+    before = world.rows()
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(7, "g"))
+
+    with pytest.raises(TopicRecreatedError, match="oncelake adopt-topic"):
+        world.rebuild()
+    adopt_topic(world.spec, world.settings, run_id="me")
+    world.run()
+    with pytest.raises(OffsetsExpiredError, match=r"adopted anew.*--without-lost"):
+        world.rebuild()
+    assert world.rows() == [*before, row(7, "g")]
+    world.rebuild(without_lost=True)
+
+    assert world.rows() == [row(7, "g")]
+    assert evidence_against(world) == ()
 
 
 def test_there_must_be_something_to_rebuild(world: World) -> None:

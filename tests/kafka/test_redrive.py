@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli import app
-from ingestion.errors import InvalidSpecError, RecordsForgottenError
+from ingestion.errors import InvalidSpecError, RecordsForgottenError, RefusedError
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.redrive import RedriveReport
@@ -248,6 +248,21 @@ def test_a_quarantine_that_was_given_up_leaves_its_redrives_unjudged(damaged: Wo
     assert (verdict.holds, verdict.differences, verdict.obstacles) == (True, (), ())
     assert any("what quarantine held was given up: a drill" in t for t in verdict.limits)
     assert damaged.redrive(spark=no_spark).waiting == 0
+
+
+def test_a_partial_update_is_not_sent_in_late(world: World) -> None:
+    """Its columns would need an order each: nothing is lost in silence, and a rebuild folds all."""
+    world.declare(schema=STRICT, ignore_null_updates=True)
+    world.send({"id": 1, "at": 1}, {"id": 1, "name": "newer", "at": None})
+    world.run()
+    world.declare(schema=LENIENT)
+
+    with pytest.raises(RefusedError, match=r"1 records wait.*oncelake rebuild"):
+        world.redrive(spark=no_spark)
+    world.rebuild()
+
+    assert world.rows() == [row(1, "newer", at=1)]
+    assert evidence_against(world) == ()
 
 
 def test_a_redrive_whose_records_are_gone_is_not_judged(told: World) -> None:

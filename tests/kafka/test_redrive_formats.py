@@ -131,6 +131,22 @@ def test_a_delete_waits_for_the_schema_of_its_key(registered: World, registry_ad
     assert evidence_against(registered) == ()
 
 
+def test_a_bare_key_that_is_no_text_deletes_nothing(world: World) -> None:
+    """It is put aside, and never mended into another key."""
+    world.declare(schema="name STRING NOT NULL, at INT", keys=["name"])
+    world.send({"name": "\ufffd", "at": 1})
+    for key in (b"\xff", b"plain"):
+        world.producer.produce(world.topic, value=None, key=key, partition=0)
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    (bad,) = world.quarantined()
+    assert (bad["_offset"], bad["reason"]) == (1, "tombstone_without_key")
+    assert bad["detail"].startswith("invalid_utf8")
+    assert world.rows() == [{"name": "\ufffd", "at": 1}]
+    assert evidence_against(world) == ()
+
+
 def test_what_the_registry_has_forgotten_is_not_called_wrong(
     registered: World, subject: Subject
 ) -> None:

@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 from assets.sensors import lag_of
 from ingestion.errors import TopicMissingError
 from ingestion.kafka import Kafka
+from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.settings import Settings
+from ingestion.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row
 
@@ -71,3 +73,23 @@ def test_a_pattern_that_matches_nothing_is_refused(world: Matched) -> None:
     with pytest.raises(TopicMissingError, match=r"no topic at .* matches"):
         world.run()
     assert not any(name.startswith("__") for name in Kafka(world.settings).names())
+
+
+def test_only_the_topic_that_was_made_again_is_read_again(world: Matched) -> None:
+    """The others go on where they were: a mode that appends would take their records twice."""
+    world.declare(mode="append", keys=[], sequence_by=[])
+    world.send(row(1, "a"))
+    other = world.add_topic("_x", row(2, "b"))
+    world.run()
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(3, "c"))
+    world.producer.produce(other, b'{"id": 4}', partition=0)
+    assert world.producer.flush(30) == 0
+
+    adopt_topic(world.spec, world.settings, run_id="me")
+    report = world.run()
+
+    assert sorted(each["id"] for each in world.rows()) == [1, 2, 3, 4]
+    assert (report.total("read"), report.lag) == (2, 0)
+    assert verify(world.spec, world.settings).holds

@@ -92,6 +92,23 @@ def test_a_function_makes_the_rows(world: World) -> None:
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
 
 
+def test_what_the_value_must_have_is_asked_for(world: World) -> None:
+    """Also where it is no column of the table; what `where` leaves out is not asked for more."""
+    value = "id INT NOT NULL, cents BIGINT NOT NULL, text STRING"
+    world.declare(schema="id INT NOT NULL, total BIGINT", value_schema=value)
+    world.declare(select={"total": "coalesce(cents, 0) + CAST(text AS INT)"}, where="text <> 'x'")
+    world.send({"id": 1, "cents": 1, "text": "2"}, {"id": 2, "text": "2"})
+    world.send({"id": 3, "cents": 1, "text": "x"}, {"id": 4, "text": "x"})
+    world.run()
+
+    (bad,) = world.quarantined()
+    assert world.rows() == [{"id": 1, "total": 3}]
+    assert (bad["reason"], bad["detail"], bad["_offset"]) == ("missing_required", "null: cents", 1)
+    assert world.ledger[-1].counts["filtered"] == 2
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
 def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -> None:
     """A proof that asks Spark again still holds the table against what it answers."""
     world.declare(schema=TABLE, value_schema=VALUE, select=SELECT)

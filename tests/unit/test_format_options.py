@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,12 @@ def test_every_format_has_its_example() -> None:
     [
         ({"format": {"type": "avro", "registry": "x"}}, "`avro` has no option `registry`"),
         ({"format": "raw"}, "`format: raw` fills exactly one column, a BINARY"),
+        ({"key_format": "string"}, "`string` reads exactly one key column, a STRING; the keys are"),
+        ({"key_format": "raw"}, "`raw` reads exactly one key column, a BINARY"),
+        ({"key_format": "csv", "schema": "id BINARY, at INT"}, "a field of CSV is none of these"),
+        ({"select": {"id": "id + 1"}}, "it makes another id of the value's"),
+        ({"where": "id IN (SELECT 1)"}, "asks another table"),
+        ({"select": {"at": "(SELECT max(at) FROM t)"}}, "asks another table"),
         ({"format": "string", "schema": "id INT"}, "fills exactly one column, a STRING"),
         ({"format": "csv", "schema": "id INT, a ARRAY<INT>"}, "a field of CSV is no ARRAY"),
         ({"format": {"type": "csv", "delimiter": '"'}}, "delimiter"),
@@ -96,3 +103,30 @@ def test_reasons_are_told_in_the_docs() -> None:
 
     assert codes
     assert {code for code in codes if not any(f"`{code}`" in page for page in pages)} == set()
+
+
+def test_a_package_that_fails_takes_no_other_declaration_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its author wrote wrongly is told as the declaration's, with the error."""
+    (tmp_path / "broken_package").mkdir()
+    (tmp_path / "broken_package" / "__init__.py").write_text("raise RuntimeError('not today')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ValidationError, match="cannot be imported: RuntimeError: not today"):
+        declared(transform="broken_package.rows.clean")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"key_format": "string", "tombstones": "ignore"},
+        {"key_format": "string", "schema": "id STRING, at INT"},
+        {"select": {"id": "id + 1"}, "tombstones": "quarantine"},
+        {"select": {"id": "other + 1"}, "value_schema": "other INT, at TIMESTAMP"},
+    ],
+    ids=["keys are not read", "one text", "no delete by key", "named by the key"],
+)
+def test_keys_that_can_be_read_are_not_refused(fields: dict[str, Any]) -> None:
+    """Only what a delete would need is asked for."""
+    assert declared(**fields).keys == ("id",)
