@@ -15,10 +15,10 @@ from assets.contiguity import breaks
 from assets.evidence import Evidence
 from assets.judgement import ERROR, WARN, result, table
 from assets.proof import metadata_of, sentences
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 from ingestion.ledger import LedgerRow
 from ingestion.proof.verdict import Verdict
-from ingestion.spec import StreamSpec
 
 
 def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:

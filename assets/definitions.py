@@ -18,7 +18,7 @@ from assets.jobs import ingest_job, ingest_schedule
 from assets.proof import verify_job
 from assets.redrive import redrive_job
 from assets.sensors import lag_sensor
-from ingestion.declarations import Declared, load_streams
+from ingestion.declaration.loader import Declared, load_streams
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import load_settings, variable
 from resources.kafka import KafkaResource

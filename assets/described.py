@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dagster as dg
 
-from ingestion.ddl import DeclaredColumn
-from ingestion.declarations import Declared
-from ingestion.spec import StreamSpec
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
 

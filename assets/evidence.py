@@ -14,13 +14,13 @@ from assets.history import Untold, find_untold
 from assets.outcomes import Outcome, not_evaluated
 from assets.proof import prove
 from ingestion.commits import TableLog
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.proof.verdict import Verdict
 from ingestion.report import RunReport, total_of
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from resources.spark import SparkResource
 
 

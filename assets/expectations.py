@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from assets.outcomes import EXAMPLES, Outcome, not_evaluated, outcome_of
-from ingestion.spec_parts import Expectation
+from ingestion.declaration.parts import Expectation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,13 +14,13 @@ from assets.evidence import gather
 from assets.recovered import recovered
 from assets.refusal import remember_refusal, state_of
 from assets.reported import metadata_of, telling_batches
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TerminalError, TransientError
 from ingestion.killpoints import At, reached
 from ingestion.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import SettingsPart, settings_of

@@ -12,7 +12,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 
 from assets.jobs import sensor_name
 from assets.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
-from ingestion.declarations import Declared, load_streams
+from ingestion.declaration.loader import Declared, load_streams
 from ingestion.settings import Settings, project_root
 
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0

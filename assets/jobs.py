@@ -5,8 +5,8 @@ from __future__ import annotations
 import dagster as dg
 from dagster._utils.schedules import is_valid_cron_schedule
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.spec import StreamSpec
 
 
 def job_name(stream: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ingestion.spec_parts import Expectation
+from ingestion.declaration.parts import Expectation
 
 EXAMPLES: Final = 3
 _LONGEST: Final = 60

@@ -7,10 +7,10 @@ from typing import Any
 
 import dagster as dg
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from ingestion.verify import verify
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource

@@ -7,9 +7,9 @@ from typing import Any
 
 import dagster as dg
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TransientError
 from ingestion.operations.redrive import Redrive, RedriveReport
-from ingestion.spec import StreamSpec
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 
 from ingestion.commits import TableLog
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
 from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths

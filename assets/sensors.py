@@ -13,7 +13,8 @@ from assets.described import topic_key
 from assets.jobs import job_name, sensor_name
 from assets.refusal import standing_refusal, state_of
 from assets.runs import UNDER_WAY, Runs
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
@@ -21,7 +22,6 @@ from ingestion.lock import holder_of
 from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from ingestion.subscription import with_topics
 from ingestion.transactions import Stall, find_stalls
 from resources.kafka import KafkaResource

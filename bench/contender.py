@@ -25,11 +25,11 @@ from pyspark.sql import functions as F
 from assets.checks import check_results
 from assets.evidence import gather
 from bench.cpu import cpu_seconds
-from ingestion.declarations import Declared, load_stream
+from ingestion.declaration.loader import Declared, load_stream
+from ingestion.declaration.spec import StreamSpec
 from ingestion.run import Run
 from ingestion.session import spark_config, start_session
 from ingestion.settings import Settings, load_settings
-from ingestion.spec import StreamSpec
 from resources.spark import SparkResource
 
 STREAM = Path(__file__).parent / "flights.yaml"

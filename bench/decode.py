@@ -28,12 +28,12 @@ from rich.table import Table
 
 from bench.cpu import cpu_seconds
 from bench.samples import ORDERS, flights, in_avro, orders, registry_that_knows
-from ingestion.declarations import load_stream
+from ingestion.declaration.loader import load_stream
+from ingestion.declaration.parts import FormatSpec
 from ingestion.formats.protocol import decode
 from ingestion.row_type import row_type
 from ingestion.session import start_session
 from ingestion.settings import Settings, load_settings
-from ingestion.spec_parts import FormatSpec
 
 RECORDS: Final = 100_000
 ROUNDS: Final = 7

@@ -18,6 +18,7 @@ from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.breaker import refuse_too_many_bad
 from ingestion.commits import Commit, TableLog
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.gaps import Gaps, find_gaps
 from ingestion.gate import GOOD, judge
@@ -33,7 +34,6 @@ from ingestion.quarantine import quarantine
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from ingestion.sinks.protocol import Good, Target, sink_class
-from ingestion.spec import StreamSpec
 from ingestion.tally import Tally, count_records, extra_counts, holding
 
 

@@ -12,9 +12,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError
 from ingestion.inspection import escaped
-from ingestion.spec import StreamSpec
 from ingestion.tally import Tally
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.

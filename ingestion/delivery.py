@@ -10,6 +10,7 @@ none is cheaper than another. They differ where Kafka itself takes records away:
 
 from __future__ import annotations
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     OffsetsExpiredError,
     RefusedError,
@@ -19,7 +20,6 @@ from ingestion.errors import (
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 
 def decided_by(

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from ingestion.ddl import parse_columns
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import SchemaChangedError
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.note_commit import commit_note
 from ingestion.plan import Change, column_changes
 from ingestion.position import Position
-from ingestion.spec import StreamSpec
 
 
 def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from ingestion.declaration.spec import COORDINATES, StreamSpec
 from ingestion.latest import quoted
-from ingestion.spec import COORDINATES, StreamSpec
 
 # Fates that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")

@@ -21,12 +21,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.exploded import as_wholes, exploded
 from ingestion.formats.protocol import decode
 from ingestion.latest import quoted
 from ingestion.offsets import Offsets
 from ingestion.settings import Settings
-from ingestion.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.transform import transform, value_type
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")

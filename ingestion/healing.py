@@ -9,6 +9,7 @@ from ingestion.alteration import altered_before
 from ingestion.audit import rows_of_seq
 from ingestion.books import imbalances
 from ingestion.commits import Commit, TableLog
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
@@ -18,7 +19,6 @@ from ingestion.notes import app_id
 from ingestion.position import Position
 from ingestion.side_table import remove_beyond
 from ingestion.sinks.protocol import sink_class
-from ingestion.spec import StreamSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.declaration.spec import COORDINATES
 from ingestion.errors import KeyInTwoPartitionsError
 from ingestion.latest import incomparable, quoted
-from ingestion.spec import COORDINATES
 
 # A literal range of these lets MERGE skip files. Timestamps are left out: their way through
 # Python's time zones and back is not exact, and a wrong range inserts duplicates.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from ingestion.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.audit import count_rows
-from ingestion.spec import COORDINATES
+from ingestion.declaration.spec import COORDINATES
 
 
 def mark(sent: DataFrame, quarantine: Path, seq: int, *, within: Column) -> int:

@@ -12,6 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.evolution import refuse_other_columns
 from ingestion.kafka import Kafka
 from ingestion.killpoints import At, reached
@@ -20,7 +21,6 @@ from ingestion.note_commit import commit_note
 from ingestion.notes import Note
 from ingestion.position import identity_of
 from ingestion.row_type import row_type, storable
-from ingestion.spec import StreamSpec
 from ingestion.starting import starting_offsets
 
 OUR_COLUMNS = (

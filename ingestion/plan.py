@@ -17,13 +17,13 @@ from typing import Any, Final, Literal
 
 from deltalake import DeltaTable
 
-from ingestion.ddl import DeclaredColumn
-from ingestion.delta_types import as_declared, without_nulls
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
+from ingestion.declaration.types import as_declared, without_nulls
 from ingestion.lake import StreamPaths
 from ingestion.latest import quoted
 from ingestion.notes import UNKNOWN, Identity
 from ingestion.recovery import read_position
-from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "nothing")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import ClusterChangedError, TopicMissingError, TopicRecreatedError
 from ingestion.kafka import Kafka, Topics
 from ingestion.notes import UNKNOWN, CountedRange, Identity, Kind, Note
 from ingestion.offsets import Offsets
-from ingestion.spec import StreamSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

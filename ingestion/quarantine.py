@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.audit import rows_of_seq
-from ingestion.fingerprint import engine_version, fingerprint
+from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.declaration.spec import COORDINATES, StreamSpec
 from ingestion.lake import StreamPaths
 from ingestion.notes import Note
 from ingestion.side_table import overwrite_seq
-from ingestion.spec import COORDINATES, StreamSpec
 
 # A format that knows the id of a record's schema begins its detail with it.
 _SCHEMA_ID: Final = r"^schema id (\d+):"

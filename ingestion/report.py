@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ingestion.aggregates import CLOCK
+from ingestion.declaration.aggregates import CLOCK
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, TopicPartition

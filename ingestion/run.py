@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.commits import TableLog
+from ingestion.declaration.spec import StreamSpec
 from ingestion.delivery import decided_by
 from ingestion.errors import RefusedError
 from ingestion.evolution import evolved
@@ -36,7 +37,6 @@ from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
 from ingestion.source import read_stream
 from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
-from ingestion.spec import StreamSpec
 from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics

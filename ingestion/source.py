@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka_security import java_options
 from ingestion.offsets import Offsets
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 
 def read_stream(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.healing import heal
 from ingestion.kafka import Kafka, Topics
@@ -16,7 +17,6 @@ from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings
 from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
-from ingestion.spec import StreamSpec
 
 _SOON_SECONDS = 10.0
 

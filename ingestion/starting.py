@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka import Kafka
 from ingestion.offsets import Offsets, TopicPartition
-from ingestion.spec import StreamSpec
 
 
 def starting_offsets(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicMissingError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.recovery import read_position
-from ingestion.spec import StreamSpec
 
 
 def with_topics(spec: StreamSpec, kafka: Kafka, paths: StreamPaths) -> StreamSpec:

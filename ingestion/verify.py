@@ -18,8 +18,9 @@ from json import JSONDecodeError
 from deltalake.exceptions import DeltaError
 from pyarrow import ArrowException
 
+from ingestion.declaration.fingerprint import fingerprint
+from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.errors import TerminalError
-from ingestion.fingerprint import fingerprint
 from ingestion.lake import StreamPaths
 from ingestion.notes import UNKNOWN
 from ingestion.proof import chain, quarantined
@@ -43,7 +44,6 @@ from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
 from ingestion.scratch import scratch_of_this_process, sweep
 from ingestion.settings import Settings
-from ingestion.spec import EXTRA_COLUMN, StreamSpec
 
 Tell = Callable[[str, int, int], None]
 

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.commits import TableLog
+from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
@@ -31,7 +32,6 @@ from ingestion.operations.redrive import Redrive, RedriveReport
 from ingestion.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"
 ROOT = Path(__file__).parent.parent

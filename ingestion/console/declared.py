@@ -11,9 +11,9 @@ from ingestion.console.exits import DONE, USAGE
 from ingestion.console.options import AnyStreams, AsJson
 
 if TYPE_CHECKING:
-    from ingestion.declarations import Declared
+    from ingestion.declaration.loader import Declared
+    from ingestion.declaration.spec import StreamSpec
     from ingestion.settings import Settings
-    from ingestion.spec import StreamSpec
 
 
 def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
@@ -38,7 +38,7 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
-    from ingestion.declarations import json_schema
+    from ingestion.declaration.loader import json_schema
 
     speech.document(json_schema())
 
@@ -49,7 +49,7 @@ def chosen(names: list[str] | None, settings: Settings) -> list[Declared]:
     Raises:
         InvalidSpecError: a name is not declared; says the nearest that is.
     """
-    from ingestion.declarations import load_streams
+    from ingestion.declaration.loader import load_streams
 
     if names:
         return [declared_as(name, settings) for name in dict.fromkeys(names)]
@@ -62,7 +62,7 @@ def declared_as(name: str, settings: Settings) -> Declared:
     Raises:
         InvalidSpecError: the name is not declared; says the nearest that is.
     """
-    from ingestion.declarations import Declared, find_stream, load_streams
+    from ingestion.declaration.loader import Declared, find_stream, load_streams
 
     for each in load_streams(settings.streams):
         if each.name == name:

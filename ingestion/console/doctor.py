@@ -16,7 +16,7 @@ from ingestion.console.progress import Tell, progress
 if TYPE_CHECKING:
     from ingestion.console.failure import Failure
     from ingestion.console.standing import Surveyor
-    from ingestion.declarations import Declared
+    from ingestion.declaration.loader import Declared
     from ingestion.doctor.finding import Finding
     from ingestion.settings import Settings
 

@@ -44,9 +44,9 @@ def ledger(
 
 def _rows(stream: str, settings: Settings) -> tuple[LedgerRow, ...]:
     from ingestion.console.declared import declared_as
+    from ingestion.declaration.names import problem_with
     from ingestion.lake import StreamPaths
     from ingestion.ledger import Ledger
-    from ingestion.names import problem_with
 
     book = Ledger(StreamPaths.of(stream, settings).ledger)
     if problem_with(stream) or not book.exists:

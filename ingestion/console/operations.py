@@ -28,7 +28,7 @@ def accept(
     The acceptance and its reason are written into the ledger, and the next run goes on behind it.
     Look at `oncelake ledger STREAM` first.
     """
-    from ingestion.declarations import find_stream
+    from ingestion.declaration.loader import find_stream
     from ingestion.errors import InvalidSpecError
     from ingestion.operations.accept import accept as accept_stream
     from ingestion.settings import load_settings
@@ -47,7 +47,7 @@ def adopt_topic(stream: Stream, as_json: AsJson = False) -> None:
     The rows stay, a new epoch begins, and the next run reads the topic as it is now from its
     start: its records win over the rows of the epoch before.
     """
-    from ingestion.declarations import find_stream
+    from ingestion.declaration.loader import find_stream
     from ingestion.operations.adopt_topic import adopt_topic as adopt
     from ingestion.settings import load_settings
 
@@ -126,7 +126,7 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
 def _refuse_unknown(stream: str, settings: Settings) -> None:
     """Refuse a name that is neither declared nor has anything on disk."""
     from ingestion.console.declared import declared_as
-    from ingestion.names import problem_with
+    from ingestion.declaration.names import problem_with
 
     if problem_with(stream) or not _kept(stream, settings):
         declared_as(stream, settings)

@@ -34,7 +34,7 @@ def plan(
     `schema_change: evolve`); a new epoch, or refused, with what to do instead. Exits with 3 when
     the next run would be refused.
     """
-    from ingestion.declarations import find_stream, load_streams
+    from ingestion.declaration.loader import find_stream, load_streams
     from ingestion.lake import StreamPaths
     from ingestion.plan import as_document, plan_of
     from ingestion.settings import load_settings

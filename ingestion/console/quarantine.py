@@ -44,7 +44,7 @@ def quarantine(
 
 def _refuse_unknown(stream: str, *, exists: bool) -> None:
     from ingestion.console.declared import declared_as
-    from ingestion.names import problem_with
+    from ingestion.declaration.names import problem_with
     from ingestion.settings import load_settings
 
     if problem_with(stream) or not exists:

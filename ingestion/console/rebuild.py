@@ -32,7 +32,7 @@ def rebuild(
     Refused (exit 3) when Kafka no longer holds what the table was filled from. Exits with 1 when
     the books of the new table do not balance; the old one then stays in its place.
     """
-    from ingestion.declarations import find_stream
+    from ingestion.declaration.loader import find_stream
     from ingestion.operations.rebuild import Rebuild
     from ingestion.settings import load_settings
 

@@ -31,7 +31,7 @@ def redrive(
     the others stay. Exactly once, also when it is killed: run it again. Look at
     `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
     """
-    from ingestion.declarations import find_stream
+    from ingestion.declaration.loader import find_stream
     from ingestion.operations.redrive import Redrive
     from ingestion.settings import load_settings
 

@@ -22,7 +22,7 @@ from ingestion.console.speech import document
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ingestion.declarations import Declared
+    from ingestion.declaration.loader import Declared
     from ingestion.settings import Settings
 
 

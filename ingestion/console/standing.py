@@ -17,7 +17,8 @@ from ingestion.console.documents import next_document
 from ingestion.console.exits import first_of
 from ingestion.console.failure import Failure
 from ingestion.damage import told_as_damage
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError, DependencyError, IngestionError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
@@ -27,7 +28,6 @@ from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings
 from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
-from ingestion.spec import StreamSpec
 from ingestion.start import offsets_to_read
 from ingestion.starting import starting_offsets
 from ingestion.subscription import with_topics

@@ -37,7 +37,7 @@ def verify(
     again, and compares every column of every row. Changes nothing, and may run beside a run.
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
-    from ingestion.declarations import find_stream
+    from ingestion.declaration.loader import find_stream
     from ingestion.settings import load_settings
     from ingestion.verify import verify as prove
 

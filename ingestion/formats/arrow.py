@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from ingestion.declaration.parts import ExtraFields
 from ingestion.formats.protocol import Encoded, decoded_type
-from ingestion.spec_parts import ExtraFields
 
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",

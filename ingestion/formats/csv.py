@@ -28,12 +28,12 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from ingestion.declaration.formats import CsvOptions
 from ingestion.formats import arrow
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by
 from ingestion.formats.exact import Convert, Source, exact
 from ingestion.formats.fits import MisfitError
 from ingestion.formats.json_values import Hint, json_value
-from ingestion.formats.options import CsvOptions
 from ingestion.formats.protocol import Encoded
 
 REASONS: Final[dict[str, str]] = {

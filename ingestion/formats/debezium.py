@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
+from ingestion.declaration.formats import DebeziumOptions
 from ingestion.formats import framing
 from ingestion.formats.arrow import BadBytesError, Said, decoded_by_both
 from ingestion.formats.connect_json import ConnectJson, hints
@@ -21,7 +22,6 @@ from ingestion.formats.exact import Convert
 from ingestion.formats.exact_json import parse
 from ingestion.formats.fits import MisfitError
 from ingestion.formats.json_values import Hint, json_value
-from ingestion.formats.options import DebeziumOptions
 from ingestion.formats.protocol import Encoded
 
 REASONS: Final[dict[str, str]] = {

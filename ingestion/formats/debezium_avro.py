@@ -13,13 +13,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, TimestampType
 
+from ingestion.declaration.formats import DebeziumOptions
 from ingestion.formats.arrow import BadBytesError, Read, Said
 from ingestion.formats.avro import opened
 from ingestion.formats.avro_types import AvroTypes
 from ingestion.formats.envelope import CLOCKS, at_path, row_of, value_of
 from ingestion.formats.exact import Convert, Source, exact
 from ingestion.formats.framing import Wanted, decoded_by_schema
-from ingestion.formats.options import DebeziumOptions
 from ingestion.formats.protocol import Encoded
 from ingestion.registry import WriterSchema
 

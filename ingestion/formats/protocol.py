@@ -17,10 +17,9 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ingestion.formats import FORMATS
-from ingestion.formats.options import Options
+from ingestion.declaration.formats import FORMATS, Options
+from ingestion.declaration.parts import ExtraFields, FormatSpec
 from ingestion.settings import Settings
-from ingestion.spec_parts import ExtraFields, FormatSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from deltalake import DeltaTable
 from rich.console import Console
 
-from ingestion.declarations import find_stream
+from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ingestion.alteration import altered_since
 from ingestion.archive import put_away
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.healing import heal_ledger, remove_leftovers
 from ingestion.kafka import Kafka
@@ -22,7 +23,6 @@ from ingestion.position import identity_of, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.side_memory import given_up, written_off
-from ingestion.spec import StreamSpec
 from ingestion.start import begin_offsets, lost_ranges
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics

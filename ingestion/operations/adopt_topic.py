@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.healing import heal
 from ingestion.kafka import Kafka
@@ -19,7 +20,6 @@ from ingestion.offsets import Offsets
 from ingestion.position import Position, identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
 

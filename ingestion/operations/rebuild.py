@@ -16,8 +16,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from ingestion.declaration.fingerprint import fingerprint
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
-from ingestion.fingerprint import fingerprint
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
@@ -29,7 +30,6 @@ from ingestion.recovery import read_position
 from ingestion.report import RunReport
 from ingestion.run import OnBatch, Run
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from ingestion.start import lost_ranges
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.damage import told_as_damage
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.kafka import Kafka
 from ingestion.lake import StreamPaths
@@ -30,7 +31,6 @@ from ingestion.redriven import RedriveWriter, epochs_of
 from ingestion.run import Run
 from ingestion.settings import Settings
 from ingestion.spark_errors import told_apart, told_as_damaged_file
-from ingestion.spec import StreamSpec
 from ingestion.start import find_start
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics

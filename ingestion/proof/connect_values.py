@@ -10,8 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
+from ingestion.declaration.types import Declared
 from ingestion.proof import typed
-from ingestion.proof.declared import Declared
 from ingestion.proof.scalars import SCALARS, Read, refuse
 from ingestion.proof.strict_json import Written
 

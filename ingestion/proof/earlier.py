@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from ingestion.ddl import parse_columns
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.judge import Judge, Judged
 from ingestion.proof.record import Change, Record
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 
 class Judges:

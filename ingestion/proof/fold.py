@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.batch import Batch
 from ingestion.proof.earlier import EarlierJudge, Judges
 from ingestion.proof.horizon import Horizon
@@ -19,7 +20,6 @@ from ingestion.proof.record import Record
 from ingestion.proof.recount import Recount
 from ingestion.proof.redrives import Redrives
 from ingestion.proof.values import UnprovableError
-from ingestion.spec import StreamSpec
 
 Judging = Judge | EarlierJudge
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ingestion.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.formats import Expected, ReadBoth, Said, reading
 from ingestion.proof.predicate import Condition
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Record, Row, text_of
@@ -20,7 +21,6 @@ from ingestion.proof.strict_json import BadRecordError, UnknownSchemaError
 from ingestion.proof.transformation import Asked, transformation
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NO_SEQUENCE: Final = ("ARRAY", "MAP", "STRUCT")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ingestion.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.proof.record import Row
 from ingestion.proof.values import UnprovableError
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from ingestion.fingerprint import engine_version
+from ingestion.declaration.fingerprint import engine_version
 from ingestion.proof.batch import Batch
 from ingestion.proof.difference import Difference
 from ingestion.proof.horizon import Horizon

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ingestion.declaration.spec import INDEX_COLUMN, StreamSpec
 from ingestion.proof.difference import Difference, shown
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Rule
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Row
 from ingestion.proof.sameness import is_same
-from ingestion.spec import INDEX_COLUMN, StreamSpec
 
 # Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
 Explains = Callable[[dict[str, Change]], set[str]]

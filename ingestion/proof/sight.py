@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError
 from ingestion.kafka import Kafka
 from ingestion.notes import UNKNOWN, Identity
@@ -12,7 +13,6 @@ from ingestion.position import refuse_another_topic
 from ingestion.proof.batch import Batch, Commit
 from ingestion.proof.horizon import Horizon, doubted_in
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 from ingestion.start import refuse_changed_identity
 
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow.dataset import ParquetReadOptions
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
 from ingestion.lake import StreamPaths
 from ingestion.lock import Holder, holder_of
 from ingestion.proof.batch import Batch, Commit, read_ledger, read_log
 from ingestion.proof.record import SYSTEM_COLUMNS
-from ingestion.spec import StreamSpec
 
 _ROWS = 8_192
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.record import Change, text_of
 from ingestion.proof.snapshot import rows_of
-from ingestion.spec import StreamSpec
 
 
 def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[Change]]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.formats import Said
 from ingestion.proof.predicate import Condition
 from ingestion.proof.record import Record, Row
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

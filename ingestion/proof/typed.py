@@ -14,7 +14,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Final
 
-from ingestion.proof.declared import Declared
+from ingestion.declaration.types import Declared
 from ingestion.proof.scalars import Read, refuse
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

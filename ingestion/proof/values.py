@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from ingestion.proof.declared import split_types
+from ingestion.declaration.types import split_types
 from ingestion.proof.scalars import (
     SCALARS,
     Read,

@@ -19,8 +19,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.commits import Commit, TableLog
+from ingestion.declaration.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.errors import NotReplayableError
 from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.latest import quoted

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from ingestion.aggregates import Aggregate
+from ingestion.declaration.aggregates import Aggregate
+from ingestion.declaration.spec import StreamSpec
 from ingestion.latest import quoted
-from ingestion.spec import StreamSpec
 
 States = Mapping[str, Column]
 

@@ -10,9 +10,9 @@ from typing import Protocol, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.commits import Commit
+from ingestion.declaration.spec import StreamSpec
 from ingestion.lake import StreamPaths
 from ingestion.notes import Note
-from ingestion.spec import StreamSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,12 +18,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.commits import Commit
+from ingestion.declaration.spec import DELETED_COLUMN
 from ingestion.fence import fenced
 from ingestion.latest import place, quoted
 from ingestion.notes import Note
 from ingestion.sinks.protocol import Written, merge_counts
 from ingestion.sinks.upsert import LEFT_ALONE, Upsert
-from ingestion.spec import DELETED_COLUMN
 
 _DELETES: Final = ("deleted", "deleted_absent")
 

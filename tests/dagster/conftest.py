@@ -11,13 +11,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
 from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.report import RunReport
-from ingestion.spec import StreamSpec
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

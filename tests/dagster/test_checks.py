@@ -19,9 +19,9 @@ from assets.checks import (
 from assets.evidence import Evidence
 from assets.history import Untold
 from assets.outcomes import Outcome, outcome_of
+from ingestion.declaration.parts import Expectation
 from ingestion.ledger import LedgerRow
 from ingestion.offsets import Offsets, TopicPartition
-from ingestion.spec_parts import Expectation
 from ingestion.transactions import Stall
 from tests.dagster.conftest import NOW, batch, declared, report
 

@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from assets.ingest import ingest_asset
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
 from ingestion.lock import Holder, held_by_jvm
 from ingestion.sinks.upsert import Upsert
 from resources.kafka import KafkaResource

@@ -10,7 +10,7 @@ import pytest
 
 from assets.ingest import Engine, ingest_asset
 from assets.refusal import REFUSED, standing_refusal, state_of
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.ledger import Ledger
 from ingestion.report import RunReport

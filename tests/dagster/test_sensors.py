@@ -15,7 +15,7 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 from assets.definitions import _of_stream
 from assets.refusal import remember_refusal, state_of
 from assets.sensors import lag_sensor
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
 from ingestion.lock import Holder
 from ingestion.offsets import TopicPartition

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.formats import FORMATS, Format
+from ingestion.declaration.formats import FORMATS, Format
+from ingestion.declaration.modes import MODES, Mode
 from ingestion.proof import formats as read_formats
 from ingestion.proof import modes as folded_modes
-from ingestion.sinks import MODES, Mode
 from ingestion.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row

@@ -14,7 +14,7 @@ from assets.checks import WARN, freshness
 from assets.evidence import Evidence
 from assets.history import Untold
 from ingestion.console.standing import Surveyor
-from ingestion.declarations import Declared
+from ingestion.declaration.loader import Declared
 from ingestion.errors import SetupError
 from ingestion.java_admin import java_admin
 from ingestion.offsets import TopicPartition

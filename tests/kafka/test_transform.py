@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.proof.transformation import NOT_INDEPENDENT
-from ingestion.spec import StreamSpec
 from ingestion.transform import refuse_bad_transformation
 from ingestion.verify import verify
 from tests.oracle import evidence_against

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.sinks.protocol import Good
-from ingestion.spec import StreamSpec
 from ingestion.tally import PartitionTally, Tally
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError, step

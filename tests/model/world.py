@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.ledger import LedgerRow
 from ingestion.offsets import Offsets
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.run import Run
-from ingestion.spec import StreamSpec
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths
 from tests.model.process import Process

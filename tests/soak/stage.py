@@ -18,10 +18,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from ruamel.yaml import YAML
 
-from ingestion.declarations import find_stream
+from ingestion.declaration.loader import find_stream
+from ingestion.declaration.spec import StreamSpec
 from ingestion.lake import StreamPaths
 from ingestion.local import broker
-from ingestion.spec import StreamSpec
 from tests.quick_jvm import quick_jvm
 from tests.traffic import GONE, Traffic
 from tests.world import ROOT, environment_of, settings_in

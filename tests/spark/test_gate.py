@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.gate import judge
 from ingestion.offsets import Offsets, TopicPartition
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 pytestmark = pytest.mark.spark
 

@@ -12,10 +12,12 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 
+from ingestion.declaration.formats import NoOptions
+from ingestion.declaration.parts import ExtraFields
+from ingestion.declaration.spec import StreamSpec
 from ingestion.formats import protocol
 from ingestion.formats.json import decode, strictly_read
 from ingestion.formats.json_sound import can_look, looked_at
-from ingestion.formats.options import NoOptions
 from ingestion.formats.protocol import Encoded, decoded_type
 from ingestion.gate import judge
 from ingestion.offsets import Offsets
@@ -23,8 +25,6 @@ from ingestion.proof.judge import Judge
 from ingestion.proof.record import Record
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
-from ingestion.spec_parts import ExtraFields
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.long import IS_LONG, twins
 

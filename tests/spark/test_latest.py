@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ingestion.declaration.spec import COORDINATES
 from ingestion.latest import incomparable, is_newer, latest_per_key, place
-from ingestion.spec import COORDINATES
 
 pytestmark = pytest.mark.spark
 

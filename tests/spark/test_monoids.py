@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.aggregates import FUNCTIONS, Aggregate
+from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.modes.monoids import MONOIDS
 from ingestion.sinks.monoids import folded, of_records, place_in
-from ingestion.spec import StreamSpec
 
 pytestmark = [pytest.mark.spark]
 

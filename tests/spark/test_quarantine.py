@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.fingerprint import engine_version, fingerprint
+from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.lake import StreamPaths
 from ingestion.notes import UNKNOWN, Note
 from ingestion.offsets import Offsets

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.offsets import TopicPartition
 from ingestion.proof.batch import Batch, Stretch
 from ingestion.proof.fold import Fold
@@ -18,7 +19,6 @@ from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory
 from ingestion.proof.record import Record, Row
 from ingestion.proof.recount import Recount
-from ingestion.spec import StreamSpec
 
 DDL = "id BIGINT NOT NULL, name STRING, at INT"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

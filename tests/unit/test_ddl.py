@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.ddl import DeclaredColumn, parse_columns
+from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 
 
 def test_columns_keep_name_type_nullability_and_comment() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.declarations import find_stream, load_stream, load_streams
+from ingestion.declaration.loader import find_stream, load_stream, load_streams
+from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.yaml_reader import BadYamlError, read_tree
 from ingestion.errors import InvalidSpecError
-from ingestion.spec import StreamSpec
-from ingestion.yaml_tree import BadYamlError, read_tree
 
 ORDERS = """\
 topic: orders

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from ingestion import gate
-from ingestion.formats import FORMATS
-from ingestion.spec import StreamSpec
+from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.spec import StreamSpec
 from tests.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -8,9 +8,9 @@ from itertools import islice
 
 import pytest
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.local.flights import KEYS, Flight, Message, load, plain, told
 from ingestion.proof.record import Record
-from ingestion.spec import StreamSpec
 from tests.unit.proofs import Folded
 
 SPEC = StreamSpec.model_validate(

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from ingestion.formats import FORMATS
-from ingestion.spec import StreamSpec
+from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.spec import StreamSpec
 from tests.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "formats.md").read_text(), re.DOTALL)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.healing import heal
 from ingestion.lake import StreamPaths
@@ -19,7 +20,6 @@ from ingestion.notes import Identity, Note
 from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
-from ingestion.spec import StreamSpec
 
 SPEC = StreamSpec.model_validate(
     {"name": "s", "topic": "t", "schema": "id INT NOT NULL", "keys": ["id"]}

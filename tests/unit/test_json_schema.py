@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
-from ingestion.json_schema import json_schema, json_schema_text
-from ingestion.spec import StreamSpec
+from ingestion.declaration.json_schema import json_schema, json_schema_text
+from ingestion.declaration.spec import StreamSpec
 
 COMMITTED = Path(__file__).parents[2] / "assets" / "stream.schema.json"
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}

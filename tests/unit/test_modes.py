@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from ingestion.declaration.loader import load_stream
+from ingestion.declaration.modes import MODES
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError
 from ingestion.notes import Identity
-from ingestion.sinks import MODES
-from ingestion.spec import StreamSpec
 from ingestion.start import refuse_changed_identity
-from ingestion.stream_file import load_stream
 from tests.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_text(), re.DOTALL)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.declarations import find_stream, load_streams
+from ingestion.declaration.loader import find_stream, load_streams
 from ingestion.errors import InvalidSpecError
 
 EACH = """\

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import ClusterChangedError, TopicRecreatedError
 from ingestion.notes import UNKNOWN, Identity
 from ingestion.position import refuse_another_topic
-from ingestion.spec import StreamSpec
 from tests.model.cluster import TOPIC, Cluster
 
 SPEC = StreamSpec.model_validate(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.record import Record
 from ingestion.proof.values import UnprovableError
-from ingestion.spec import StreamSpec
 from tests.unit.proofs import P0, Folded, declared, horizon, record
 
 GONE = {"apply_as_deletes": "name = 'gone'"}

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from ingestion.ddl import parse_columns
+from ingestion.declaration.ddl import parse_columns
 from ingestion.proof.predicate import Condition
 from ingestion.proof.values import UnprovableError
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.books import imbalances
-from ingestion.fingerprint import engine_version, fingerprint
+from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.proof.fold import Fold
 from ingestion.proof.judge import Judge
 from ingestion.proof.recount import miscounts

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import DecimalType, StructType
 
-from ingestion.ddl import parse_columns
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.types import declared
 from ingestion.formats import avro, protobuf
 from ingestion.formats.arrow import BadBytesError, _attempt, _relaxed, _told
 from ingestion.formats.fits import MisfitError, rescaled, unscaled
@@ -18,7 +19,6 @@ from ingestion.formats.framing import Wanted
 from ingestion.formats.proto_files import compiled_on_driver
 from ingestion.formats.protocol import decoded_type
 from ingestion.proof import typed
-from ingestion.proof.declared import declared
 from ingestion.proof.formats import avro as proof_avro
 from ingestion.proof.formats import protobuf as proof_protobuf
 from ingestion.proof.registry import Written

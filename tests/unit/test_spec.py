@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingestion.names import nearest_allowed, problem_with
-from ingestion.spec import StreamSpec
+from ingestion.declaration.names import nearest_allowed, problem_with
+from ingestion.declaration.spec import StreamSpec
 
 ORDERS = {
     "name": "orders",

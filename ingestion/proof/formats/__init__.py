@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Protocol, cast
 
-from ingestion.ddl import DeclaredColumn
-from ingestion.formats.options import Options
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.formats import Options
+from ingestion.declaration.parts import ExtraFields, FormatSpec
 from ingestion.proof.record import Row
 from ingestion.proof.values import UnprovableError
 from ingestion.settings import Settings
-from ingestion.spec_parts import ExtraFields, FormatSpec
 
 _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.proof.formats.json",

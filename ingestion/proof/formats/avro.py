@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ingestion.declaration.types import Declared, declared, is_provable
 from ingestion.proof import typed
 from ingestion.proof.avro_schema import Node, parsed
 from ingestion.proof.avro_wire import Wire
 from ingestion.proof.connect_values import Meaning, unscaled
 from ingestion.proof.connect_values import fit as fit_json
-from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, Said
 from ingestion.proof.formats.framed import ReadFramed, ReadPayload
 from ingestion.proof.registry import Written

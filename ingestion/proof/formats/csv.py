@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, Final
 
-from ingestion.formats.options import CsvOptions
+from ingestion.declaration.formats import CsvOptions
+from ingestion.declaration.types import Declared, declared, is_provable
 from ingestion.proof import typed
-from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, Read, Said
 from ingestion.proof.scalars import SCALARS, refuse
 from ingestion.proof.strict_json import BadRecordError, Written

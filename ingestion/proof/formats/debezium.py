@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ingestion.formats.options import DebeziumOptions
+from ingestion.declaration.formats import DebeziumOptions
+from ingestion.declaration.parts import ExtraFields
+from ingestion.declaration.types import Declared, declared, is_provable
 from ingestion.proof.connect_values import Meaning, fit, meaning
-from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, ReadBoth, Said
 from ingestion.proof.formats.framed import ReadFramed
 from ingestion.proof.scalars import Read
 from ingestion.proof.strict_json import BadRecordError, parse
 from ingestion.proof.values import UnprovableError
-from ingestion.spec_parts import ExtraFields
 
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ingestion.formats.options import DebeziumOptions
+from ingestion.declaration.formats import DebeziumOptions
+from ingestion.declaration.parts import ExtraFields
+from ingestion.declaration.types import Declared
 from ingestion.proof import typed
 from ingestion.proof.avro_schema import Node, parsed
 from ingestion.proof.avro_wire import Wire
-from ingestion.proof.declared import Declared
 from ingestion.proof.formats import Said
 from ingestion.proof.formats.avro import fit
 from ingestion.proof.formats.debezium import bare, refuse_unknown, row_of, values
@@ -17,7 +18,6 @@ from ingestion.proof.formats.framed import ReadPayload
 from ingestion.proof.registry import Written
 from ingestion.proof.scalars import Read
 from ingestion.proof.strict_json import BadRecordError
-from ingestion.spec_parts import ExtraFields
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _NOWHERE: Final = Node(word="null")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from ingestion.declaration.parts import ExtraFields
+from ingestion.declaration.types import Declared, declared, is_provable
 from ingestion.proof import typed
-from ingestion.proof.declared import Declared, declared, is_provable
 from ingestion.proof.formats import Expected, Said
 from ingestion.proof.formats.framed import ReadFramed, ReadPayload
 from ingestion.proof.proto_schema import Member, Schema, Shape
@@ -15,7 +16,6 @@ from ingestion.proof.registry import Written
 from ingestion.proof.scalars import Read, refuse
 from ingestion.proof.strict_json import BadRecordError
 from ingestion.proof.values import UnprovableError
-from ingestion.spec_parts import ExtraFields
 
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Protocol, cast
 
+from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.judge import Judge
 from ingestion.proof.memory import Memory, Shelf
 from ingestion.proof.record import Change, Place, Row
 from ingestion.proof.recount import Recount
 from ingestion.proof.values import UnprovableError
-from ingestion.spec import StreamSpec
 
 _MODES: Final[Mapping[str, str]] = {
     "upsert": "ingestion.proof.modes.upsert",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ingestion.aggregates import WINDOW_COLUMNS, Aggregate, aggregates_of
+from ingestion.declaration.aggregates import WINDOW_COLUMNS, Aggregate, aggregates_of
 from ingestion.proof.horizon import Horizon
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means

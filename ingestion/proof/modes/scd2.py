@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
-from ingestion.history import CURRENT, VALID_FROM, VALID_TO
+from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
 from ingestion.proof.memory import Shelf
 from ingestion.proof.modes import Means
 from ingestion.proof.record import SYSTEM_COLUMNS, Change, Place, Row, text_of

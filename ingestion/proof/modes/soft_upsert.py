@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ingestion.declaration.spec import DELETED_COLUMN
 from ingestion.proof.modes import Means
 from ingestion.proof.modes.upsert import Upsert
 from ingestion.proof.record import Change
 from ingestion.proof.recount import Recount
-from ingestion.spec import DELETED_COLUMN
 
 
 class SoftUpsert(Upsert):

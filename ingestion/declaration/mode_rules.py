@@ -7,11 +7,17 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from ingestion.aggregates import CALL, FUNCTIONS, WINDOW_COLUMNS, aggregates_of, scale_of
-from ingestion.agreement import Contradiction
+from ingestion.declaration.aggregates import (
+    CALL,
+    FUNCTIONS,
+    WINDOW_COLUMNS,
+    aggregates_of,
+    scale_of,
+)
+from ingestion.declaration.rules import Contradiction
 
 if TYPE_CHECKING:
-    from ingestion.spec import StreamSpec
+    from ingestion.declaration.spec import StreamSpec
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -19,7 +25,7 @@ _NESTED: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _INEXACT: Final = ("FLOAT", "DOUBLE")
 
 
-def problems(spec: StreamSpec) -> Iterator[Contradiction]:
+def aggregate_violations(spec: StreamSpec) -> Iterator[Contradiction]:
     """Find what is wrong with the aggregates of a declaration."""
     if not spec.aggregates:
         yield Contradiction(
@@ -109,3 +115,33 @@ def _no_column(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
     return f"{name!r} is not a column of `schema`; {hint}"
+
+
+if TYPE_CHECKING:
+    from ingestion.declaration.spec import StreamSpec
+
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+CURRENT: Final = "current"
+
+
+def history_columns(spec: StreamSpec) -> str:
+    """Return the columns of the versions as DDL."""
+    types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
+    moment = types[spec.sequence_by[0]]
+    return f"{spec.ddl}, {VALID_FROM} {moment}, {VALID_TO} {moment}, {CURRENT} BOOLEAN"
+
+
+def history_violations(spec: StreamSpec) -> Iterator[Contradiction]:
+    """Find what is wrong with a declaration of versions."""
+    if len(spec.sequence_by) != 1:
+        yield Contradiction(
+            ("sequence_by",),
+            "`mode: scd2` needs exactly one column, which says from when on a version is valid; "
+            "`_timestamp` (Kafka's) is allowed",
+        )
+    for column in spec.columns:
+        if column.name.lower() in (VALID_FROM, VALID_TO, CURRENT):
+            yield Contradiction(
+                ("schema",), f"column {column.name} is one that `mode: scd2` adds; rename it"
+            )

@@ -1,7 +1,7 @@
 """What a person declares: one stream, a topic (or topics) into one table.
 
 Everything that can be known to be wrong is refused here, when the file is loaded, and not in the
-middle of a run. ``ingestion.declarations`` reads the files; the JSON Schema comes from here.
+middle of a run. ``ingestion.declaration.loader`` reads the files; the JSON Schema comes from here.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 from pydantic import model_validator
 
-from ingestion.agreement import ContradictionsError, contradictions
-from ingestion.ddl import DeclaredColumn, parse_columns
-from ingestion.sinks import MODES, Mode
-from ingestion.spec_fields import Declaration
-from ingestion.spec_parts import TombstonePolicy
+from ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from ingestion.declaration.fields import Declaration
+from ingestion.declaration.modes import MODES, Mode
+from ingestion.declaration.parts import TombstonePolicy
+from ingestion.declaration.rules import ContradictionsError, contradictions
 
 # A record's place in Kafka.
 COORDINATES: Final = ("_topic", "_partition", "_offset")

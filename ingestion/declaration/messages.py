@@ -10,10 +10,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ingestion.agreement import ContradictionsError
-from ingestion.spec import StreamSpec
-from ingestion.spec_parts import QuarantineRate, Starting, Window
-from ingestion.yaml_tree import FieldPath
+from ingestion.declaration.parts import QuarantineRate, Starting, Window
+from ingestion.declaration.rules import ContradictionsError
+from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.yaml_reader import FieldPath
 
 FIELDS: Final = tuple(
     field.alias or name for name, field in StreamSpec.model_fields.items() if name != "name"

@@ -1,8 +1,14 @@
-"""What may stand beside a format's ``type`` in a declaration: one model a format that has any."""
+"""How bytes become typed columns: one file a format, and one row here.
+
+A format is a module with a ``decode`` function (see ``ingestion.formats.protocol``); it is named
+here and imported when a run needs it, so that loading a declaration imports no Spark. What a
+person may write beside its ``type`` is a model of ``ingestion.declaration.formats``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -100,3 +106,32 @@ class CsvOptions(Options):
         if self.delimiter in self.null_value or self.quote in self.null_value:
             raise ValueError("`null_value` must hold neither `delimiter` nor `quote`")
         return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        module: Where its ``decode`` is.
+        options: What may stand beside ``type``.
+        for_keys: Whether a Kafka key may be encoded so.
+    """
+
+    module: str
+    options: type[Options] = NoOptions
+    for_keys: bool = True
+
+
+FORMATS: Final[dict[str, Format]] = {
+    "json": Format(module="ingestion.formats.json"),
+    "avro": Format(module="ingestion.formats.avro", options=RegistryOptions),
+    "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
+    "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
+    "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
+    "string": Format(module="ingestion.formats.string"),
+    "raw": Format(module="ingestion.formats.raw"),
+    "debezium": Format(
+        module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False
+    ),
+}

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ingestion.ddl import parse_columns
-from ingestion.names import problem_with
-from ingestion.sinks import MODES
-from ingestion.spec_parts import (
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.modes import MODES
+from ingestion.declaration.names import problem_with
+from ingestion.declaration.parts import (
     Count,
     Cron,
     DottedName,
@@ -29,7 +29,7 @@ from ingestion.spec_parts import (
     Window,
     one_of,
 )
-from ingestion.sql_text import refuse_absent_module, refuse_bad_sql
+from ingestion.declaration.sql import refuse_absent_module, refuse_bad_sql
 
 
 class Declaration(Part):

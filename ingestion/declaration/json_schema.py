@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ingestion.formats import FORMATS
-from ingestion.sinks import MODES
-from ingestion.spec import StreamSpec
+from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.modes import MODES
+from ingestion.declaration.spec import StreamSpec
 
 _LISTS_OR_ONE = ("topics", "keys", "sequence_by")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ingestion.spec import StreamSpec
+    from ingestion.declaration.spec import StreamSpec
 
 # The minimum clock among the counts of a commit, in milliseconds; see ``sinks.windows``.
 CLOCK: Final = "clock_ms"
@@ -71,7 +71,7 @@ def aggregates_of(spec: StreamSpec) -> tuple[Aggregate, ...]:
     return tuple(_parsed(name, text, types) for name, text in spec.aggregates.items())
 
 
-def table_columns(spec: StreamSpec) -> str:
+def aggregate_columns(spec: StreamSpec) -> str:
     """Return the columns of the groups as DDL: keys, window, aggregates."""
     by_name = {column.name: column for column in spec.columns}
     window = tuple(f"{name} TIMESTAMP" for name in WINDOW_COLUMNS) if spec.window else ()

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from ingestion.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec
 
 # What says nothing about a single record. A field that is added later counts until it is named.
 _ABOUT_RUNS: Final = frozenset(

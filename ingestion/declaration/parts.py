@@ -18,8 +18,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from ingestion.formats import FORMATS
-from ingestion.formats.options import Options
+from ingestion.declaration.formats import FORMATS, Options
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
