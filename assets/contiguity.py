@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.ledger import LedgerRow
-from ingestion.offsets import Offsets, Range, TopicPartition
 
 _Read = tuple[int, Range]
 

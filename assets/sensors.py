@@ -16,14 +16,14 @@ from assets.runs import UNDER_WAY, Runs
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake import StreamPaths
 from ingestion.lock import holder_of
-from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.subscription import with_topics
-from ingestion.transactions import Stall, find_stalls
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of

@@ -22,13 +22,13 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.gaps import Gaps, find_gaps
 from ingestion.gate import GOOD, judge
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Offsets, Range, fit
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lookahead import looked_at
 from ingestion.notes import CountedRange, Note
-from ingestion.offsets import Offsets, Range, fit
 from ingestion.position import Position, refuse_another_topic
 from ingestion.quarantine import quarantine
 from ingestion.row_type import row_type

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from ingestion.checksum import matches_checksum
-from ingestion.offsets import Offsets, Range
+from ingestion.kafka.offsets import Offsets, Range
 
 
 class UnreadableCheckpointError(ValueError):

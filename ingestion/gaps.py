@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ingestion.errors import RecordsMissedError
-from ingestion.kafka import Kafka
-from ingestion.offsets import Range, TopicPartition
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.tally import Tally
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.

@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from ingestion.commits import TableLog
 from ingestion.damage import damaged, told_as_damage
 from ingestion.integrity import refuse_damaged
+from ingestion.kafka.offsets import Offsets
 from ingestion.ledger_row import SCHEMA, LedgerRow
-from ingestion.offsets import Offsets
 
 __all__ = ["SCHEMA", "Ledger", "LedgerRow", "next_offsets"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ingestion.offsets import Offsets, Range
+from ingestion.kafka.offsets import Offsets, Range
 
 Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema"]
 

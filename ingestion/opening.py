@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.evolution import refuse_other_columns
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.note_commit import commit_note

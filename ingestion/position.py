@@ -8,9 +8,9 @@ from typing import Literal
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import ClusterChangedError, TopicMissingError, TopicRecreatedError
-from ingestion.kafka import Kafka, Topics
+from ingestion.kafka.admin import Kafka, Topics
+from ingestion.kafka.offsets import Offsets
 from ingestion.notes import UNKNOWN, CountedRange, Identity, Kind, Note
-from ingestion.offsets import Offsets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

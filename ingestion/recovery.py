@@ -19,11 +19,11 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.integrity import refuse_damaged
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow, next_offsets
 from ingestion.memory import Memory, remembered
 from ingestion.notes import UNKNOWN, Note
-from ingestion.offsets import Offsets
 from ingestion.position import Position
 from ingestion.swap import refuse_half_swapped
 from ingestion.table_settings import refuse_settings

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from ingestion.batch import BatchWriter
 from ingestion.errors import RecordsForgottenError
 from ingestion.gate import judge
+from ingestion.kafka.offsets import Offsets
 from ingestion.ledger import LedgerRow
 from ingestion.marks import mark
 from ingestion.notes import Note
-from ingestion.offsets import Offsets
 from ingestion.row_type import row_type
 from ingestion.sinks.protocol import Target
 from ingestion.tally import Tally, count_records, extra_counts, holding

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ingestion.declaration.aggregates import CLOCK
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
-from ingestion.offsets import Offsets, TopicPartition
 
 if TYPE_CHECKING:
-    from ingestion.transactions import Stall
+    from ingestion.kafka.transactions import Stall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,8 @@ from ingestion.delivery import decided_by
 from ingestion.errors import RefusedError
 from ingestion.evolution import evolved
 from ingestion.fitness import refuse_unfit
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.transactions import find_stalls
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow
@@ -41,7 +42,6 @@ from ingestion.start import Start, find_start, look_again
 from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
 from ingestion.swap import finish_swap
-from ingestion.transactions import find_stalls
 from ingestion.transform import refuse_bad_transformation
 
 OnBatch = Callable[[LedgerRow, int], None]

@@ -6,8 +6,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka_security import java_options
-from ingestion.offsets import Offsets
+from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.security import java_options
 from ingestion.settings import Settings
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.healing import heal
-from ingestion.kafka import Kafka, Topics
+from ingestion.kafka.admin import Kafka, Topics
+from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake import StreamPaths
 from ingestion.ledger import LedgerRow
 from ingestion.memory import recall, told
 from ingestion.notes import UNKNOWN, Identity
-from ingestion.offsets import Offsets, Range
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.kafka import Kafka
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Offsets, TopicPartition
 
 
 def starting_offsets(

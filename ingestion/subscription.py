@@ -11,7 +11,7 @@ import re
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicMissingError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.recovery import read_position
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from ingestion.gate import GOOD
-from ingestion.offsets import Range, TopicPartition
+from ingestion.kafka.offsets import Range, TopicPartition
 
 # Computes a frame once, and holds it.
 Hold = Callable[[DataFrame], DataFrame]

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyspark
 from pyspark import SparkContext
 
-from ingestion.local.java import find_java
+from ingestion.kafka.java import find_java
 from ingestion.session import start_session
 from tests.world import ROOT, World, row, settings_in
 

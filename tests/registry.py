@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from ingestion.local.java import find_java
+from ingestion.kafka.java import find_java
 from ingestion.local.process import Process, launch
 from tests.world import ROOT
 

@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 
 from ingestion.commits import TableLog
 from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
-from ingestion.offsets import TopicPartition
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.operations.redrive import Redrive, RedriveReport
 from ingestion.report import RunReport

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ingestion.books import COUNTS
+from ingestion.kafka.offsets import Offsets
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
-from ingestion.offsets import Offsets
 from ingestion.report import RunReport
 
 

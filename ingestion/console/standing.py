@@ -20,7 +20,8 @@ from ingestion.damage import told_as_damage
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError, DependencyError, IngestionError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake import StreamPaths
 from ingestion.lock import Holder, holder_of
 from ingestion.memory import remembered
@@ -31,7 +32,6 @@ from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.start import offsets_to_read
 from ingestion.starting import starting_offsets
 from ingestion.subscription import with_topics
-from ingestion.transactions import Stall, find_stalls
 
 _MOST_SECONDS = 10.0
 

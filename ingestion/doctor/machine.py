@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ingestion.doctor.finding import Finding
 from ingestion.errors import SetupError
+from ingestion.kafka.java import find_java
 from ingestion.local.jars import missing_jars
-from ingestion.local.java import find_java
 from ingestion.settings import Settings
 
 _JAVAS = range(17, 22)

@@ -22,7 +22,7 @@ from ingestion.formats.avro_types import AvroTypes, logical_types_set_aside
 from ingestion.formats.framing import Wanted, decoded_by_schema
 from ingestion.formats.protocol import Encoded
 from ingestion.formats.shapes import columns_of
-from ingestion.registry import WriterSchema
+from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **framing.REASONS,

@@ -21,7 +21,7 @@ from ingestion.formats.envelope import CLOCKS, at_path, row_of, value_of
 from ingestion.formats.exact import Convert, Source, exact
 from ingestion.formats.framing import Wanted, decoded_by_schema
 from ingestion.formats.protocol import Encoded
-from ingestion.registry import WriterSchema
+from ingestion.kafka.schema_registry import WriterSchema
 
 Converts = Mapping[str, Convert | None]
 

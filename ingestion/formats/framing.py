@@ -19,7 +19,7 @@ from ingestion.formats import arrow
 from ingestion.formats.arrow import BadBytesError, Read, Said, decoded_by
 from ingestion.formats.fits import MisfitError
 from ingestion.formats.protocol import Encoded
-from ingestion.registry import WriterSchema, registry_of
+from ingestion.kafka.schema_registry import WriterSchema, registry_of
 
 HEADER_BYTES: Final = 5
 REASONS: Final[dict[str, str]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from ingestion.registry import WriterSchema
+from ingestion.kafka.schema_registry import WriterSchema
 
 _MAIN = "oncelake_main.proto"
 

@@ -22,7 +22,7 @@ from ingestion.formats.proto_files import compiled_on_driver
 from ingestion.formats.proto_types import View, converter, whole_fields
 from ingestion.formats.protocol import Encoded
 from ingestion.formats.shapes import columns_of
-from ingestion.registry import WriterSchema
+from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **framing.REASONS,

@@ -21,8 +21,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from ingestion.errors import DependencyError, SetupError
+from ingestion.kafka.java import find_java
 from ingestion.local.broker_config import port_in, properties, server_properties
-from ingestion.local.java import find_java
 from ingestion.local.process import Process, launch
 
 _START_TIMEOUT_SECONDS = 60

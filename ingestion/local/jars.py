@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 
 from ingestion.errors import DependencyError, IngestionError, SetupError
-from ingestion.local.java import find_java
+from ingestion.kafka.java import find_java
 from ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from ingestion.kafka import Kafka
-from ingestion.kafka_client import client_options, unreachable
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.client import client_options, unreachable
 from ingestion.settings import Settings
 
 # The demo's messages are stamped 2013: by Kafka's default of a week they would expire at once.

@@ -10,7 +10,8 @@ from ingestion.archive import put_away
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.healing import heal_ledger, remove_leftovers
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Range
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
@@ -18,7 +19,6 @@ from ingestion.lock import Holder, held_by_python
 from ingestion.memory import recall
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, CountedRange
-from ingestion.offsets import Range
 from ingestion.position import identity_of, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings

@@ -8,7 +8,8 @@ from dataclasses import replace
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.healing import heal
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Offsets
 from ingestion.killpoints import At, reached
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
@@ -16,7 +17,6 @@ from ingestion.lock import Holder, held_by_python
 from ingestion.memory import recall
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, Identity
-from ingestion.offsets import Offsets
 from ingestion.position import Position, identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings

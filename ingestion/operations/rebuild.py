@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.fingerprint import fingerprint
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_python
 from ingestion.memory import remembered
-from ingestion.offsets import Offsets
 from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.report import RunReport

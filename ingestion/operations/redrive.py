@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from ingestion.damage import told_as_damage
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.lock import Holder, held_by_jvm, held_by_python

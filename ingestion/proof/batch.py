@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.offsets import TopicPartition
 
 
 class Stretch(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.proof.batch import Batch, Commit, Stretch
 from ingestion.proof.difference import Difference
 from ingestion.proof.values import UnprovableError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.offsets import Range, TopicPartition
+from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.proof.batch import Batch, Stretch
 from ingestion.proof.record import Change, Place, at_of, offset_of
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.offsets import TopicPartition
 
 Row = tuple[Any, ...]
 Place = tuple[Any, ...]

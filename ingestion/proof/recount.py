@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.proof.batch import Batch
 from ingestion.proof.difference import Difference
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.notes import UNKNOWN, Identity
-from ingestion.offsets import TopicPartition
 from ingestion.position import refuse_another_topic
 from ingestion.proof.batch import Batch, Commit
 from ingestion.proof.horizon import Horizon, doubted_in

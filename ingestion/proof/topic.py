@@ -18,8 +18,8 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from ingestion.errors import DependencyError
-from ingestion.kafka_client import client_options, unreachable
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.client import client_options, unreachable
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.proof.batch import Stretch
 from ingestion.proof.record import Record
 from ingestion.settings import Settings

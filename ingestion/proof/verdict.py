@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ingestion.offsets import Range
+from ingestion.kafka.offsets import Range
 from ingestion.proof.difference import Difference
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ingestion.kafka.java import find_java
 from ingestion.local.jars import CAPTURE_CONFIGURATIONS, fetch
-from ingestion.local.java import find_java
 from ingestion.settings import load_settings
 
 HERE = Path(__file__).parent

@@ -14,9 +14,9 @@ import pytest
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
-from ingestion.offsets import Offsets, Range, TopicPartition
 from ingestion.report import RunReport
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

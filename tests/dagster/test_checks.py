@@ -20,9 +20,9 @@ from assets.evidence import Evidence
 from assets.history import Untold
 from assets.outcomes import Outcome, outcome_of
 from ingestion.declaration.parts import Expectation
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.transactions import Stall
 from ingestion.ledger import LedgerRow
-from ingestion.offsets import Offsets, TopicPartition
-from ingestion.transactions import Stall
 from tests.dagster.conftest import NOW, batch, declared, report
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN

@@ -17,10 +17,10 @@ from assets.refusal import remember_refusal, state_of
 from assets.sensors import lag_sensor
 from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.kafka.transactions import Stall
 from ingestion.lock import Holder
-from ingestion.offsets import TopicPartition
 from ingestion.settings import load_settings
-from ingestion.transactions import Stall
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource

@@ -19,8 +19,8 @@ from ingestion.errors import (
     TopicRecreatedError,
     UnbalancedBatchError,
 )
+from ingestion.kafka.offsets import Offsets
 from ingestion.note_commit import commit_note
-from ingestion.offsets import Offsets
 from ingestion.operations.accept import accept
 from ingestion.recovery import read_position
 from ingestion.sinks.upsert import Upsert

@@ -13,7 +13,7 @@ import pytest
 import ingestion.batch
 import ingestion.run
 from ingestion.errors import DependencyError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
 from ingestion.settings import Settings
 from tests.kafka.conftest import PATIENCE_SECONDS, FrailBroker
 from tests.long import twins

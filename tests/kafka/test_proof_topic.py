@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from ingestion.errors import DependencyError
-from ingestion.kafka_client import client_options
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.client import client_options
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.proof import topic
 from ingestion.proof.batch import Stretch
 from ingestion.proof.topic import TopicReader, is_compacted

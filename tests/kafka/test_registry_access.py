@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from ingestion.errors import DependencyError
+from ingestion.kafka.schema_registry import Registry
 from ingestion.proof.registry import SchemaSource
-from ingestion.registry import Registry
 from ingestion.settings import Settings
 from tests.registry import Guard, Subject, guarded
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ingestion.errors import InvalidSpecError
-from ingestion.kafka import Kafka
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.starting import starting_offsets
 from ingestion.verify import verify
 from tests.oracle import evidence_against

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from assets.sensors import lag_of
 from ingestion.errors import TopicMissingError
-from ingestion.kafka import Kafka
+from ingestion.kafka.admin import Kafka
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.settings import Settings
 from ingestion.verify import verify

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-import ingestion.transactions
+import ingestion.kafka.transactions
 from assets.checks import WARN, freshness
 from assets.evidence import Evidence
 from assets.history import Untold
 from ingestion.console.standing import Surveyor
 from ingestion.declaration.loader import Declared
 from ingestion.errors import SetupError
-from ingestion.java_admin import java_admin
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.java_admin import java_admin
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.report import RunReport
 from tests.kafka.conftest import FrailBroker
 from tests.world import World, row, transactional
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call a transaction stalled as soon as it is open."""
-    monkeypatch.setattr(ingestion.transactions, "STALLED_AFTER", dt.timedelta(0))
+    monkeypatch.setattr(ingestion.kafka.transactions, "STALLED_AFTER", dt.timedelta(0))
 
 
 def left_open(world: World, *, timestamp_ms: int = 0) -> Producer:
@@ -122,7 +122,7 @@ def test_a_stall_is_told_without_java_too(world: World, monkeypatch: pytest.Monk
     def no_java() -> str:
         raise SetupError("no java in the PATH")
 
-    monkeypatch.setattr("ingestion.java_admin.find_java", no_java)
+    monkeypatch.setattr("ingestion.kafka.java_admin.find_java", no_java)
 
     report = world.run()
     producer.abort_transaction(30)

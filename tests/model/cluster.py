@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ingestion.errors import DependencyError
-from ingestion.kafka import Topics
-from ingestion.offsets import Offsets, Range, TopicPartition
+from ingestion.kafka.admin import Topics
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from tests.model.process import step
 
 TOPIC = "t"
@@ -72,7 +72,7 @@ class Cluster:
         return self.lives[int(topic_id) - 1]
 
     def topics(self, stream: str, names: Iterable[str]) -> Topics:
-        """Answer as ``ingestion.kafka.Kafka`` does."""
+        """Answer as ``ingestion.kafka.admin.Kafka`` does."""
         step("ask for the topic's id")
         return Topics(
             cluster_id=self.id,
@@ -81,25 +81,25 @@ class Cluster:
         )
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Answer as ``ingestion.kafka.Kafka`` does."""
+        """Answer as ``ingestion.kafka.admin.Kafka`` does."""
         step("ask for the first offsets")
         return Offsets({at: self._partition(at).first for at in partitions})
 
     def stable_end(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Answer as ``ingestion.kafka.Kafka`` does."""
+        """Answer as ``ingestion.kafka.admin.Kafka`` does."""
         step("ask for the ends")
         return Offsets({at: self._partition(at).stable_end for at in partitions})
 
     def cluster_id(self) -> str:
-        """Answer as ``ingestion.kafka.Kafka`` does."""
+        """Answer as ``ingestion.kafka.admin.Kafka`` does."""
         return self.id
 
     def withheld(self, partitions: Iterable[TopicPartition], **_: object) -> Offsets:
-        """Answer as ``ingestion.kafka.Kafka`` does: no transaction here is old."""
+        """Answer as ``ingestion.kafka.admin.Kafka`` does: no transaction here is old."""
         return Offsets()
 
     def records_in(self, holes: Iterable[Range]) -> Iterator[tuple[TopicPartition, int]]:
-        """Answer as ``ingestion.kafka.Kafka`` does."""
+        """Answer as ``ingestion.kafka.admin.Kafka`` does."""
         for hole in holes:
             slots = self._partition(hole.topic_partition).slots
             for offset in range(hole.start, min(hole.end, len(slots))):

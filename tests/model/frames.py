@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.offsets import Offsets, Range, TopicPartition
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.sinks.protocol import Good
 from ingestion.tally import PartitionTally, Tally
 from tests.model.cluster import TOPIC, Record

@@ -26,9 +26,9 @@ import ingestion.side_memory
 import ingestion.start
 from ingestion.commits import Commit
 from ingestion.errors import CommitConflictError, StreamLockedError
+from ingestion.kafka.offsets import Offsets
 from ingestion.lock import Holder
 from ingestion.notes import Note
-from ingestion.offsets import Offsets
 from tests.model import frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, Paths, Table
 from tests.model.process import is_dead, step

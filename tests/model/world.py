@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.kafka.offsets import Offsets
 from ingestion.ledger import LedgerRow
-from ingestion.offsets import Offsets
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.run import Run

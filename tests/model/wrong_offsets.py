@@ -11,7 +11,7 @@ import ingestion.batch
 import ingestion.run
 import ingestion.start
 from ingestion.gaps import Gaps
-from ingestion.offsets import Fit, Offsets, Range
+from ingestion.kafka.offsets import Fit, Offsets, Range
 from tests.model import query
 from tests.model.patches import nothing, together
 

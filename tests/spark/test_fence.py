@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from ingestion.commits import TableLog
 from ingestion.fence import commit_note_alone, fenced
+from ingestion.kafka.offsets import Offsets
 from ingestion.notes import Identity, Note
-from ingestion.offsets import Offsets
 
 pytestmark = pytest.mark.spark
 

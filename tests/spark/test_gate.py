@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.gate import judge
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
 

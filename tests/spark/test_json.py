@@ -20,7 +20,7 @@ from ingestion.formats.json import decode, strictly_read
 from ingestion.formats.json_sound import can_look, looked_at
 from ingestion.formats.protocol import Encoded, decoded_type
 from ingestion.gate import judge
-from ingestion.offsets import Offsets
+from ingestion.kafka.offsets import Offsets
 from ingestion.proof.judge import Judge
 from ingestion.proof.record import Record
 from ingestion.row_type import row_type

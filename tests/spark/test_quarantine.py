@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake import StreamPaths
 from ingestion.notes import UNKNOWN, Note
-from ingestion.offsets import Offsets
 from ingestion.quarantine import quarantine
 from ingestion.settings import Settings
 from tests.unit.proofs import declared

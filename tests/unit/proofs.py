@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.proof.batch import Batch, Stretch
 from ingestion.proof.fold import Fold
 from ingestion.proof.horizon import Horizon

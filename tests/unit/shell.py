@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ingestion.cli import app
+from ingestion.kafka.offsets import Range
 from ingestion.ledger import LedgerRow
 from ingestion.notes import CountedRange
-from ingestion.offsets import Range
 
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
 

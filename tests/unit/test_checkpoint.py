@@ -10,7 +10,7 @@ import pytest
 
 from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.checksum import sidecar_of
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from tests.damage import seal
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})

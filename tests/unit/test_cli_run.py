@@ -13,7 +13,7 @@ import pytest
 
 from ingestion import errors
 from ingestion.books import COUNTS
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.report import RunReport
 from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 

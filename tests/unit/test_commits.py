@@ -12,8 +12,8 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from ingestion.commits import TableLog
 from ingestion.errors import DamagedTableError
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.notes import CountedRange, Identity, Note, app_id
-from ingestion.offsets import Offsets, Range, TopicPartition
 
 NOTE = Note(
     kind="ingest",

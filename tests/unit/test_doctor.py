@@ -22,13 +22,13 @@ from ingestion.doctor.finding import Finding
 from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers, orphans
 from ingestion.doctor.machine import Machine, Place, ailments_of_machine
 from ingestion.doctor.processes import is_running, process_locking
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake import StreamPaths
 from ingestion.lease import Lease, Worker
 from ingestion.ledger import Ledger
 from ingestion.lock import Holder
 from ingestion.note_commit import commit_note
 from ingestion.notes import UNKNOWN, Note
-from ingestion.offsets import Offsets
 from ingestion.settings import load_settings
 from tests.unit.shell import answer, home, oncelake, row
 

@@ -12,12 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.healing import heal
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake import StreamPaths
 from ingestion.ledger import Ledger, LedgerRow
 from ingestion.memory import remembered
 from ingestion.note_commit import commit_note
 from ingestion.notes import Identity, Note
-from ingestion.offsets import Offsets
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 

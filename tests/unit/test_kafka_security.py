@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestion.errors import InvalidSpecError
-from ingestion.kafka_security import java_options, librdkafka_options, redact
+from ingestion.kafka.security import java_options, librdkafka_options, redact
 from ingestion.settings import Settings
 
 CANARY = 'can"ary\\5ecret'

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.ledger import SCHEMA, Ledger, LedgerRow, next_offsets
 from ingestion.notes import CountedRange, Identity
-from ingestion.offsets import Offsets, Range, TopicPartition
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:

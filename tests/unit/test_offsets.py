@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.offsets import Fit, InvalidRangeError, Offsets, Range, TopicPartition, fit
+from ingestion.kafka.offsets import Fit, InvalidRangeError, Offsets, Range, TopicPartition, fit
 
 # Under load the clock says nothing about the code.
 quick = settings(max_examples=50, deadline=None)

@@ -18,12 +18,12 @@ from ingestion.formats.fits import MisfitError, rescaled, unscaled
 from ingestion.formats.framing import Wanted
 from ingestion.formats.proto_files import compiled_on_driver
 from ingestion.formats.protocol import decoded_type
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.proof import typed
 from ingestion.proof.formats import avro as proof_avro
 from ingestion.proof.formats import protobuf as proof_protobuf
 from ingestion.proof.registry import Written
 from ingestion.proof.sameness import is_same
-from ingestion.registry import WriterSchema
 from tests.protobuf import Compiled
 
 DDL = "id BIGINT, name STRING, at TIMESTAMP, total DECIMAL(9, 2), many ARRAY<INT>, ratio FLOAT"

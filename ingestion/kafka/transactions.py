@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingestion.errors import IngestionError
-from ingestion.java_admin import JavaAdmin, java_admin
-from ingestion.kafka import Kafka
-from ingestion.offsets import Offsets, TopicPartition
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.java_admin import JavaAdmin, java_admin
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.settings import Settings
 
 STALLED_AFTER: Final = dt.timedelta(minutes=15)

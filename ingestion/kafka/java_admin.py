@@ -19,9 +19,9 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError
 
 from ingestion.errors import DependencyError, SetupError
-from ingestion.kafka_security import java_options, redact
-from ingestion.local.java import find_java
-from ingestion.offsets import TopicPartition
+from ingestion.kafka.java import find_java
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.kafka.security import java_options, redact
 from ingestion.settings import Settings
 
 

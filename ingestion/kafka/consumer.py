@@ -9,8 +9,8 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from ingestion.kafka_client import Heard, client_options, unreachable
-from ingestion.offsets import Range, TopicPartition
+from ingestion.kafka.client import Heard, client_options, unreachable
+from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.settings import Settings
 
 # Closer than this, reading on is quicker than seeking.

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from ingestion.errors import DependencyError
-from ingestion.kafka_security import librdkafka_options, redact
+from ingestion.kafka.security import librdkafka_options, redact
 from ingestion.settings import Settings
 
 

@@ -17,9 +17,9 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka_client import Heard, client_options, code_of, unreachable
-from ingestion.offsets import Offsets, Range, TopicPartition
-from ingestion.reread import records_in
+from ingestion.kafka.client import Heard, client_options, code_of, unreachable
+from ingestion.kafka.consumer import records_in
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

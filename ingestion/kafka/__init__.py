@@ -1,0 +1,1 @@
+"""The Kafka cluster: its topics, offsets, records, transactions, and the schema registry."""
