@@ -17,7 +17,7 @@ from assets.judgement import ERROR, WARN, result, table
 from assets.proof import metadata_of, sentences
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 from ingestion.proof.verdict import Verdict
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 
 _Read = tuple[int, Range]
 

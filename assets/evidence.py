@@ -13,11 +13,11 @@ from assets.expectations import evaluate
 from assets.history import Untold, find_untold
 from assets.outcomes import Outcome, not_evaluated
 from assets.proof import prove
-from ingestion.commits import TableLog
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
 from ingestion.proof.verdict import Verdict
 from ingestion.report import RunReport, total_of
 from ingestion.settings import Settings

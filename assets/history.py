@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 
 COMPLETE: Final = "complete"
 _PAGE: Final = 100

@@ -17,7 +17,7 @@ from assets.reported import metadata_of, telling_batches
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TerminalError, TransientError
-from ingestion.killpoints import At, reached
+from ingestion.lake.failpoints import At, reached
 from ingestion.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings

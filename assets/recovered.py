@@ -15,7 +15,7 @@ import dagster as dg
 from assets.evidence import Evidence
 from assets.history import COMPLETE
 from assets.reported import metadata_of_batches
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 
 MOST_RUNS: Final = 20
 

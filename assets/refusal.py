@@ -11,12 +11,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from ingestion.commits import TableLog
 from ingestion.declaration.loader import Declared
 from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.java import find_java
-from ingestion.lake import StreamPaths
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
 from ingestion.settings import Settings, load_settings
 from ingestion.subscription import with_topics
 

@@ -11,8 +11,8 @@ import dagster as dg
 
 from assets.described import column_schema
 from assets.evidence import Evidence
-from ingestion.books import COUNTS
-from ingestion.ledger import LedgerRow
+from ingestion.lake.books import COUNTS
+from ingestion.lake.ledger import LedgerRow
 from ingestion.report import ranges_of, total_of
 
 # The table of ranges has that name already.

@@ -13,9 +13,9 @@ import dagster as dg
 from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEventLogStorage
 
 from assets.jobs import job_name
-from ingestion.doctor.processes import is_running
-from ingestion.lake import StreamPaths
-from ingestion.lock import holder_of
+from ingestion.lake.lock import holder_of
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import is_running
 from ingestion.settings import Settings
 
 _START_TIMEOUT_SECONDS: Final = 180.0

@@ -19,8 +19,8 @@ from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.transactions import Stall, find_stalls
-from ingestion.lake import StreamPaths
-from ingestion.lock import holder_of
+from ingestion.lake.lock import holder_of
+from ingestion.lake.paths import StreamPaths
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.subscription import with_topics

@@ -13,24 +13,24 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.alteration import altered_before
-from ingestion.audit import rows_of_seq
-from ingestion.books import imbalances
 from ingestion.breaker import refuse_too_many_bad
-from ingestion.commits import Commit, TableLog
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.gaps import Gaps, find_gaps
 from ingestion.gate import GOOD, judge
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range, fit
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.books import imbalances
+from ingestion.lake.commit_metadata import CountedRange, Note
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.foreign_commits import altered_before
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import quarantine
+from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.table_log import Commit, TableLog
 from ingestion.lookahead import looked_at
-from ingestion.notes import CountedRange, Note
 from ingestion.position import Position, refuse_another_topic
-from ingestion.quarantine import quarantine
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from ingestion.sinks.protocol import Good, Target, sink_class

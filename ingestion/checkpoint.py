@@ -12,8 +12,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ingestion.checksum import matches_checksum
 from ingestion.kafka.offsets import Offsets, Range
+from ingestion.lake.table_log import matches_checksum
 
 
 class UnreadableCheckpointError(ValueError):

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import SchemaChangedError
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.note_commit import commit_note
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
 from ingestion.plan import Change, column_changes
 from ingestion.position import Position
 

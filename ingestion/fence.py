@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.errors import TableBusyError
-from ingestion.notes import Note, app_id
+from ingestion.lake.commit_metadata import Note, app_id
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from ingestion.alteration import altered_before
-from ingestion.audit import rows_of_seq
-from ingestion.books import imbalances
-from ingestion.commits import Commit, TableLog
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.marks import unmark_beyond
-from ingestion.notes import app_id
+from ingestion.lake.books import imbalances
+from ingestion.lake.commit_metadata import app_id
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.foreign_commits import altered_before
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import unmark_beyond
+from ingestion.lake.side_tables import remove_beyond, rows_of_seq
+from ingestion.lake.table_log import Commit, TableLog
 from ingestion.position import Position
-from ingestion.side_table import remove_beyond
 from ingestion.sinks.protocol import sink_class
 
 

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from ingestion.commits import TableLog
-from ingestion.damage import told_as_damage
-from ingestion.lake import StreamPaths
+from ingestion.lake.damage import told_as_damage
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
 
 _PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingestion.archive import put_away
-from ingestion.commits import TableLog
 from ingestion.errors import DamagedTableError
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.archive import put_away
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from ingestion.declaration.spec import StreamSpec
 from ingestion.evolution import refuse_other_columns
 from ingestion.kafka.admin import Kafka
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
-from ingestion.note_commit import commit_note
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.paths import StreamPaths
 from ingestion.position import identity_of
 from ingestion.row_type import row_type, storable
 from ingestion.starting import starting_offsets

@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.declaration.types import as_declared, without_nulls
-from ingestion.lake import StreamPaths
+from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.paths import StreamPaths
 from ingestion.latest import quoted
-from ingestion.notes import UNKNOWN, Identity
 from ingestion.recovery import read_position
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]

@@ -10,7 +10,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import ClusterChangedError, TopicMissingError, TopicRecreatedError
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets
-from ingestion.notes import UNKNOWN, CountedRange, Identity, Kind, Note
+from ingestion.lake.commit_metadata import UNKNOWN, CountedRange, Identity, Kind, Note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

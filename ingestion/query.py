@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ingestion.killpoints import At, reached
+from ingestion.lake.failpoints import At, reached
 
 _LOOK_EVERY_SECONDS = 0.1
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestion.alteration import refuse_alteration
-from ingestion.commits import TableLog
 from ingestion.errors import (
     ForeignTableError,
     MemoryLostError,
@@ -18,15 +16,16 @@ from ingestion.errors import (
     TableRolledBackError,
     UnbalancedBatchError,
 )
-from ingestion.integrity import refuse_damaged
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake import StreamPaths
-from ingestion.ledger import LedgerRow, next_offsets
+from ingestion.lake.archive import refuse_half_swapped
+from ingestion.lake.commit_metadata import UNKNOWN, Note
+from ingestion.lake.foreign_commits import refuse_alteration
+from ingestion.lake.integrity import refuse_damaged, refuse_settings
+from ingestion.lake.ledger import LedgerRow, next_offsets
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
 from ingestion.memory import Memory, remembered
-from ingestion.notes import UNKNOWN, Note
 from ingestion.position import Position
-from ingestion.swap import refuse_half_swapped
-from ingestion.table_settings import refuse_settings
 
 
 def read_position(

@@ -17,9 +17,9 @@ from ingestion.batch import BatchWriter
 from ingestion.errors import RecordsForgottenError
 from ingestion.gate import judge
 from ingestion.kafka.offsets import Offsets
-from ingestion.ledger import LedgerRow
-from ingestion.marks import mark
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.quarantine import mark
 from ingestion.row_type import row_type
 from ingestion.sinks.protocol import Target
 from ingestion.tally import Tally, count_records, extra_counts, holding
@@ -91,7 +91,7 @@ class RedriveWriter(BatchWriter):
         """Judge records of this epoch again, and commit those that are good now.
 
         Args:
-            records: As ``ingestion.quarantine.waiting`` returns them.
+            records: As ``ingestion.lake.quarantine.waiting`` returns them.
 
         Raises:
             RefusedError: the records cannot be ordered, or the quarantine does not take the

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ingestion.declaration.aggregates import CLOCK
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.ledger import LedgerRow
-from ingestion.notes import CountedRange
+from ingestion.lake.commit_metadata import CountedRange
+from ingestion.lake.ledger import LedgerRow
 
 if TYPE_CHECKING:
     from ingestion.kafka.transactions import Stall

@@ -18,18 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.batch import BatchWriter
 from ingestion.checkpoint import Checkpoint, open_generation
-from ingestion.commits import TableLog
 from ingestion.declaration.spec import StreamSpec
 from ingestion.delivery import decided_by
 from ingestion.errors import RefusedError
 from ingestion.evolution import evolved
-from ingestion.fitness import refuse_unfit
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import find_stalls
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
-from ingestion.ledger import LedgerRow
-from ingestion.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.archive import finish_swap
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import refuse_unfit, told_by_volume
+from ingestion.lake.table_log import TableLog
 from ingestion.opening import open_table
 from ingestion.position import Position
 from ingestion.query import drain
@@ -39,9 +40,7 @@ from ingestion.settings import Settings
 from ingestion.source import read_stream
 from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
 from ingestion.start import Start, find_start, look_again
-from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
-from ingestion.swap import finish_swap
 from ingestion.transform import refuse_bad_transformation
 
 OnBatch = Callable[[LedgerRow, int], None]

@@ -12,14 +12,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from ingestion.audit import rows_of_seq
-from ingestion.commits import TableLog
-from ingestion.damage import remedy_for
 from ingestion.errors import DamagedTableError, RecordsForgottenError
-from ingestion.integrity import refuse_damaged
-from ingestion.lake import StreamPaths
-from ingestion.ledger import LedgerRow
-from ingestion.marks import marks_of
+from ingestion.lake.damage import remedy_for
+from ingestion.lake.integrity import refuse_damaged
+from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import marks_of
+from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.table_log import TableLog
 
 # Each record with one of these dispositions has a row of its batch's seq there.
 _WRITTEN: Final = {

@@ -12,9 +12,9 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from ingestion.damage import damaged
 from ingestion.errors import DependencyError
-from ingestion.lake import StreamPaths
+from ingestion.lake.damage import damaged
+from ingestion.lake.paths import StreamPaths
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"

@@ -9,10 +9,10 @@ from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTru
 from ingestion.healing import heal
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake import StreamPaths
-from ingestion.ledger import LedgerRow
+from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.paths import StreamPaths
 from ingestion.memory import recall, told
-from ingestion.notes import UNKNOWN, Identity
 from ingestion.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red
 from ingestion.settings import Settings

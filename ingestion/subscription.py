@@ -12,7 +12,7 @@ import re
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
-from ingestion.lake import StreamPaths
+from ingestion.lake.paths import StreamPaths
 from ingestion.recovery import read_position
 
 

@@ -11,8 +11,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.lake.side_tables import overwrite_seq
 from ingestion.latest import place, quoted
-from ingestion.side_table import overwrite_seq
 from ingestion.sinks.protocol import Target
 
 

@@ -21,8 +21,9 @@ from pyarrow import ArrowException
 from ingestion.declaration.fingerprint import fingerprint
 from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.errors import TerminalError
-from ingestion.lake import StreamPaths
-from ingestion.notes import UNKNOWN
+from ingestion.lake.commit_metadata import UNKNOWN
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.scratch import scratch_of_this_process, sweep
 from ingestion.proof import chain, quarantined
 from ingestion.proof.batch import Batch
 from ingestion.proof.difference import Difference, Evidence, Part
@@ -42,7 +43,6 @@ from ingestion.proof.topic import TopicReader, is_compacted
 from ingestion.proof.transformation import NOT_INDEPENDENT
 from ingestion.proof.values import UnprovableError
 from ingestion.proof.verdict import Verdict
-from ingestion.scratch import scratch_of_this_process, sweep
 from ingestion.settings import Settings
 
 Tell = Callable[[str, int, int], None]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.checksum import sidecar_of
-from ingestion.commits import TableLog
+from ingestion.lake.table_log import TableLog, sidecar_of
 
 
 def _flipped(content: bytes) -> bytes:

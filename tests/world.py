@@ -21,12 +21,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.commits import TableLog
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.operations.redrive import Redrive, RedriveReport
 from ingestion.report import RunReport

@@ -70,7 +70,7 @@ def _of_stream(declared: Declared, settings: Settings, surveyor: Surveyor) -> li
     """Examine a stream; one that cannot be examined does not keep the others from it."""
     from ingestion.console.failure import Failure
     from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers
-    from ingestion.lake import StreamPaths
+    from ingestion.lake.paths import StreamPaths
 
     try:
         problems = [_of_problem(each) for each in surveyor.survey(declared).problems]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ingestion.books import COUNTS
 from ingestion.kafka.offsets import Offsets
-from ingestion.ledger import LedgerRow
-from ingestion.notes import CountedRange
+from ingestion.lake.books import COUNTS
+from ingestion.lake.commit_metadata import CountedRange
+from ingestion.lake.ledger import LedgerRow
 from ingestion.report import RunReport
 
 

@@ -10,7 +10,7 @@ from ingestion.console import speech
 from ingestion.console.options import AsJson, Stream
 
 if TYPE_CHECKING:
-    from ingestion.ledger import LedgerRow
+    from ingestion.lake.ledger import LedgerRow
     from ingestion.settings import Settings
 
 _COLUMNS = (
@@ -45,8 +45,8 @@ def ledger(
 def _rows(stream: str, settings: Settings) -> tuple[LedgerRow, ...]:
     from ingestion.console.declared import declared_as
     from ingestion.declaration.names import problem_with
-    from ingestion.lake import StreamPaths
-    from ingestion.ledger import Ledger
+    from ingestion.lake.ledger import Ledger
+    from ingestion.lake.paths import StreamPaths
 
     book = Ledger(StreamPaths.of(stream, settings).ledger)
     if problem_with(stream) or not book.exists:
@@ -56,7 +56,7 @@ def _rows(stream: str, settings: Settings) -> tuple[LedgerRow, ...]:
 
 
 def _cells(row: LedgerRow) -> tuple[object, ...]:
-    from ingestion.books import COUNTS
+    from ingestion.lake.books import COUNTS
 
     known = [*COUNTS, *sorted(set(row.counts) - set(COUNTS))]
     return (

@@ -14,7 +14,7 @@ from ingestion.console.exits import REFUSED
 from ingestion.console.options import AsJson, Stream
 
 if TYPE_CHECKING:
-    from ingestion.ledger import LedgerRow
+    from ingestion.lake.ledger import LedgerRow
     from ingestion.settings import Settings
 
 
@@ -147,7 +147,7 @@ def _ask(stream: str, settings: Settings) -> None:
 
 
 def _kept(stream: str, settings: Settings) -> list[Path]:
-    from ingestion.lake import StreamPaths
+    from ingestion.lake.paths import StreamPaths
 
     at = StreamPaths.of(stream, settings)
     places = (at.data, at.quarantine, at.tombstones, at.ledger)

@@ -93,7 +93,7 @@ def _print_summary(report: RunReport) -> None:
 
 
 def _print_counts(report: RunReport) -> None:
-    from ingestion.books import COUNTS
+    from ingestion.lake.books import COUNTS
 
     totals = [(name, report.total(name)) for name in COUNTS if report.total(name)]
     speech.table(["count", "total"], totals, right=["total"])

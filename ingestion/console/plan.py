@@ -35,7 +35,7 @@ def plan(
     the next run would be refused.
     """
     from ingestion.declaration.loader import find_stream, load_streams
-    from ingestion.lake import StreamPaths
+    from ingestion.lake.paths import StreamPaths
     from ingestion.plan import as_document, plan_of
     from ingestion.settings import load_settings
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from ingestion.console.speech import err, note
 
 if TYPE_CHECKING:
-    from ingestion.ledger import LedgerRow
+    from ingestion.lake.ledger import LedgerRow
 
 Tell = Callable[[str], None]
 

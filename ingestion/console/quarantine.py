@@ -29,7 +29,7 @@ def quarantine(
     mended, `oncelake redrive STREAM` sends the records in again.
     """
     from ingestion.inspection import inspect
-    from ingestion.lake import StreamPaths
+    from ingestion.lake.paths import StreamPaths
     from ingestion.settings import load_settings
 
     settings = load_settings()

@@ -14,7 +14,7 @@ from ingestion.console.progress import progress
 from ingestion.console.session import session
 
 if TYPE_CHECKING:
-    from ingestion.ledger import LedgerRow
+    from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.redrive import RedriveReport
 
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from ingestion.audit import count_rows
-from ingestion.commits import TableLog
 from ingestion.console.documents import next_document
 from ingestion.console.exits import first_of
 from ingestion.console.failure import Failure
-from ingestion.damage import told_as_damage
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError, DependencyError, IngestionError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import Stall, find_stalls
-from ingestion.lake import StreamPaths
-from ingestion.lock import Holder, holder_of
+from ingestion.lake.damage import told_as_damage
+from ingestion.lake.lock import Holder, holder_of
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.side_tables import count_rows
+from ingestion.lake.table_log import TableLog
 from ingestion.memory import remembered
 from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position, refuse_red

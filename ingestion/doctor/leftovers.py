@@ -11,15 +11,15 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from ingestion.audit import count_rows
-from ingestion.commits import TableLog
 from ingestion.doctor.finding import Finding
-from ingestion.doctor.processes import is_running, process_locking
 from ingestion.healing import commits_of
-from ingestion.lake import StreamPaths
-from ingestion.lease import read_lease
-from ingestion.ledger import Ledger
-from ingestion.lock import Holder, holder_of
+from ingestion.lake.lease import read_lease
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import Holder, holder_of
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import is_running, process_locking
+from ingestion.lake.side_tables import count_rows
+from ingestion.lake.table_log import TableLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker, flights, tables
 from ingestion.local.materialize import materialize
 from ingestion.local.produce import create, offset_count, produce

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from rich.box import SIMPLE
 from rich.table import Table
 
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 from ingestion.local.flights import Message
 
 _SHOWN = ("carrier", "flight", "origin", "dest", "status", "arr_delay", "updated_at")

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ingestion.alteration import altered_since
-from ingestion.archive import put_away
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.healing import heal_ledger, remove_leftovers
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.lock import Holder, held_by_python
+from ingestion.lake.archive import put_away
+from ingestion.lake.commit_metadata import UNKNOWN, CountedRange
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.foreign_commits import altered_since
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import told_by_volume
 from ingestion.memory import recall
-from ingestion.note_commit import commit_note
-from ingestion.notes import UNKNOWN, CountedRange
 from ingestion.position import identity_of, refuse_another_topic
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 from ingestion.side_memory import given_up, written_off
 from ingestion.start import begin_offsets, lost_ranges
-from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
 
 

@@ -10,17 +10,17 @@ from ingestion.errors import InvalidSpecError
 from ingestion.healing import heal
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.lock import Holder, held_by_python
+from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import told_by_volume
 from ingestion.memory import recall
-from ingestion.note_commit import commit_note
-from ingestion.notes import UNKNOWN, Identity
 from ingestion.position import Position, identity_of
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
-from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
 
 

@@ -21,9 +21,11 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.lock import Holder, held_by_python
+from ingestion.lake.archive import finish_swap, swap
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import told_by_volume
 from ingestion.memory import remembered
 from ingestion.position import Position, refuse_another_topic
 from ingestion.recovery import read_position
@@ -31,9 +33,7 @@ from ingestion.report import RunReport
 from ingestion.run import OnBatch, Run
 from ingestion.settings import Settings
 from ingestion.start import lost_ranges
-from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
-from ingestion.swap import finish_swap, swap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,21 +18,21 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.damage import told_as_damage
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.kafka.admin import Kafka
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.damage import told_as_damage
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import waiting
+from ingestion.lake.storage import told_by_volume
 from ingestion.position import Position
-from ingestion.quarantine import waiting
 from ingestion.redriven import RedriveWriter, epochs_of
 from ingestion.run import Run
 from ingestion.settings import Settings
 from ingestion.spark_errors import told_apart, told_as_damaged_file
 from ingestion.start import find_start
-from ingestion.storage import told_by_volume
 from ingestion.subscription import with_topics
 
 Seqs = Mapping[int, int]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ingestion.archive import put_away
-from ingestion.lake import StreamPaths
-from ingestion.lock import Holder, held_by_python
+from ingestion.lake.archive import put_away
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import told_by_volume
 from ingestion.settings import Settings
-from ingestion.storage import told_by_volume
 
 
 def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake import StreamPaths
-from ingestion.lease import Lease, read_lease
-from ingestion.lock import holder_of
+from ingestion.lake.lease import Lease, read_lease
+from ingestion.lake.lock import holder_of
+from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings
 
 

@@ -8,7 +8,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.notes import UNKNOWN, Identity
+from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.position import refuse_another_topic
 from ingestion.proof.batch import Batch, Commit
 from ingestion.proof.horizon import Horizon, doubted_in

@@ -17,8 +17,8 @@ from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
-from ingestion.lake import StreamPaths
-from ingestion.lock import Holder, holder_of
+from ingestion.lake.lock import Holder, holder_of
+from ingestion.lake.paths import StreamPaths
 from ingestion.proof.batch import Batch, Commit, read_ledger, read_log
 from ingestion.proof.record import SYSTEM_COLUMNS
 

@@ -19,12 +19,12 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit, TableLog
 from ingestion.declaration.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.errors import NotReplayableError
 from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.table_log import Commit, TableLog
 from ingestion.latest import quoted
-from ingestion.notes import Note
 from ingestion.sinks.monoids import folded, of_records, place_in
 from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.sinks.windows import clocks_after

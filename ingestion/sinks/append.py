@@ -16,10 +16,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit, TableLog
 from ingestion.fence import commit_note_alone, fenced, unhindered
+from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.table_log import Commit, TableLog
 from ingestion.latest import quoted
-from ingestion.notes import Note, app_id
 from ingestion.sinks.protocol import Good, Target, Written
 
 

@@ -9,10 +9,10 @@ from typing import Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.commits import Commit
 from ingestion.declaration.spec import StreamSpec
-from ingestion.lake import StreamPaths
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import Commit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,11 +21,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit
 from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
 from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.table_log import Commit
 from ingestion.latest import quoted
-from ingestion.notes import Note
 from ingestion.sinks.protocol import Good, Target, Written, merge_counts
 from ingestion.tombstones import all_deletes, remember_deletes
 

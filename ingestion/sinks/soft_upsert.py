@@ -17,11 +17,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit
 from ingestion.declaration.spec import DELETED_COLUMN
 from ingestion.fence import fenced
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.table_log import Commit
 from ingestion.latest import place, quoted
-from ingestion.notes import Note
 from ingestion.sinks.protocol import Written, merge_counts
 from ingestion.sinks.upsert import LEFT_ALONE, Upsert
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
-from ingestion.commits import TableLog
 from ingestion.declaration.aggregates import CLOCK
+from ingestion.lake.table_log import TableLog
 from ingestion.latest import quoted
 from ingestion.sinks.protocol import Good, Target
 

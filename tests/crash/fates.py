@@ -1,4 +1,4 @@
-"""What becomes of a process at a place of its run: the hook that ``ingestion.killpoints`` calls.
+"""What becomes of a process at a place of its run: the hook that ``ingestion.lake.failpoints`` calls.
 
 Every kill is real. The plan comes from the environment, so that it also reaches a process that
 Dagster started.
@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 
 _PLAN = "ONCELAKE_FATE"
 _PATIENCE_SECONDS = 20.0

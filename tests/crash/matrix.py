@@ -25,7 +25,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from ingestion.local import broker
 from ingestion.session import start_session
 from ingestion.settings import Settings

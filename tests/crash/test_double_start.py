@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from tests.crash.fates import Fate
 from tests.oracle import evidence_against
 from tests.world import ROOT, World, row

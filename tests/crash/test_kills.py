@@ -15,9 +15,9 @@ import time
 
 import pytest
 
-from ingestion import killpoints
 from ingestion.errors import SetupError
-from ingestion.killpoints import At
+from ingestion.lake import failpoints
+from ingestion.lake.failpoints import At
 from ingestion.operations.accept import accept
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
@@ -56,7 +56,7 @@ def test_a_run_that_ends_anywhere_loses_and_doubles_nothing(world: World, cell: 
 def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs, decisions, a rebuild and a Dagster run pass every place: none is a dead letter."""
     reached: set[At] = {At.EVIDENCE_GATHERED}  # By the trial above, which dies behind it.
-    monkeypatch.setattr(killpoints, "_hook", lambda: reached.add)
+    monkeypatch.setattr(failpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
     world.run()
     world.forget_before(0, 3)
@@ -70,12 +70,12 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
 
 def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that would make runs die is refused where no test has set it."""
-    killpoints._hook.cache_clear()
+    failpoints._hook.cache_clear()
     monkeypatch.setenv("ONCELAKE_CHAOS", "tests.crash.fates:meet")
 
     with pytest.raises(SetupError, match="unset ONCELAKE_CHAOS"):
         world.run()
-    killpoints._hook.cache_clear()
+    failpoints._hook.cache_clear()
 
 
 def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:

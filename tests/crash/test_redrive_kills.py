@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.errors import DependencyError, StreamLockedError
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
 from tests.crash.fates import Fate

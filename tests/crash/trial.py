@@ -12,7 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from ingestion.errors import DependencyError, StreamLockedError
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from ingestion.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import NTH_RENAME, meet_fate

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from ingestion.errors import StreamLockedError
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from tests.crash.fates import EVENT_WRITTEN, Fate
 from tests.world import ROOT, World
 

@@ -15,8 +15,8 @@ from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.ledger import LedgerRow
-from ingestion.notes import CountedRange
+from ingestion.lake.commit_metadata import CountedRange
+from ingestion.lake.ledger import LedgerRow
 from ingestion.report import RunReport
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

@@ -22,7 +22,7 @@ from assets.outcomes import Outcome, outcome_of
 from ingestion.declaration.parts import Expectation
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.transactions import Stall
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 from tests.dagster.conftest import NOW, batch, declared, report
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN

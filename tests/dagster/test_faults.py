@@ -14,7 +14,7 @@ import pytest
 
 from assets.ingest import ingest_asset
 from ingestion.declaration.loader import Declared
-from ingestion.lock import Holder, held_by_jvm
+from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.sinks.upsert import Upsert
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource

@@ -12,7 +12,7 @@ from assets.ingest import Engine, ingest_asset
 from assets.refusal import REFUSED, standing_refusal, state_of
 from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
-from ingestion.ledger import Ledger
+from ingestion.lake.ledger import Ledger
 from ingestion.report import RunReport
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource

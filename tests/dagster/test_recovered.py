@@ -12,7 +12,7 @@ import pytest
 from assets.ingest import Engine, ingest_asset
 from assets.recovered import MOST_RUNS
 from ingestion.errors import DependencyError
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.report import RunReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource

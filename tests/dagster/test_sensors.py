@@ -19,7 +19,7 @@ from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
-from ingestion.lock import Holder
+from ingestion.lake.lock import Holder
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource

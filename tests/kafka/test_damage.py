@@ -30,7 +30,7 @@ from ingestion.errors import (
     TableSettingsError,
     TopicRecreatedError,
 )
-from ingestion.ledger import Ledger
+from ingestion.lake.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.recovery import read_position

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError, UnbalancedBatchError
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
 from ingestion.operations.accept import accept
 from ingestion.sinks.upsert import Upsert
 from tests.damage import data_file, do

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from ingestion.proof.transformation import NOT_INDEPENDENT
 from ingestion.verify import verify
 from tests.long import twins

@@ -20,7 +20,7 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.note_commit import commit_note
+from ingestion.lake.empty_commit import commit_note
 from ingestion.operations.accept import accept
 from ingestion.recovery import read_position
 from ingestion.sinks.upsert import Upsert

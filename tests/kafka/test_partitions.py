@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 import ingestion.run
 from ingestion.errors import DependencyError
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.accept import accept
 from tests.world import World, row
 

@@ -18,7 +18,7 @@ from ingestion.errors import (
     StreamLockedError,
     TopicRecreatedError,
 )
-from ingestion.lock import Holder, held_by_jvm
+from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.adopt_topic import adopt_topic
 from tests.long import twins
 from tests.oracle import evidence_against
@@ -102,7 +102,9 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
     with monkeypatch.context() as broken:
         target = (
-            "ingestion.swap.finish_swap" if place == "finish_swap" else f"ingestion.swap.{place}"
+            "ingestion.lake.archive.finish_swap"
+            if place == "finish_swap"
+            else f"ingestion.lake.archive.{place}"
         )
         broken.setattr(target, _crash)
         with pytest.raises(RuntimeError, match="crash"):

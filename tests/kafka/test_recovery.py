@@ -18,7 +18,7 @@ from ingestion.errors import (
     TopicRecreatedError,
     TopicTruncatedError,
 )
-from ingestion.ledger import Ledger
+from ingestion.lake.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.reset import reset

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from ingestion.cli import app
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
-from ingestion.ledger import Ledger
-from ingestion.lock import Holder, held_by_jvm
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.proof.verdict import Verdict

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ingestion.commits import Commit, TableLog
-from ingestion.ledger import Ledger, LedgerRow
-from ingestion.notes import Note, app_id
+from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.table_log import Commit, TableLog
 from tests.model.process import CallFailedError, step
 
 STREAM = "s"
@@ -109,7 +109,7 @@ class Place:
 
 @dataclass(slots=True)
 class Paths:
-    """The places of the one stream, under the names of ``ingestion.lake.StreamPaths``."""
+    """The places of the one stream, under the names of ``ingestion.lake.paths.StreamPaths``."""
 
     data: Place = field(default_factory=Place)
     quarantine: Side = field(default_factory=Side)

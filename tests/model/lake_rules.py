@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from ingestion.kafka.offsets import Offsets
-from ingestion.ledger import next_offsets
+from ingestion.lake.ledger import next_offsets
 from tests.model.cluster import TOPIC
 from tests.model.lake import Table
 from tests.model.world import World

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ingestion.commits import Commit
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.table_log import Commit
 from tests.model.cluster import TOPIC, Partition, Record
 from tests.model.lake import Rows, Table
 from tests.model.world import World

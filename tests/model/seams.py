@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import ingestion.alteration
 import ingestion.batch
 import ingestion.gaps
 import ingestion.healing
+import ingestion.lake.foreign_commits
 import ingestion.memory
 import ingestion.opening
 import ingestion.operations.accept
@@ -24,11 +24,11 @@ import ingestion.recovery
 import ingestion.run
 import ingestion.side_memory
 import ingestion.start
-from ingestion.commits import Commit
 from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lock import Holder
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.lock import Holder
+from ingestion.lake.table_log import Commit
 from tests.model import frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, Paths, Table
 from tests.model.process import is_dead, step
@@ -93,7 +93,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (ingestion.memory, {"TableLog": ModelLog, "Ledger": ModelLedger}),
-        (ingestion.alteration, {"TableLog": ModelLog}),
+        (ingestion.lake.foreign_commits, {"TableLog": ModelLog}),
         (
             ingestion.side_memory,
             {"TableLog": ModelLog, "refuse_damaged": nothing, "rows_of_seq": sink.rows_of_seq},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.commits import Commit
-from ingestion.notes import Note
+from ingestion.lake.commit_metadata import Note
+from ingestion.lake.table_log import Commit
 from ingestion.sinks.protocol import Good, Target, Written
 from ingestion.sinks.upsert import Upsert
 from tests.model.lake import Paths, Row, Rows, Side, Table
@@ -137,13 +137,13 @@ def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str
 
 
 def overwrite(side: Side, seq: int, rows: tuple[Any, ...]) -> None:
-    """Replace the rows of a seq, as ``ingestion.side_table`` does."""
+    """Replace the rows of a seq, as ``ingestion.lake.side_tables`` does."""
     step("write beside the table")
     side.by_seq[seq] = rows
 
 
 def remove_beyond(side: Side, seq: int) -> int:
-    """Remove what dead attempts left, as ``ingestion.side_table`` does."""
+    """Remove what dead attempts left, as ``ingestion.lake.side_tables`` does."""
     beyond = [each for each in side.by_seq if each > seq]
     if beyond:
         step("remove beside the table")
@@ -151,13 +151,13 @@ def remove_beyond(side: Side, seq: int) -> int:
 
 
 def quarantine(bad: Any, paths: Paths, note: Note, spec: Any) -> int:
-    """Write the bad records of a batch, as ``ingestion.quarantine`` does."""
+    """Write the bad records of a batch, as ``ingestion.lake.quarantine`` does."""
     overwrite(paths.quarantine, note.seq, tuple((each.partition, each.offset) for each in bad))
     return len(paths.quarantine.by_seq[note.seq])
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
-    """Count rows that carry a seq, as ``ingestion.audit`` does."""
+    """Count rows that carry a seq, as ``ingestion.lake.side_tables`` does."""
     if isinstance(place, Side):
         return len(place.by_seq.get(seq, ()))
     table: Table = place.table

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.run import Run

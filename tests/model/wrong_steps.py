@@ -14,7 +14,7 @@ import ingestion.operations.adopt_topic
 import ingestion.run
 import ingestion.start
 from ingestion.healing import Healed
-from ingestion.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow
 from tests.model import process_rules, rules, sink
 from tests.model.lake import ModelLedger, Table
 from tests.model.patches import nothing, together

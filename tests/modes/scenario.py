@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion import killpoints
-from ingestion.killpoints import At
+from ingestion.lake import failpoints
+from ingestion.lake.failpoints import At
 from ingestion.verify import verify
 from tests.long import IS_LONG
 from tests.oracle import evidence_against
@@ -211,5 +211,5 @@ def dying_at(place: At, nth: int = 1) -> Iterator[Callable[[], int]]:
             raise PlannedError(place)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(killpoints, "_hook", lambda: meet)
+        patched.setattr(failpoints, "_hook", lambda: meet)
         yield lambda: times

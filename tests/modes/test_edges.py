@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
+from ingestion.lake.commit_metadata import Note
 from ingestion.memory import recall
-from ingestion.notes import Note
 from ingestion.recovery import read_position
 from ingestion.sinks.aggregate import Fold
 from ingestion.sinks.append import Append

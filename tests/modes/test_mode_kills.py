@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ingestion.errors import StreamLockedError
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from ingestion.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate

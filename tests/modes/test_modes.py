@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.killpoints import At
+from ingestion.lake.failpoints import At
 from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of
 from tests.world import World
 

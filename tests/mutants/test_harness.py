@@ -16,7 +16,7 @@ BOOKS = Mutant(
     kind=4,
     edits=(
         Edit(
-            file="ingestion/books.py",
+            file="ingestion/lake/books.py",
             old='    if of["read"] + of["exploded"] != accounted:',
             new='    if abs(of["read"] + of["exploded"] - accounted) > 1:',
         ),
@@ -55,7 +55,9 @@ def test_a_planted_bug_is_killed_by_its_test(copy: Path) -> None:
     result = try_mutant(BOOKS, copy)
 
     assert (result.verdict, result.by) == ("killed", "test_one_record_more_or_less_is_red")
-    assert (copy / "ingestion/books.py").read_bytes() == (ROOT / "ingestion/books.py").read_bytes()
+    assert (copy / "ingestion/lake/books.py").read_bytes() == (
+        ROOT / "ingestion/lake/books.py"
+    ).read_bytes()
 
 
 def test_a_bug_that_no_test_notices_survives(copy: Path) -> None:

@@ -16,9 +16,9 @@ import psutil
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.ledger import Ledger
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import holder_of
 from ingestion.local import broker
-from ingestion.lock import holder_of
 from tests.soak.stage import Stage
 
 

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 
 from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.lake import StreamPaths
+from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from tests.quick_jvm import quick_jvm
 from tests.traffic import GONE, Traffic

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake import StreamPaths
-from ingestion.notes import UNKNOWN, Note
-from ingestion.quarantine import quarantine
+from ingestion.lake.commit_metadata import UNKNOWN, Note
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import quarantine
 from ingestion.settings import Settings
 from tests.unit.proofs import declared
 

@@ -8,8 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.audit import rows_of_seq
-from ingestion.side_table import overwrite_seq, remove_beyond
+from ingestion.lake.side_tables import overwrite_seq, remove_beyond, rows_of_seq
 
 pytestmark = pytest.mark.spark
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
-from ingestion.commits import Commit
 from ingestion.fence import commit_note_alone
-from ingestion.notes import Note, app_id
+from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.table_log import Commit
 from ingestion.sinks.protocol import Good, Target, Written
 
 

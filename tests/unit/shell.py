@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from ingestion.cli import app
 from ingestion.kafka.offsets import Range
-from ingestion.ledger import LedgerRow
-from ingestion.notes import CountedRange
+from ingestion.lake.commit_metadata import CountedRange
+from ingestion.lake.ledger import LedgerRow
 
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
 

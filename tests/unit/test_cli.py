@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.ledger import Ledger
+from ingestion.lake.ledger import Ledger
 from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 
 __all__ = ["home"]

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from ingestion import errors
-from ingestion.books import COUNTS
 from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.lake.books import COUNTS
 from ingestion.report import RunReport
 from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from ingestion.commits import TableLog
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.notes import CountedRange, Identity, Note, app_id
+from ingestion.lake.commit_metadata import CountedRange, Identity, Note, app_id
+from ingestion.lake.table_log import TableLog
 
 NOTE = Note(
     kind="ingest",

@@ -17,18 +17,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.commits import TableLog
 from ingestion.doctor.finding import Finding
 from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers, orphans
 from ingestion.doctor.machine import Machine, Place, ailments_of_machine
-from ingestion.doctor.processes import is_running, process_locking
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake import StreamPaths
-from ingestion.lease import Lease, Worker
-from ingestion.ledger import Ledger
-from ingestion.lock import Holder
-from ingestion.note_commit import commit_note
-from ingestion.notes import UNKNOWN, Note
+from ingestion.lake.commit_metadata import UNKNOWN, Note
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.lease import Lease, Worker
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import Holder
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import is_running, process_locking
+from ingestion.lake.table_log import TableLog
 from ingestion.settings import load_settings
 from tests.unit.shell import answer, home, oncelake, row
 

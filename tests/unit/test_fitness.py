@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import UnfitStorageError
-from ingestion.fitness import refuse_unfit
-from ingestion.lake import StreamPaths
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import refuse_unfit
 from ingestion.settings import Settings
 from tests.volumes import mounted
 

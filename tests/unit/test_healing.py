@@ -13,11 +13,11 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.healing import heal
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake import StreamPaths
-from ingestion.ledger import Ledger, LedgerRow
+from ingestion.lake.commit_metadata import Identity, Note
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
 from ingestion.memory import remembered
-from ingestion.note_commit import commit_note
-from ingestion.notes import Identity, Note
 from ingestion.recovery import read_position
 from ingestion.settings import Settings
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.inspection import escaped, inspect
-from ingestion.lake import StreamPaths
+from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings
 
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.checksum import sidecar_of
 from ingestion.errors import DamagedTableError
-from ingestion.integrity import refuse_damaged
+from ingestion.lake.integrity import refuse_damaged
+from ingestion.lake.table_log import sidecar_of
 from tests.damage import (
     checkpoint,
     data_file,

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake import StreamPaths
-from ingestion.lease import Lease, Worker, read_lease
-from ingestion.lock import Holder, held_by_python, holder_of
+from ingestion.lake.lease import Lease, Worker, read_lease
+from ingestion.lake.lock import Holder, held_by_python, holder_of
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations.unlock import unlock
 from ingestion.settings import Settings
 from tests.unit.shell import home, oncelake

@@ -10,8 +10,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.ledger import SCHEMA, Ledger, LedgerRow, next_offsets
-from ingestion.notes import CountedRange, Identity
+from ingestion.lake.commit_metadata import CountedRange, Identity
+from ingestion.lake.ledger import SCHEMA, Ledger, LedgerRow, next_offsets
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:

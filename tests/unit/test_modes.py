@@ -13,7 +13,7 @@ from ingestion.declaration.loader import load_stream
 from ingestion.declaration.modes import MODES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError
-from ingestion.notes import Identity
+from ingestion.lake.commit_metadata import Identity
 from ingestion.start import refuse_changed_identity
 from tests.world import ROOT
 

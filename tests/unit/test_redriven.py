@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.books import imbalances
 from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.lake.books import imbalances
 from ingestion.proof.fold import Fold
 from ingestion.proof.judge import Judge
 from ingestion.proof.recount import miscounts

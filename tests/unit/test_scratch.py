@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lease import Worker
-from ingestion.scratch import scratch_of_this_process, sweep
+from ingestion.lake.lease import Worker
+from ingestion.lake.scratch import scratch_of_this_process, sweep
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
 from ingestion.errors import RefusedError, StorageError
-from ingestion.storage import told_by_volume
+from ingestion.lake.storage import told_by_volume
 from tests.volumes import mounted
 
 ROWS = pa.table({"id": list(range(100_000))})

@@ -1,14 +1,16 @@
-"""What is in a table's log: our own commits, and what others did between them.
+"""Hadoop's checksum files: what Spark wrote, sealed, so that one flipped bit can be told.
 
-The Delta commit of the data table is the one truth about offsets. Each commit of ours carries a
-``txn`` action (``oncelake:<stream>``, seq) and, in ``userMetadata``, a note that says why it exists
-and how far it read. This page reads them back, without Spark, so that a sensor can too.
+Beside every ``name`` that the JVM writes on a local disk it leaves ``.name.crc``: a header, the
+length of a chunk, and a CRC-32 of each. Spark itself checks it on every read; delta-rs does not,
+and would take a digit that a disk has flipped for the offset that was committed.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,35 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from ingestion.checksum import matches_checksum
-from ingestion.damage import damaged
-from ingestion.notes import DamagedNoteError, Note, app_id
+from ingestion.lake.commit_metadata import DamagedNoteError, Note, app_id
+from ingestion.lake.damage import damaged
+
+_HEADER = struct.Struct(">4sI")
+_MAGIC = b"crc\0"
+
+
+def sidecar_of(file: Path) -> Path:
+    """Return where the checksums of a file lie."""
+    return file.with_name(f".{file.name}.crc")
+
+
+def matches_checksum(file: Path) -> bool:
+    """Tell whether a file is as it was written; one without checksums is not doubted.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    content, sidecar = file.read_bytes(), sidecar_of(file)
+    if not sidecar.exists():
+        return True
+    sealed = sidecar.read_bytes()
+    if len(sealed) < _HEADER.size:
+        return False
+    magic, length = _HEADER.unpack_from(sealed)
+    if magic != _MAGIC or not length:
+        return False
+    chunks = (content[at : at + length] for at in range(0, len(content), length))
+    return sealed[_HEADER.size :] == b"".join(zlib.crc32(each).to_bytes(4) for each in chunks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,8 +27,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake import StreamPaths
-from ingestion.lease import Lease, Worker, leased, read_lease
+from ingestion.lake.lease import Lease, Worker, leased, read_lease
+from ingestion.lake.paths import StreamPaths
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.1

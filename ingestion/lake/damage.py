@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from ingestion.errors import DamagedTableError
-from ingestion.storage import is_the_volumes_fault
+from ingestion.lake.storage import is_the_volumes_fault
 
 
 def damaged(table: Path, what: str) -> DamagedTableError:

@@ -17,9 +17,9 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from ingestion.checksum import matches_checksum
-from ingestion.commits import TableLog
-from ingestion.damage import damaged, told_as_damage
+from ingestion.errors import TableSettingsError
+from ingestion.lake.damage import damaged, told_as_damage
+from ingestion.lake.table_log import TableLog, matches_checksum
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
 # What is written only when the commit of that number is there: no draft of a commit that died.
@@ -76,3 +76,43 @@ def _lost_files(table: Path) -> Iterator[str]:
             yield f"data file {path} is missing"
         elif found != size:
             yield f"data file {path} has {found:,} bytes, and {size:,} were committed"
+
+
+_PROPERTIES: Final = {
+    "delta.setTransactionRetentionDuration": "lets the fence of our commits expire",
+    "delta.appendOnly": "forbids the updates and deletes that an upsert makes",
+}
+_FEATURES: Final = {
+    "deletionVectors": "delta-rs, which audits the books, cannot read such a table",
+    "typeWidening": "delta-rs, which audits the books, cannot read such a table",
+    "columnMapping": "delta-rs, which audits the books, cannot read such a table",
+}
+_COLUMN_MAPPING_READER: Final = 2
+
+
+def refuse_settings(stream: str, log: TableLog) -> None:
+    """Make sure that nothing on the table contradicts the ingestion.
+
+    Raises:
+        TableSettingsError: something does; names it, and the statement that undoes it.
+    """
+    table = DeltaTable(log.path)
+    found = table.metadata().configuration
+    for name, why in _PROPERTIES.items():
+        if found.get(name, "false").lower() != "false":
+            raise TableSettingsError(
+                stream,
+                f"somebody set {name} = {found[name]} on {log.path}, which {why}.",
+                remedy=f"ALTER TABLE delta.`{log.path}` UNSET TBLPROPERTIES ('{name}')",
+            )
+    protocol = table.protocol()
+    features = set(protocol.reader_features or ())
+    if protocol.min_reader_version == _COLUMN_MAPPING_READER:
+        features.add("columnMapping")
+    for name in sorted(features & _FEATURES.keys()):
+        raise TableSettingsError(
+            stream,
+            f"somebody enabled {name} on {log.path}: {_FEATURES[name]}.",
+            remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset {stream}"
+            ", to ingest the topic into a new table",
+        )

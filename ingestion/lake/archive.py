@@ -1,19 +1,31 @@
-"""A rebuilt table takes the place of the old one: moved, never copied, and never half.
-
-A mark is written before the first table moves and removed after the last. Whoever finds it holds
-the stream's lock, and goes on where the last one stopped: first the old tables go into the archive,
-then the new ones come.
-"""
+"""The lake's archive: what is taken away from a stream is moved there, and never deleted."""
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from ingestion.archive import put_away
 from ingestion.errors import TableReplacedError
-from ingestion.killpoints import At, reached
-from ingestion.lake import StreamPaths
+from ingestion.lake.failpoints import At, reached
+from ingestion.lake.paths import StreamPaths
+
+
+def put_away(paths: StreamPaths, tables: Iterable[Path]) -> tuple[Path, ...]:
+    """Move tables, in this order, into a folder of the archive that is named for the time.
+
+    Returns:
+        Where each that was there went.
+    """
+    archive = paths.archive / dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S%fZ")
+    moved = []
+    for table in tables:
+        if table.exists():
+            archive.mkdir(parents=True, exist_ok=True)
+            moved.append(Path(shutil.move(table, archive / table.name)))
+    return tuple(moved)
+
 
 _AWAY, _PLACE = "away", "place"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ingestion.commits import Commit, TableLog
 from ingestion.errors import TableAlteredError, TableRestoredError
-from ingestion.lake import StreamPaths
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import Commit, TableLog
 
 
 def alterations(commits: Iterable[Commit]) -> tuple[Commit, ...]:

@@ -8,7 +8,7 @@ import struct
 import sys
 from pathlib import Path
 
-from ingestion.lease import began_at
+from ingestion.lake.lease import began_at
 
 # Clocks of kernel and writer differ by rounding, and a little by adjustment.
 _TOLERANCE_SECONDS = 60.0

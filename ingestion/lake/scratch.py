@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ingestion.lease import Worker
+from ingestion.lake.lease import Worker
 
 # A JVM outlives the driver that was killed by seconds.
 _LEFT_ALONE_SECONDS: Final = 3600.0

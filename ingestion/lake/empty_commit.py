@@ -9,10 +9,10 @@ from __future__ import annotations
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from ingestion.commits import Commit, TableLog
 from ingestion.errors import CommitConflictError
-from ingestion.lake import StreamPaths
-from ingestion.notes import Note, app_id
+from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import Commit, TableLog
 
 
 def commit_note(stream: str, paths: StreamPaths, note: Note) -> Commit:

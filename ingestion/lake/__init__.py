@@ -1,0 +1,1 @@
+"""What lies on disk: tables, their logs, commit metadata, the ledger, quarantine and locks."""
