@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.exploded import as_wholes, exploded
-from ingestion.formats.protocol import decode
+from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
 from ingestion.latest import quoted
 from ingestion.settings import Settings

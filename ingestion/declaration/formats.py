@@ -1,6 +1,6 @@
 """How bytes become typed columns: one file a format, and one row here.
 
-A format is a module with a ``decode`` function (see ``ingestion.formats.protocol``); it is named
+A format is a module with a ``decode`` function (see ``ingestion.formats.decoder``); it is named
 here and imported when a run needs it, so that loading a declaration imports no Spark. What a
 person may write beside its ``type`` is a model of ``ingestion.declaration.formats``.
 """

@@ -29,15 +29,14 @@ from pyspark.sql.types import (
 )
 
 from ingestion.declaration.formats import CsvOptions
-from ingestion.formats import arrow
-from ingestion.formats.arrow import BadBytesError, Said, decoded_by
-from ingestion.formats.exact import Convert, Source, exact
-from ingestion.formats.fits import MisfitError
-from ingestion.formats.json_values import Hint, json_value
-from ingestion.formats.protocol import Encoded
+from ingestion.formats import arrow_udf
+from ingestion.formats.arrow_udf import BadBytesError, Said, decoded_by
+from ingestion.formats.coerce import Convert, MisfitError, Source, exact
+from ingestion.formats.connect.values import Hint, json_value
+from ingestion.formats.decoder import Encoded
 
 REASONS: Final[dict[str, str]] = {
-    **arrow.REASONS,
+    **arrow_udf.REASONS,
     "invalid_utf8": "the bytes are not UTF-8",
     "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
     "type_mismatch": "a value that its column cannot hold without a loss",

@@ -11,13 +11,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.formats import framing, json
-from ingestion.formats.framing import HEADER_BYTES, schema_id, writer_schemas
-from ingestion.formats.protocol import Encoded
+from ingestion.formats import json, wire_format
+from ingestion.formats.decoder import Encoded
+from ingestion.formats.wire_format import HEADER_BYTES, schema_id, writer_schemas
 
 _FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
-    **{name: text for name, text in framing.REASONS.items() if name in _FRAMING},
+    **{name: text for name, text in wire_format.REASONS.items() if name in _FRAMING},
     **json.REASONS,
 }
 _PAYLOAD: Final = "_payload"

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.formats.protocol import Encoded, said
+from ingestion.formats.decoder import Encoded, said
 
 REASONS: Final[dict[str, str]] = {}
 

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.formats.protocol import Encoded
+from ingestion.formats.decoder import Encoded
 from ingestion.formats.raw import one_column
 
 REASONS: Final[dict[str, str]] = {"invalid_utf8": "the bytes are not UTF-8"}

@@ -15,10 +15,10 @@ from pyspark.sql.types import ArrayType, StructType
 from ingestion.declaration.formats import NoOptions
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.spec import StreamSpec
-from ingestion.formats import protocol
+from ingestion.formats import decoder
+from ingestion.formats.decoder import Encoded, decoded_type
 from ingestion.formats.json import decode, strictly_read
-from ingestion.formats.json_sound import can_look, looked_at
-from ingestion.formats.protocol import Encoded, decoded_type
+from ingestion.formats.json.fast_path import can_look, looked_at
 from ingestion.gate import judge
 from ingestion.kafka.offsets import Offsets
 from ingestion.proof.judge import Judge
@@ -75,7 +75,7 @@ def mutated(chance: random.Random, *, count: int) -> list[bytes]:
 
 def refused(_: Column, encoded: Encoded) -> Column:
     """Refuse everything."""
-    return protocol.said(encoded, reason=F.lit("unseen"))
+    return decoder.said(encoded, reason=F.lit("unseen"))
 
 
 def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encoded:

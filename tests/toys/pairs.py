@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.formats.protocol import Encoded
+from ingestion.formats.decoder import Encoded
 
 REASONS = {"not_pairs": "no list of pairs", "wrong_number": "no whole number"}
 

@@ -13,11 +13,11 @@ from pyspark.sql.types import DecimalType, StructType
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.types import declared
 from ingestion.formats import avro, protobuf
-from ingestion.formats.arrow import BadBytesError, _attempt, _relaxed, _told
-from ingestion.formats.fits import MisfitError, rescaled, unscaled
-from ingestion.formats.framing import Wanted
-from ingestion.formats.proto_files import compiled_on_driver
-from ingestion.formats.protocol import decoded_type
+from ingestion.formats.arrow_udf import BadBytesError, _attempt, _relaxed, _told
+from ingestion.formats.coerce import MisfitError, rescaled, unscaled
+from ingestion.formats.decoder import decoded_type
+from ingestion.formats.protobuf.compiler import compiled_on_driver
+from ingestion.formats.wire_format import Wanted
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.proof import typed
 from ingestion.proof.formats import avro as proof_avro

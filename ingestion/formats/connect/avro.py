@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from pyspark.sql.types import DataType, DateType, DecimalType, TimestampNTZType, TimestampType
 
-from ingestion.formats.exact import Convert, Source, exact
-from ingestion.formats.fits import unscaled
-from ingestion.formats.json_values import json_value
+from ingestion.formats.coerce import Convert, Source, exact, unscaled
+from ingestion.formats.connect.values import json_value
 
 _TICKS: Final = {
     "io.debezium.time.Timestamp": 10**3,

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor as Field
 from pyspark.sql.types import DataType, StringType, StructType, TimestampType
 
-from ingestion.formats.exact import Convert, Source, exact, mismatch
-from ingestion.formats.fits import MisfitError
-from ingestion.formats.shapes import array_of, map_of, struct_of
+from ingestion.formats.coerce import Convert, MisfitError, Source, exact, mismatch
+from ingestion.formats.nested import array_of, map_of, struct_of
 
 _KINDS: Final = {
     Field.CPPTYPE_BOOL: "boolean",

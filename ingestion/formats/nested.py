@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from ingestion.formats.exact import Convert, mismatch
-from ingestion.formats.fits import MisfitError
+from ingestion.formats.coerce import Convert, MisfitError, mismatch
 
 # How an encoding's type becomes a declared one.
 Converter = Callable[[Any, DataType], Convert]

@@ -15,17 +15,17 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import DataFrame
 
-from ingestion.formats import framing
-from ingestion.formats.arrow import BadBytesError, Read, Said
-from ingestion.formats.framing import Wanted, decoded_by_schema
-from ingestion.formats.proto_files import compiled_on_driver
-from ingestion.formats.proto_types import View, converter, whole_fields
-from ingestion.formats.protocol import Encoded
-from ingestion.formats.shapes import columns_of
+from ingestion.formats import wire_format
+from ingestion.formats.arrow_udf import BadBytesError, Read, Said
+from ingestion.formats.decoder import Encoded
+from ingestion.formats.nested import columns_of
+from ingestion.formats.protobuf.compiler import compiled_on_driver
+from ingestion.formats.protobuf.types import View, converter, whole_fields
+from ingestion.formats.wire_format import Wanted, decoded_by_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
-    **framing.REASONS,
+    **wire_format.REASONS,
     "malformed_protobuf": "the bytes are not what the schema says, or name no message of it",
 }
 _MOST_INDEXES: Final = 100

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ingestion.formats.json_types import leaf_of
+from ingestion.formats.json.scalars import leaf_of
 
 CORRUPT: Final = "_corrupt_record"
 

@@ -14,18 +14,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from ingestion.declaration.formats import DebeziumOptions
-from ingestion.formats import framing
-from ingestion.formats.arrow import BadBytesError, Said, decoded_by_both
-from ingestion.formats.connect_json import ConnectJson, hints
-from ingestion.formats.envelope import CLOCKS, at_path, row_of, value_of
-from ingestion.formats.exact import Convert
-from ingestion.formats.exact_json import parse
-from ingestion.formats.fits import MisfitError
-from ingestion.formats.json_values import Hint, json_value
-from ingestion.formats.protocol import Encoded
+from ingestion.formats import wire_format
+from ingestion.formats.arrow_udf import BadBytesError, Said, decoded_by_both
+from ingestion.formats.coerce import Convert, MisfitError
+from ingestion.formats.connect.json import ConnectJson, hints
+from ingestion.formats.connect.values import Hint, json_value
+from ingestion.formats.debezium.envelope import CLOCKS, at_path, row_of, value_of
+from ingestion.formats.decoder import Encoded
+from ingestion.formats.strict_json import parse
 
 REASONS: Final[dict[str, str]] = {
-    **framing.REASONS,
+    **wire_format.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
     "malformed_debezium": "no envelope with `op`, and `after` or `before`",
     "unavailable_value": "a column that the database did not send, since it had not changed",
@@ -42,7 +41,7 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
     options = encoded.options
     assert isinstance(options, DebeziumOptions), "options are of the format's own model"
     if options.encoding == "avro":
-        from ingestion.formats.debezium_avro import decode_avro
+        from ingestion.formats.debezium.avro import decode_avro
 
         return decode_avro(records, encoded, options)
     return decoded_by_both(records, encoded, partial(JsonEnvelopes, encoded.schema, options))

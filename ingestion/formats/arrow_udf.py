@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from ingestion.declaration.parts import ExtraFields
-from ingestion.formats.protocol import Encoded, decoded_type
+from ingestion.formats.decoder import Encoded, decoded_type
 
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",

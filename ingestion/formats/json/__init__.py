@@ -16,7 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ingestion.formats.json_leaves import (
+from ingestion.formats.decoder import Encoded, said
+from ingestion.formats.json.fast_path import can_look, looked_at
+from ingestion.formats.json.let import let
+from ingestion.formats.json.nested import (
     CORRUPT,
     is_suspect,
     problems_of,
@@ -24,11 +27,8 @@ from ingestion.formats.json_leaves import (
     witness_of,
     witnessed,
 )
-from ingestion.formats.json_names import names_in_another_case, unknown_names
-from ingestion.formats.json_sound import can_look, looked_at
-from ingestion.formats.json_types import SURROGATE
-from ingestion.formats.lazily import let
-from ingestion.formats.protocol import Encoded, said
+from ingestion.formats.json.scalars import SURROGATE
+from ingestion.formats.json.unknown_fields import names_in_another_case, unknown_names
 
 REASONS: Final = {
     "invalid_utf8": "the bytes are not UTF-8",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ingestion.formats.arrow import BadBytesError
-from ingestion.formats.fits import MisfitError
+from ingestion.formats.arrow_udf import BadBytesError
+from ingestion.formats.coerce import MisfitError
 
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}

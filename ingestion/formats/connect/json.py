@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ingestion.formats.exact_json import parse
-from ingestion.formats.json_values import Hint
+from ingestion.formats.connect.values import Hint
+from ingestion.formats.strict_json import parse
 
 _SPLIT: Final = b',"payload":'
 _MOST_SCHEMAS: Final = 100

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, TimestampType
 
 from ingestion.declaration.formats import DebeziumOptions
-from ingestion.formats.arrow import BadBytesError, Read, Said
+from ingestion.formats.arrow_udf import BadBytesError, Read, Said
 from ingestion.formats.avro import opened
-from ingestion.formats.avro_types import AvroTypes
-from ingestion.formats.envelope import CLOCKS, at_path, row_of, value_of
-from ingestion.formats.exact import Convert, Source, exact
-from ingestion.formats.framing import Wanted, decoded_by_schema
-from ingestion.formats.protocol import Encoded
+from ingestion.formats.avro.types import AvroTypes
+from ingestion.formats.coerce import Convert, Source, exact
+from ingestion.formats.debezium.envelope import CLOCKS, at_path, row_of, value_of
+from ingestion.formats.decoder import Encoded
+from ingestion.formats.wire_format import Wanted, decoded_by_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 Converts = Mapping[str, Convert | None]

@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ingestion.errors import InvalidSpecError
-from ingestion.formats import arrow
-from ingestion.formats.arrow import BadBytesError, Read, Said, decoded_by
-from ingestion.formats.fits import MisfitError
-from ingestion.formats.protocol import Encoded
+from ingestion.formats import arrow_udf
+from ingestion.formats.arrow_udf import BadBytesError, Read, Said, decoded_by
+from ingestion.formats.coerce import MisfitError
+from ingestion.formats.decoder import Encoded
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
 
 HEADER_BYTES: Final = 5
 REASONS: Final[dict[str, str]] = {
-    **arrow.REASONS,
+    **arrow_udf.REASONS,
     "not_framed": "the first byte is not 0: no serializer of a schema registry wrote this",
     "short_header": "fewer than five bytes, so that there is no schema id",
     "unknown_schema_id": "the registry does not know the schema id",

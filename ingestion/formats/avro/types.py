@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from pyspark.sql.types import DataType, DecimalType, StringType
 
-from ingestion.formats.connect_avro import connect_type
-from ingestion.formats.exact import Convert, Source, exact, mismatch
-from ingestion.formats.fits import MisfitError, unscaled
-from ingestion.formats.shapes import array_of, map_of, struct_of
+from ingestion.formats.coerce import Convert, MisfitError, Source, exact, mismatch, unscaled
+from ingestion.formats.connect.avro import connect_type
+from ingestion.formats.nested import array_of, map_of, struct_of
 
 _LOGICAL: Final = "oncelakeLogicalType"
 _PLAIN: Final = {

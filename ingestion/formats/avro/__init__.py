@@ -16,16 +16,16 @@ from fastavro import parse_schema, schemaless_reader
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ingestion.formats import framing
-from ingestion.formats.arrow import BadBytesError, Read, Said
-from ingestion.formats.avro_types import AvroTypes, logical_types_set_aside
-from ingestion.formats.framing import Wanted, decoded_by_schema
-from ingestion.formats.protocol import Encoded
-from ingestion.formats.shapes import columns_of
+from ingestion.formats import wire_format
+from ingestion.formats.arrow_udf import BadBytesError, Read, Said
+from ingestion.formats.avro.types import AvroTypes, logical_types_set_aside
+from ingestion.formats.decoder import Encoded
+from ingestion.formats.nested import columns_of
+from ingestion.formats.wire_format import Wanted, decoded_by_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
-    **framing.REASONS,
+    **wire_format.REASONS,
     "malformed_avro": "the bytes are not what the schema says, or some are left over",
 }
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)

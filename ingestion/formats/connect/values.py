@@ -28,9 +28,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ingestion.formats.exact import Convert, Source, exact
-from ingestion.formats.fits import MisfitError, unscaled
-from ingestion.formats.shapes import array_of, map_of, struct_of
+from ingestion.formats.coerce import Convert, MisfitError, Source, exact, unscaled
+from ingestion.formats.nested import array_of, map_of, struct_of
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 _MOMENT: Final = re.compile(
