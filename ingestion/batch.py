@@ -33,7 +33,7 @@ from ingestion.lookahead import looked_at
 from ingestion.position import Position, refuse_another_topic
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
-from ingestion.sinks.protocol import Good, Target, sink_class
+from ingestion.sinks.sink import Good, Target, sink_class
 from ingestion.tally import Tally, count_records, extra_counts, holding
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import COORDINATES, StreamSpec
-from ingestion.latest import quoted
+from ingestion.sinks.ordering import quoted
 
 # Fates that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")

@@ -25,8 +25,8 @@ from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.exploded import as_wholes, exploded
 from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
-from ingestion.latest import quoted
 from ingestion.settings import Settings
+from ingestion.sinks.ordering import quoted
 from ingestion.transform import transform, value_type
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")

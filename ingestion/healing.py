@@ -17,7 +17,7 @@ from ingestion.lake.quarantine import unmark_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.position import Position
-from ingestion.sinks.protocol import sink_class
+from ingestion.sinks.sink import sink_class
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,8 +22,8 @@ from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.declaration.types import as_declared, without_nulls
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths
-from ingestion.latest import quoted
 from ingestion.recovery import read_position
+from ingestion.sinks.ordering import quoted
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "nothing")

@@ -21,7 +21,7 @@ from ingestion.lake.commit_metadata import Note
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import mark
 from ingestion.row_type import row_type
-from ingestion.sinks.protocol import Target
+from ingestion.sinks.sink import Target
 from ingestion.tally import Tally, count_records, extra_counts, holding
 
 

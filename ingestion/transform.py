@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.latest import quoted
 from ingestion.row_type import row_type
+from ingestion.sinks.ordering import quoted
 
 # What a transformation may read beside the value's columns.
 RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "

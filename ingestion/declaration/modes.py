@@ -1,6 +1,6 @@
 """How records become rows: one file a write mode, and one row here.
 
-A mode is a module with a sink class (see ``ingestion.sinks.protocol``); it is named here and
+A mode is a module with a sink class (see ``ingestion.sinks.sink``); it is named here and
 imported when a run needs it, so that loading a declaration imports no Spark. What a declaration
 must and may say in a mode, and which columns its table has, stands in its row.
 """

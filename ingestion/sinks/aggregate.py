@@ -21,13 +21,13 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.errors import NotReplayableError
-from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.latest import quoted
-from ingestion.sinks.monoids import folded, of_records, place_in
-from ingestion.sinks.protocol import Good, Target, Written, merge_counts
-from ingestion.sinks.windows import clocks_after
+from ingestion.sinks.aggregate_functions import folded, of_records, place_in
+from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.sinks.ordering import quoted
+from ingestion.sinks.sink import Good, Target, Written, merge_counts
+from ingestion.sinks.watermark import clocks_after
 
 
 class Fold:

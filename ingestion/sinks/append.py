@@ -16,11 +16,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.fence import commit_note_alone, fenced, unhindered
 from ingestion.lake.commit_metadata import Note, app_id
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.latest import quoted
-from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, unhindered
+from ingestion.sinks.ordering import quoted
+from ingestion.sinks.sink import Good, Target, Written
 
 
 class Append:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 
-from ingestion.latest import first_per_key, is_older, place
+from ingestion.sinks.ordering import first_per_key, is_older, place
 from ingestion.sinks.upsert import Upsert
 
 

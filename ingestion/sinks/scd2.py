@@ -22,12 +22,12 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
-from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.table_log import Commit
-from ingestion.latest import quoted
-from ingestion.sinks.protocol import Good, Target, Written, merge_counts
-from ingestion.tombstones import all_deletes, remember_deletes
+from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.sinks.ordering import quoted
+from ingestion.sinks.sink import Good, Target, Written, merge_counts
+from ingestion.sinks.tombstones import all_deletes, remember_deletes
 
 
 class History:

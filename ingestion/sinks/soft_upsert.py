@@ -18,11 +18,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import DELETED_COLUMN
-from ingestion.fence import fenced
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.table_log import Commit
-from ingestion.latest import place, quoted
-from ingestion.sinks.protocol import Written, merge_counts
+from ingestion.sinks.idempotent_commit import fenced
+from ingestion.sinks.ordering import place, quoted
+from ingestion.sinks.sink import Written, merge_counts
 from ingestion.sinks.upsert import LEFT_ALONE, Upsert
 
 _DELETES: Final = ("deleted", "deleted_absent")

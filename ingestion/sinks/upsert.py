@@ -18,13 +18,20 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from ingestion.fence import commit_note_alone, fenced, from_copy, unhindered
-from ingestion.keys import examine_keys, told_incomparable, two_partitions
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.latest import is_newer, latest_per_key, place, quoted
-from ingestion.sinks.protocol import Good, Target, Written, merge_counts
-from ingestion.tombstones import latest_deletes, remember_deletes
+from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.sinks.ordering import (
+    examine_keys,
+    is_newer,
+    latest_per_key,
+    place,
+    quoted,
+    told_incomparable,
+    two_partitions,
+)
+from ingestion.sinks.sink import Good, Target, Written, merge_counts
+from ingestion.sinks.tombstones import latest_deletes, remember_deletes
 
 LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
 _BROADCAST_BYTES = 32 * 1024 * 1024

@@ -11,7 +11,7 @@ import pytest
 from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactionException
 
 from ingestion.errors import TableBusyError
-from ingestion.fence import unhindered
+from ingestion.sinks.idempotent_commit import unhindered
 from tests.oracle import evidence_against
 from tests.world import World, row
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.sinks.protocol import Good
+from ingestion.sinks.sink import Good
 from ingestion.tally import PartitionTally, Tally
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError, step

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.sinks.sink import Good, Target, Written
 from ingestion.sinks.upsert import Upsert
 from tests.model.lake import Paths, Row, Rows, Side, Table
 from tests.model.process import step

@@ -16,7 +16,7 @@ from ingestion.memory import recall
 from ingestion.recovery import read_position
 from ingestion.sinks.aggregate import Fold
 from ingestion.sinks.append import Append
-from ingestion.sinks.protocol import Good, Sink, Target
+from ingestion.sinks.sink import Good, Sink, Target
 from tests.oracle import evidence_against
 from tests.world import World, row
 

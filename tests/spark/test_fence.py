@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ingestion.fence import commit_note_alone, fenced
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import Identity, Note
 from ingestion.lake.table_log import TableLog
+from ingestion.sinks.idempotent_commit import commit_note_alone, fenced
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import COORDINATES
-from ingestion.latest import incomparable, is_newer, latest_per_key, place
+from ingestion.sinks.ordering import incomparable, is_newer, latest_per_key, place
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
 from ingestion.declaration.spec import StreamSpec
 from ingestion.proof.modes.monoids import MONOIDS
-from ingestion.sinks.monoids import folded, of_records, place_in
+from ingestion.sinks.aggregate_functions import folded, of_records, place_in
 
 pytestmark = [pytest.mark.spark]
 

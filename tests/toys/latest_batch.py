@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
-from ingestion.fence import commit_note_alone
 from ingestion.lake.commit_metadata import Note, app_id
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.protocol import Good, Target, Written
+from ingestion.sinks.idempotent_commit import commit_note_alone
+from ingestion.sinks.sink import Good, Target, Written
 
 
 class LatestBatch:

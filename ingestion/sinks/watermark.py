@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import CLOCK
 from ingestion.lake.table_log import TableLog
-from ingestion.latest import quoted
-from ingestion.sinks.protocol import Good, Target
+from ingestion.sinks.ordering import quoted
+from ingestion.sinks.sink import Good, Target
 
 
 def clocks_after(target: Target, good: Good) -> dict[str, int]:

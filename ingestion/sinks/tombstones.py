@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.lake.side_tables import overwrite_seq
-from ingestion.latest import place, quoted
-from ingestion.sinks.protocol import Target
+from ingestion.sinks.ordering import place, quoted
+from ingestion.sinks.sink import Target
 
 
 def remember_deletes(target: Target, deletes: DataFrame) -> None:
