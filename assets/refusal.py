@@ -17,8 +17,8 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.java import find_java
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
+from ingestion.recovery.topics import with_topics
 from ingestion.settings import Settings, load_settings
-from ingestion.subscription import with_topics
 
 REFUSED = "oncelake/refused"
 REFUSED_AT = "oncelake/refused_at"

@@ -21,9 +21,9 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery import read_position
+from ingestion.recovery.read_position import read_position
+from ingestion.recovery.topics import with_topics
 from ingestion.settings import Settings
-from ingestion.subscription import with_topics
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of

@@ -30,7 +30,7 @@ from ingestion.lake.quarantine import quarantine
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.lookahead import looked_at
-from ingestion.position import Position, refuse_another_topic
+from ingestion.recovery.position import Position, refuse_another_topic
 from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from ingestion.sinks.sink import Good, Target, sink_class

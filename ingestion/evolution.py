@@ -17,8 +17,8 @@ from ingestion.errors import SchemaChangedError
 from ingestion.lake.empty_commit import commit_note
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.plan import Change, column_changes
-from ingestion.position import Position
+from ingestion.recovery.position import Position
+from ingestion.recovery.schema_diff import Change, column_changes
 
 
 def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:

@@ -19,9 +19,9 @@ from ingestion.lake.commit_metadata import Note
 from ingestion.lake.empty_commit import commit_note
 from ingestion.lake.failpoints import At, reached
 from ingestion.lake.paths import StreamPaths
-from ingestion.position import identity_of
+from ingestion.recovery.position import identity_of
+from ingestion.recovery.start import starting_offsets
 from ingestion.row_type import row_type, storable
-from ingestion.starting import starting_offsets
 
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"

@@ -32,15 +32,15 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import refuse_unfit, told_by_volume
 from ingestion.lake.table_log import TableLog
 from ingestion.opening import open_table
-from ingestion.position import Position
 from ingestion.query import drain
+from ingestion.recovery.position import Position
+from ingestion.recovery.start import Start, find_start, look_again
+from ingestion.recovery.topics import with_topics
 from ingestion.report import RunReport
 from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
 from ingestion.source import read_stream
 from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
-from ingestion.start import Start, find_start, look_again
-from ingestion.subscription import with_topics
 from ingestion.transform import refuse_bad_transformation
 
 OnBatch = Callable[[LedgerRow, int], None]

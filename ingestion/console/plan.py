@@ -11,7 +11,7 @@ from ingestion.console.exits import DONE, REFUSED
 from ingestion.console.options import AsJson
 
 if TYPE_CHECKING:
-    from ingestion.plan import Change, Plan
+    from ingestion.recovery.schema_diff import Change, Plan
 
 _SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
 _SAYS = {
@@ -36,7 +36,7 @@ def plan(
     """
     from ingestion.declaration.loader import find_stream, load_streams
     from ingestion.lake.paths import StreamPaths
-    from ingestion.plan import as_document, plan_of
+    from ingestion.recovery.schema_diff import as_document, plan_of
     from ingestion.settings import load_settings
 
     settings = load_settings()

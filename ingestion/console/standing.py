@@ -24,14 +24,13 @@ from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog
-from ingestion.memory import remembered
-from ingestion.position import Position, refuse_another_topic
-from ingestion.recovery import read_position, refuse_red
+from ingestion.recovery.ledger import remembered
+from ingestion.recovery.position import Position, refuse_another_topic
+from ingestion.recovery.read_position import read_position, refuse_red
+from ingestion.recovery.side_tables import refuse_damaged_side_tables, refuse_forgotten
+from ingestion.recovery.start import offsets_to_read, starting_offsets
+from ingestion.recovery.topics import with_topics
 from ingestion.settings import Settings
-from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
-from ingestion.start import offsets_to_read
-from ingestion.starting import starting_offsets
-from ingestion.subscription import with_topics
 
 _MOST_SECONDS = 10.0
 

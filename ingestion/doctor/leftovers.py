@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from ingestion.doctor.finding import Finding
-from ingestion.healing import commits_of
 from ingestion.lake.lease import read_lease
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, holder_of
@@ -20,6 +19,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog
+from ingestion.recovery.heal import commits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

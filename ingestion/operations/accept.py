@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.healing import heal_ledger, remove_leftovers
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range
 from ingestion.lake.archive import put_away
@@ -19,13 +18,14 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import told_by_volume
-from ingestion.memory import recall
-from ingestion.position import identity_of, refuse_another_topic
-from ingestion.recovery import read_position
+from ingestion.recovery.heal import heal_ledger, remove_leftovers
+from ingestion.recovery.ledger import recall
+from ingestion.recovery.position import identity_of, refuse_another_topic
+from ingestion.recovery.read_position import read_position
+from ingestion.recovery.side_tables import given_up, written_off
+from ingestion.recovery.start import begin_offsets, lost_ranges
+from ingestion.recovery.topics import with_topics
 from ingestion.settings import Settings
-from ingestion.side_memory import given_up, written_off
-from ingestion.start import begin_offsets, lost_ranges
-from ingestion.subscription import with_topics
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:

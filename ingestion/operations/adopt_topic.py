@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.healing import heal
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
@@ -17,11 +16,12 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import told_by_volume
-from ingestion.memory import recall
-from ingestion.position import Position, identity_of
-from ingestion.recovery import read_position
+from ingestion.recovery.heal import heal
+from ingestion.recovery.ledger import recall
+from ingestion.recovery.position import Position, identity_of
+from ingestion.recovery.read_position import read_position
+from ingestion.recovery.topics import with_topics
 from ingestion.settings import Settings
-from ingestion.subscription import with_topics
 
 
 def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:

@@ -26,14 +26,14 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import told_by_volume
-from ingestion.memory import remembered
-from ingestion.position import Position, refuse_another_topic
-from ingestion.recovery import read_position
+from ingestion.recovery.ledger import remembered
+from ingestion.recovery.position import Position, refuse_another_topic
+from ingestion.recovery.read_position import read_position
+from ingestion.recovery.start import lost_ranges
+from ingestion.recovery.topics import with_topics
 from ingestion.report import RunReport
 from ingestion.run import OnBatch, Run
 from ingestion.settings import Settings
-from ingestion.start import lost_ranges
-from ingestion.subscription import with_topics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,13 +27,13 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting
 from ingestion.lake.storage import told_by_volume
-from ingestion.position import Position
+from ingestion.recovery.position import Position
+from ingestion.recovery.start import find_start
+from ingestion.recovery.topics import with_topics
 from ingestion.redriven import RedriveWriter, epochs_of
 from ingestion.run import Run
 from ingestion.settings import Settings
 from ingestion.spark_errors import told_apart, told_as_damaged_file
-from ingestion.start import find_start
-from ingestion.subscription import with_topics
 
 Seqs = Mapping[int, int]
 

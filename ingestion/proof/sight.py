@@ -9,11 +9,11 @@ from ingestion.errors import TopicTruncatedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.position import refuse_another_topic
 from ingestion.proof.batch import Batch, Commit
 from ingestion.proof.horizon import Horizon, doubted_in
+from ingestion.recovery.position import refuse_another_topic
+from ingestion.recovery.start import refuse_changed_identity
 from ingestion.settings import Settings
-from ingestion.start import refuse_changed_identity
 
 
 def look_around(spec: StreamSpec, settings: Settings, identity: Identity,

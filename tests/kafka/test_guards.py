@@ -22,7 +22,7 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.empty_commit import commit_note
 from ingestion.operations.accept import accept
-from ingestion.recovery import read_position
+from ingestion.recovery.read_position import read_position
 from ingestion.sinks.upsert import Upsert
 from tests.world import World, row, transactional
 

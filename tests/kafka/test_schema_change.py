@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SchemaChangedError
-from ingestion.plan import plan_of
+from ingestion.recovery.schema_diff import plan_of
 from tests.oracle import evidence_against
 from tests.world import COLUMNS, World, row, settings_in
 

@@ -10,7 +10,7 @@ import pytest
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.starting import starting_offsets
+from ingestion.recovery.start import starting_offsets
 from ingestion.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row

@@ -14,16 +14,16 @@ from unittest.mock import patch
 
 import ingestion.batch
 import ingestion.gaps
-import ingestion.healing
 import ingestion.lake.foreign_commits
-import ingestion.memory
 import ingestion.opening
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
-import ingestion.recovery
+import ingestion.recovery.heal
+import ingestion.recovery.ledger
+import ingestion.recovery.read_position
+import ingestion.recovery.side_tables
+import ingestion.recovery.start
 import ingestion.run
-import ingestion.side_memory
-import ingestion.start
 from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import Note
@@ -84,7 +84,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {"_create": create_table, "refuse_other_columns": nothing, "commit_note": commit_note},
         ),
         (
-            ingestion.recovery,
+            ingestion.recovery.read_position,
             {
                 "TableLog": ModelLog,
                 "refuse_damaged": nothing,
@@ -92,14 +92,14 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_half_swapped": nothing,
             },
         ),
-        (ingestion.memory, {"TableLog": ModelLog, "Ledger": ModelLedger}),
+        (ingestion.recovery.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),
         (ingestion.lake.foreign_commits, {"TableLog": ModelLog}),
         (
-            ingestion.side_memory,
+            ingestion.recovery.side_tables,
             {"TableLog": ModelLog, "refuse_damaged": nothing, "rows_of_seq": sink.rows_of_seq},
         ),
         (
-            ingestion.healing,
+            ingestion.recovery.heal,
             {
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,

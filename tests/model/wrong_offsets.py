@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 import ingestion.batch
+import ingestion.recovery.start
 import ingestion.run
-import ingestion.start
 from ingestion.gaps import Gaps
 from ingestion.kafka.offsets import Fit, Offsets, Range
 from tests.model import query
@@ -27,20 +27,20 @@ def position_from_the_checkpoint() -> AbstractContextManager[Any]:
 
 def unknown_partition_starts_at_its_end() -> AbstractContextManager[Any]:
     """What came into a new partition before we saw it is skipped."""
-    honest = ingestion.start.offsets_to_read
+    honest = ingestion.recovery.start.offsets_to_read
 
     def late(spec: Any, position: Any, kafka: Any, topics: Any) -> Any:
         moved = replace(position, next=position.next.with_new(kafka.stable_end(topics.partitions)))
         return honest(spec, moved, kafka, topics)
 
-    return patch.object(ingestion.start, "offsets_to_read", late)
+    return patch.object(ingestion.recovery.start, "offsets_to_read", late)
 
 
 def topic_id_ignored() -> AbstractContextManager[Any]:
     """A topic that was made again is read on from the old offsets."""
     ask = _ask_only
     return together(
-        patch.object(ingestion.start, "refuse_another_topic", ask),
+        patch.object(ingestion.recovery.start, "refuse_another_topic", ask),
         patch.object(ingestion.batch, "refuse_another_topic", ask),
     )
 
@@ -70,7 +70,7 @@ def repeated_batches_not_recognised() -> AbstractContextManager[Any]:
 
 def red_forgotten() -> AbstractContextManager[Any]:
     """A batch that does not balance does not stop the next run."""
-    return patch.object(ingestion.start, "refuse_red", nothing)
+    return patch.object(ingestion.recovery.start, "refuse_red", nothing)
 
 
 def books_not_looked_at() -> AbstractContextManager[Any]:

@@ -8,13 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 import ingestion.batch
-import ingestion.healing
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
+import ingestion.recovery.heal
+import ingestion.recovery.start
 import ingestion.run
-import ingestion.start
-from ingestion.healing import Healed
 from ingestion.lake.ledger import LedgerRow
+from ingestion.recovery.heal import Healed
 from tests.model import process_rules, rules, sink
 from tests.model.lake import ModelLedger, Table
 from tests.model.patches import nothing, together
@@ -111,13 +111,13 @@ def tombstones_not_remembered() -> AbstractContextManager[Any]:
 
 def side_rows_not_cleaned() -> AbstractContextManager[Any]:
     """What a dead attempt wrote beside the table stays."""
-    return patch.object(ingestion.healing, "remove_beyond", nothing)
+    return patch.object(ingestion.recovery.heal, "remove_beyond", nothing)
 
 
 def heal_omitted() -> AbstractContextManager[Any]:
     """What a crash swallowed stays swallowed."""
     return patch.object(
-        ingestion.start,
+        ingestion.recovery.start,
         "heal",
         lambda spec, paths, position, known: Healed(rows=tuple(known), recovered=()),
     )

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
 from ingestion.lake.commit_metadata import Note
-from ingestion.memory import recall
-from ingestion.recovery import read_position
+from ingestion.recovery.ledger import recall
+from ingestion.recovery.read_position import read_position
 from ingestion.sinks.aggregate import Fold
 from ingestion.sinks.append import Append
 from ingestion.sinks.sink import Good, Sink, Target

@@ -11,14 +11,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
-from ingestion.healing import heal
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import Identity, Note
 from ingestion.lake.empty_commit import commit_note
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.memory import remembered
-from ingestion.recovery import read_position
+from ingestion.recovery.heal import heal
+from ingestion.recovery.ledger import remembered
+from ingestion.recovery.read_position import read_position
 from ingestion.settings import Settings
 
 SPEC = StreamSpec.model_validate(

@@ -14,7 +14,7 @@ from ingestion.declaration.modes import MODES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IdentityChangedError
 from ingestion.lake.commit_metadata import Identity
-from ingestion.start import refuse_changed_identity
+from ingestion.recovery.start import refuse_changed_identity
 from tests.world import ROOT
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "modes.md").read_text(), re.DOTALL)

@@ -24,8 +24,8 @@ from ingestion.lake.integrity import refuse_damaged, refuse_settings
 from ingestion.lake.ledger import LedgerRow, next_offsets
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
-from ingestion.memory import Memory, remembered
-from ingestion.position import Position
+from ingestion.recovery.ledger import Memory, remembered
+from ingestion.recovery.position import Position
 
 
 def read_position(

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IdentityChangedError, OffsetsExpiredError, TopicTruncatedError
-from ingestion.healing import heal
+from ingestion.errors import (
+    IdentityChangedError,
+    InvalidSpecError,
+    OffsetsExpiredError,
+    TopicTruncatedError,
+)
 from ingestion.kafka.admin import Kafka, Topics
-from ingestion.kafka.offsets import Offsets, Range
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.memory import recall, told
-from ingestion.position import Position, identity_of, refuse_another_topic
-from ingestion.recovery import read_position, refuse_red
+from ingestion.recovery.heal import heal
+from ingestion.recovery.ledger import recall, told
+from ingestion.recovery.position import Position, identity_of, refuse_another_topic
+from ingestion.recovery.read_position import read_position, refuse_red
+from ingestion.recovery.side_tables import refuse_damaged_side_tables, refuse_forgotten
 from ingestion.settings import Settings
-from ingestion.side_memory import refuse_damaged_side_tables, refuse_forgotten
 
 _SOON_SECONDS = 10.0
 
@@ -176,3 +182,50 @@ def _put_back_or_rebuild(stream: str) -> str:
         f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside "
         "the old one"
     )
+
+
+def starting_offsets(
+    spec: StreamSpec, kafka: Kafka, partitions: Iterable[TopicPartition]
+) -> Offsets:
+    """Return the offset to begin at, of every partition.
+
+    Raises:
+        InvalidSpecError: the declared offsets do not fit the topics as they are now.
+        DependencyError: Kafka does not answer.
+    """
+    wanted, begin = tuple(partitions), spec.starting
+    if begin.offsets is not None:
+        return _declared(spec, kafka, wanted, begin.offsets)
+    if begin.timestamp is not None:
+        return kafka.first_since(wanted, begin.timestamp)
+    return kafka.earliest(wanted) if begin.at == "earliest" else kafka.stable_end(wanted)
+
+
+def _declared(
+    spec: StreamSpec,
+    kafka: Kafka,
+    partitions: tuple[TopicPartition, ...],
+    offsets: Mapping[str, Mapping[int, int]],
+) -> Offsets:
+    """Take the offsets that are written down, if they name every partition and lie within it."""
+    told = {
+        TopicPartition(topic, partition): offset
+        for topic, of_topic in offsets.items()
+        for partition, offset in of_topic.items()
+    }
+    earliest, ends = kafka.earliest(partitions), kafka.stable_end(partitions)
+    problems = [
+        *(f"names no offset for {at}" for at in partitions if at not in told),
+        *(f"{at} does not exist" for at in sorted(told.keys() - set(partitions))),
+        *(
+            f"{at}: {told[at]} lies outside of what Kafka holds, {earliest[at]} to {ends[at]}"
+            for at in partitions
+            if at in told and not earliest[at] <= told[at] <= ends[at]
+        ),
+    ]
+    if problems:
+        raise InvalidSpecError(
+            f"{spec.name}.yaml: starting.offsets: {'; '.join(problems)}. Next: write one offset "
+            "for every partition, or `starting: earliest`"
+        )
+    return Offsets(told)

@@ -22,7 +22,7 @@ from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.declaration.types import as_declared, without_nulls
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery import read_position
+from ingestion.recovery.read_position import read_position
 from ingestion.sinks.ordering import quoted
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]

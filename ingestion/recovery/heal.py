@@ -16,7 +16,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import unmark_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.position import Position
+from ingestion.recovery.position import Position
 from ingestion.sinks.sink import sink_class
 
 

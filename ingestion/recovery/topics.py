@@ -13,7 +13,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery import read_position
+from ingestion.recovery.read_position import read_position
 
 
 def with_topics(spec: StreamSpec, kafka: Kafka, paths: StreamPaths) -> StreamSpec:
