@@ -10,7 +10,7 @@ from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
 
-# As in ingestion.opening, which is not imported here: it would bring Spark along.
+# As in ingestion.pipeline.create_table, which is not imported here: it would bring Spark along.
 _OUR_COLUMNS = {
     "_topic": ("STRING", "Kafka topic of the record that wrote the row"),
     "_partition": ("INT", "Its partition"),

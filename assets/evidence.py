@@ -18,8 +18,8 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
+from ingestion.pipeline.report import RunReport, total_of
 from ingestion.proof.verdict import Verdict
-from ingestion.report import RunReport, total_of
 from ingestion.settings import Settings
 from resources.spark import SparkResource
 

@@ -18,7 +18,7 @@ from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TerminalError, TransientError
 from ingestion.lake.failpoints import At, reached
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from ingestion.run import Run
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource

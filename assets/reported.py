@@ -13,7 +13,7 @@ from assets.described import column_schema
 from assets.evidence import Evidence
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
-from ingestion.report import ranges_of, total_of
+from ingestion.pipeline.report import ranges_of, total_of
 
 # The table of ranges has that name already.
 _RENAMED = {"offsets": "offsets_in_ranges"}

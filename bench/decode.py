@@ -31,8 +31,8 @@ from bench.samples import ORDERS, flights, in_avro, orders, registry_that_knows
 from ingestion.declaration.loader import load_stream
 from ingestion.declaration.parts import FormatSpec
 from ingestion.formats.decoder import decode
-from ingestion.row_type import row_type
-from ingestion.session import start_session
+from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings, load_settings
 
 RECORDS: Final = 100_000

@@ -16,12 +16,9 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ingestion.batch import BatchWriter
-from ingestion.checkpoint import Checkpoint, open_generation
 from ingestion.declaration.spec import StreamSpec
 from ingestion.delivery import decided_by
 from ingestion.errors import RefusedError
-from ingestion.evolution import evolved
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import find_stalls
 from ingestion.lake.archive import finish_swap
@@ -31,17 +28,20 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import refuse_unfit, told_by_volume
 from ingestion.lake.table_log import TableLog
-from ingestion.opening import open_table
-from ingestion.query import drain
+from ingestion.pipeline.batch import BatchWriter
+from ingestion.pipeline.checkpoint import Checkpoint, open_generation
+from ingestion.pipeline.create_table import open_table
+from ingestion.pipeline.evolve_schema import evolved
+from ingestion.pipeline.query import drain
+from ingestion.pipeline.report import RunReport
+from ingestion.pipeline.schema import refuse_bad_condition
+from ingestion.pipeline.source import read_stream
+from ingestion.pipeline.spark_errors import asked_again, told_apart, told_as_damaged_file
+from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, find_start, look_again
 from ingestion.recovery.topics import with_topics
-from ingestion.report import RunReport
-from ingestion.row_type import refuse_bad_condition
 from ingestion.settings import Settings
-from ingestion.source import read_stream
-from ingestion.spark_errors import asked_again, told_apart, told_as_damaged_file
-from ingestion.transform import refuse_bad_transformation
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -53,7 +53,7 @@ class Run:
     Attributes:
         spec: The declared stream.
         settings: Where Kafka, lake and state are.
-        spark: Returns a session of ``ingestion.session``; not asked when nothing is new.
+        spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.

@@ -7,7 +7,7 @@ from pydantic import Field
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
-from ingestion.session import spark_config, start_session
+from ingestion.pipeline.session import spark_config, start_session
 from ingestion.settings import Settings
 from resources.lake import LakeResource
 from resources.part import SettingsPart, setting, settings_of
@@ -52,7 +52,7 @@ def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
     if both:
         raise SetupError(
             f"spark_config contradicts the engine in {', '.join(both)}. "
-            "Next: take these out of the resource; the engine's own are in ingestion/session.py"
+            "Next: take these out of the resource; the engine's own are in ingestion/pipeline/session.py"
         )
     running = SparkSession.getActiveSession()
     if running is None:

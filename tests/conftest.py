@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.local import broker
-from ingestion.session import start_session
+from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
 from tests.quick_jvm import lasting, quick_jvm
 from tests.registry import schema_registry

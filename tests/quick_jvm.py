@@ -23,7 +23,7 @@ import pyspark
 from pyspark import SparkContext
 
 from ingestion.kafka.java import find_java
-from ingestion.session import start_session
+from ingestion.pipeline.session import start_session
 from tests.world import ROOT, World, row, settings_in
 
 _C1_ONLY = "-XX:TieredStopAtLevel=1"

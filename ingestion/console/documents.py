@@ -9,7 +9,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.books import COUNTS
 from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 
 
 def row_document(row: LedgerRow) -> dict[str, Any]:

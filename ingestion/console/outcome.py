@@ -10,7 +10,7 @@ from ingestion.console.exits import DONE, WRONG
 from ingestion.console.failure import Failure
 
 if TYPE_CHECKING:
-    from ingestion.report import RunReport
+    from ingestion.pipeline.report import RunReport
 
 _MOST_RANGES = 24
 

@@ -18,7 +18,7 @@ def session(settings: Settings, tell: Callable[[str], None]) -> SparkSession:
     """Start Spark."""
     tell("starting Spark…")
     with _stdout_spared():
-        from ingestion.session import start_session
+        from ingestion.pipeline.session import start_session
 
         return start_session(settings)
 

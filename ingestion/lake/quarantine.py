@@ -83,7 +83,7 @@ def quarantine(bad: DataFrame, paths: StreamPaths, note: Note, spec: StreamSpec)
     """Write the bad records of one batch, replacing what a dead attempt left of the same seq.
 
     Args:
-        bad: Quarantined records as ``ingestion.gate`` returns them.
+        bad: Quarantined records as ``ingestion.pipeline.validate`` returns them.
         paths: The stream's tables.
         note: Of the batch to come.
         spec: The declaration that found them bad.

@@ -26,12 +26,12 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import told_by_volume
+from ingestion.pipeline.report import RunReport
 from ingestion.recovery.ledger import remembered
 from ingestion.recovery.position import Position, refuse_another_topic
 from ingestion.recovery.read_position import read_position
 from ingestion.recovery.start import lost_ranges
 from ingestion.recovery.topics import with_topics
-from ingestion.report import RunReport
 from ingestion.run import OnBatch, Run
 from ingestion.settings import Settings
 
@@ -58,7 +58,7 @@ class Rebuild:
     Attributes:
         spec: The declared stream, as it is today.
         settings: Where Kafka, lake and state are.
-        spark: Returns a session of ``ingestion.session``.
+        spark: Returns a session of ``ingestion.pipeline.session``.
         run_id: Names the rebuild in commits and ledger.
         without_lost: Leave out what Kafka no longer holds, instead of refusing.
         on_batch: Called after each batch with its ledger row and the lag that is left.

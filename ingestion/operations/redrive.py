@@ -27,13 +27,13 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting
 from ingestion.lake.storage import told_by_volume
+from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
+from ingestion.pipeline.spark_errors import told_apart, told_as_damaged_file
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import find_start
 from ingestion.recovery.topics import with_topics
-from ingestion.redriven import RedriveWriter, epochs_of
 from ingestion.run import Run
 from ingestion.settings import Settings
-from ingestion.spark_errors import told_apart, told_as_damaged_file
 
 Seqs = Mapping[int, int]
 
@@ -76,7 +76,7 @@ class Redrive:
     Attributes:
         spec: The declared stream, as it is today.
         settings: Where Kafka, lake and state are.
-        spark: Returns a session of ``ingestion.session``; not asked when nothing waits.
+        spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing waits.
         run_id: Names the redrive in the commit and in the ledger.
         reason: Send in only records of this reason.
     """

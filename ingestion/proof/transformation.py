@@ -99,9 +99,9 @@ class _BySpark:
     def __init__(self, spec: StreamSpec, settings: Settings) -> None:
         from pyspark.sql.types import StructField, StructType
 
-        from ingestion.row_type import row_type
-        from ingestion.session import start_session
-        from ingestion.transform import RECORD, asked_ddl, refuse_bad_transformation
+        from ingestion.pipeline.schema import row_type
+        from ingestion.pipeline.session import start_session
+        from ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
 
         self._spec, self._spark = spec, start_session(settings)
         refuse_bad_transformation(self._spark, spec)
@@ -133,7 +133,7 @@ class _BySpark:
     def _applied(self, asked: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        from ingestion.transform import function_of, is_wanted, selected
+        from ingestion.pipeline.transform import function_of, is_wanted, selected
 
         if self._spec.transform:
             # A function keeps the place of a record, and nothing else that it was given.

@@ -27,7 +27,7 @@ from typing import Any
 
 from ingestion.lake.failpoints import At
 from ingestion.local import broker
-from ingestion.session import start_session
+from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
 from tests.crash.fates import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt

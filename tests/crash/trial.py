@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.failpoints import At
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import NTH_RENAME, meet_fate
 from tests.oracle import evidence_against

@@ -17,7 +17,7 @@ from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

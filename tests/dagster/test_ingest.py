@@ -13,7 +13,7 @@ from assets.refusal import REFUSED, standing_refusal, state_of
 from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource

@@ -13,7 +13,7 @@ from assets.ingest import Engine, ingest_asset
 from assets.recovered import MOST_RUNS
 from ingestion.errors import DependencyError
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource

@@ -33,8 +33,8 @@ from ingestion.errors import (
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.pipeline.report import RunReport
 from ingestion.recovery.read_position import read_position
-from ingestion.report import RunReport
 from tests.damage import (
     DAMAGES,
     checkpoint,

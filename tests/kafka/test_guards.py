@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-import ingestion.batch
+import ingestion.pipeline.batch
 import ingestion.run
 from ingestion.errors import (
     CommitConflictError,
@@ -86,12 +86,12 @@ def test_a_record_that_spark_passed_over_stops_the_run(
 ) -> None:
     """A missing offset that holds a record is found by the second client, before any commit."""
     world.send(*(row(i, "a") for i in range(6)))
-    honest = ingestion.batch.judge
+    honest = ingestion.pipeline.batch.judge
 
     def lossy(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
         return honest(records.where(F.col("_offset") != 3), *given, **named)
 
-    monkeypatch.setattr(ingestion.batch, "judge", lossy)
+    monkeypatch.setattr(ingestion.pipeline.batch, "judge", lossy)
 
     with pytest.raises(RecordsMissedError, match=f"{world.topic}-0 offset 3"):
         world.run()
@@ -104,13 +104,13 @@ def test_a_record_delivered_twice_turns_the_books_red(
 ) -> None:
     """A source that doubles a record cannot balance: there are more records than offsets."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = ingestion.batch.judge
+    honest = ingestion.pipeline.batch.judge
 
     def doubling(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
         judged = honest(records, *given, **named)
         return judged.unionAll(judged.where("_offset = 1"))
 
-    monkeypatch.setattr(ingestion.batch, "judge", doubling)
+    monkeypatch.setattr(ingestion.pipeline.batch, "judge", doubling)
 
     report = world.run()
 
@@ -205,7 +205,7 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
 ) -> None:
     """The topic's id is asked once more after the batch was read, before anything is committed."""
     world.send(row(1, "a"))
-    honest = ingestion.batch.count_records
+    honest = ingestion.pipeline.batch.count_records
 
     def recreating(copy: DataFrame) -> Any:
         tally = honest(copy)
@@ -213,7 +213,7 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
         world.create_topic()
         return tally
 
-    monkeypatch.setattr(ingestion.batch, "count_records", recreating)
+    monkeypatch.setattr(ingestion.pipeline.batch, "count_records", recreating)
 
     with pytest.raises(TopicRecreatedError):
         world.run()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import ingestion.batch
+import ingestion.pipeline.batch
 import ingestion.run
 from ingestion.errors import DependencyError
 from ingestion.kafka.admin import Kafka
@@ -35,7 +35,7 @@ FAULTS: dict[str, Callable[[FrailBroker], None]] = {
 }
 MOMENTS = {
     "before the plan": (ingestion.run, "read_stream"),
-    "before the fetch": (ingestion.batch, "judge"),
+    "before the fetch": (ingestion.pipeline.batch, "judge"),
     "before the proof": (Kafka, "records_in"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame
 
-import ingestion.batch
+import ingestion.pipeline.batch
 from ingestion.errors import (
     ClusterChangedError,
     OffsetsExpiredError,
@@ -34,7 +34,7 @@ def before_the_fetch(
     monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object], *, batch: int = 1
 ) -> None:
     """Let something happen when a batch is planned, and nothing of it has been read."""
-    honest, judged = ingestion.batch.judge, []
+    honest, judged = ingestion.pipeline.batch.judge, []
 
     def judging(*given: Any, **named: Any) -> DataFrame:
         judged.append(given)
@@ -42,7 +42,7 @@ def before_the_fetch(
             happen()
         return honest(*given, **named)
 
-    monkeypatch.setattr(ingestion.batch, "judge", judging)
+    monkeypatch.setattr(ingestion.pipeline.batch, "judge", judging)
 
 
 def test_a_topic_made_again_with_as_many_records_is_refused(world: World) -> None:
@@ -156,13 +156,13 @@ def test_records_deleted_after_the_fetch_are_kept(
     producer.commit_transaction(30)
     world.wait_for_end(2)
     world.send(row(2, "b"))
-    honest = ingestion.batch.find_gaps
+    honest = ingestion.pipeline.batch.find_gaps
 
     def too_late(*given: Any, **named: Any) -> Any:
         world.forget_before(0, 2)
         return honest(*given, **named)
 
-    monkeypatch.setattr(ingestion.batch, "find_gaps", too_late)
+    monkeypatch.setattr(ingestion.pipeline.batch, "find_gaps", too_late)
 
     report = world.run()
 

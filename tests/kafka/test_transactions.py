@@ -18,7 +18,7 @@ from ingestion.declaration.loader import Declared
 from ingestion.errors import SetupError
 from ingestion.kafka.java_admin import java_admin
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from tests.kafka.conftest import FrailBroker
 from tests.world import World, row, transactional
 

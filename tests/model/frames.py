@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.pipeline.counts import PartitionTally, Tally
 from ingestion.sinks.sink import Good
-from ingestion.tally import PartitionTally, Tally
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError, step
 
@@ -110,7 +110,7 @@ _FATES = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quaran
 
 
 def count_records(copy: Copy) -> Tally:
-    """Count as ``ingestion.tally`` does."""
+    """Count as ``ingestion.pipeline.counts`` does."""
     fates: dict[str, int] = {}
     offsets: dict[int, list[int]] = {}
     overlap: dict[int, int] = {}
@@ -132,7 +132,7 @@ def count_records(copy: Copy) -> Tally:
 
 
 def holes_between(copy: Copy, planned: Sequence[Range], tally: Tally) -> list[Range]:
-    """Find missing offsets as ``ingestion.gaps`` does."""
+    """Find missing offsets as ``ingestion.pipeline.gaps`` does."""
     found = []
     for part in planned:
         counted = tally.partitions.get(part.topic_partition)

@@ -27,7 +27,7 @@ class Checkpoint:
         self.ends: list[Offsets] = []
 
     def planned(self, batch_id: int) -> tuple[Range, ...]:
-        """Return the ranges of a batch, as ``ingestion.checkpoint.Checkpoint`` does."""
+        """Return the ranges of a batch, as ``ingestion.pipeline.checkpoint.Checkpoint`` does."""
         before = self.ends[batch_id - 1] if batch_id else self.starting
         return before.ranges_to(self.ends[batch_id])
 

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import ingestion.batch
-import ingestion.gaps
 import ingestion.lake.foreign_commits
-import ingestion.opening
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
+import ingestion.pipeline.batch
+import ingestion.pipeline.create_table
+import ingestion.pipeline.gaps
 import ingestion.recovery.heal
 import ingestion.recovery.ledger
 import ingestion.recovery.read_position
@@ -80,7 +80,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.opening,
+            ingestion.pipeline.create_table,
             {"_create": create_table, "refuse_other_columns": nothing, "commit_note": commit_note},
         ),
         (
@@ -110,7 +110,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (
-            ingestion.batch,
+            ingestion.pipeline.batch,
             {
                 "StreamPaths": paths,
                 "TableLog": ModelLog,
@@ -125,7 +125,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
-        (ingestion.gaps, {"_holes_between": frames.holes_between}),
+        (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (
             ingestion.operations.accept,
             {**person, "put_away": nothing, "Holder": SimpleNamespace(me=_me)},

@@ -17,7 +17,7 @@ from ingestion.errors import (
     TopicTruncatedError,
     UnbalancedBatchError,
 )
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from tests.model.cluster import TOPIC
 from tests.model.oracle import Oracle, expect
 from tests.model.process import CallFailedError, Crash, Process

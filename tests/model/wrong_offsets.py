@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import ingestion.batch
+import ingestion.pipeline.batch
 import ingestion.recovery.start
 import ingestion.run
-from ingestion.gaps import Gaps
 from ingestion.kafka.offsets import Fit, Offsets, Range
+from ingestion.pipeline.gaps import Gaps
 from tests.model import query
 from tests.model.patches import nothing, together
 
@@ -41,13 +41,13 @@ def topic_id_ignored() -> AbstractContextManager[Any]:
     ask = _ask_only
     return together(
         patch.object(ingestion.recovery.start, "refuse_another_topic", ask),
-        patch.object(ingestion.batch, "refuse_another_topic", ask),
+        patch.object(ingestion.pipeline.batch, "refuse_another_topic", ask),
     )
 
 
 def topic_id_asked_only_at_the_start() -> AbstractContextManager[Any]:
     """A topic that is made again during a run goes unnoticed."""
-    return patch.object(ingestion.batch, "refuse_another_topic", _ask_only)
+    return patch.object(ingestion.pipeline.batch, "refuse_another_topic", _ask_only)
 
 
 def end_offset_off_by_one() -> AbstractContextManager[Any]:
@@ -65,7 +65,7 @@ def repeated_batches_not_recognised() -> AbstractContextManager[Any]:
     def everything_is_new(planned: Any, reached: Offsets) -> Fit:
         return Fit(fresh=tuple(planned), holes=(), overlap=())
 
-    return patch.object(ingestion.batch, "fit", everything_is_new)
+    return patch.object(ingestion.pipeline.batch, "fit", everything_is_new)
 
 
 def red_forgotten() -> AbstractContextManager[Any]:
@@ -75,7 +75,7 @@ def red_forgotten() -> AbstractContextManager[Any]:
 
 def books_not_looked_at() -> AbstractContextManager[Any]:
     """Whatever the counts say, a batch is green."""
-    return patch.object(ingestion.batch, "imbalances", lambda *_, **__: ())
+    return patch.object(ingestion.pipeline.batch, "imbalances", lambda *_, **__: ())
 
 
 def gaps_not_proven() -> AbstractContextManager[Any]:
@@ -91,7 +91,7 @@ def gaps_not_proven() -> AbstractContextManager[Any]:
         ]
         return Gaps(holes=tuple(missing), proven=True)
 
-    return patch.object(ingestion.batch, "find_gaps", trusting)
+    return patch.object(ingestion.pipeline.batch, "find_gaps", trusting)
 
 
 def _ask_only(spec: Any, kafka: Any, identity: Any) -> Any:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import ingestion.batch
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
+import ingestion.pipeline.batch
 import ingestion.recovery.heal
 import ingestion.recovery.start
 import ingestion.run
@@ -68,7 +68,7 @@ def no_read_back() -> AbstractContextManager[Any]:
         found = writer._log.find("s", note.seq)
         return replace(found, note=note)
 
-    return patch.object(ingestion.batch.BatchWriter, "_find", trusting)
+    return patch.object(ingestion.pipeline.batch.BatchWriter, "_find", trusting)
 
 
 def ledger_before_commit() -> AbstractContextManager[Any]:
@@ -99,7 +99,7 @@ def quarantine_after_the_commit() -> AbstractContextManager[Any]:
         return honest(upsert, commit)
 
     return together(
-        patch.object(ingestion.batch, "quarantine", later),
+        patch.object(ingestion.pipeline.batch, "quarantine", later),
         patch.object(ModelUpsert, "account", account),
     )
 

@@ -17,7 +17,7 @@ import pytest
 
 from ingestion.errors import StreamLockedError
 from ingestion.lake.failpoints import At
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
 from tests.modes.scenario import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.kafka.admin import Kafka
-from ingestion.opening import open_table
+from ingestion.pipeline.create_table import open_table
 from tests.modes.scenario import REDRIVEN, SCHEMA, Scenario, hold, reading, table_of, tell
 from tests.world import World
 

@@ -10,9 +10,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.gate import judge
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.row_type import row_type
+from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.validate import judge
 from ingestion.settings import Settings
 
 pytestmark = pytest.mark.spark

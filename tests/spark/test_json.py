@@ -19,11 +19,11 @@ from ingestion.formats import decoder
 from ingestion.formats.decoder import Encoded, decoded_type
 from ingestion.formats.json import decode, strictly_read
 from ingestion.formats.json.fast_path import can_look, looked_at
-from ingestion.gate import judge
 from ingestion.kafka.offsets import Offsets
+from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.validate import judge
 from ingestion.proof.judge import Judge
 from ingestion.proof.record import Record
-from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.long import IS_LONG, twins

@@ -14,7 +14,7 @@ import pytest
 from ingestion import errors
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.books import COUNTS
-from ingestion.report import RunReport
+from ingestion.pipeline.report import RunReport
 from tests.unit.shell import ORDERS, answer, declare, home, oncelake, row
 
 __all__ = ["home"]
@@ -85,7 +85,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(FakeRun, "ends", ends)
     monkeypatch.setattr("ingestion.run.Run", FakeRun)
-    monkeypatch.setattr("ingestion.session.start_session", lambda settings: object())
+    monkeypatch.setattr("ingestion.pipeline.session.start_session", lambda settings: object())
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ingestion import gate
 from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.spec import StreamSpec
+from ingestion.pipeline import validate
 from tests.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -43,7 +43,7 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize(
     "reasons",
     [
-        pytest.param(gate.REASONS, id="every format"),
+        pytest.param(validate.REASONS, id="every format"),
         *(
             pytest.param(import_module(each.module).REASONS, id=name)
             for name, each in FORMATS.items()

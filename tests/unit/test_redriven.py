@@ -11,11 +11,11 @@ from deltalake import write_deltalake
 
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.lake.books import imbalances
+from ingestion.pipeline.redrive_batch import epochs_of
 from ingestion.proof.fold import Fold
 from ingestion.proof.judge import Judge
 from ingestion.proof.recount import miscounts
 from ingestion.proof.redrives import Redrives
-from ingestion.redriven import epochs_of
 from tests.unit.proofs import batch, declared, horizon, record, remembering, stretch
 from tests.unit.shell import row
 

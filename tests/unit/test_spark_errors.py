@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
-from ingestion.spark_errors import told_apart
+from ingestion.pipeline.spark_errors import told_apart
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from ingestion.gate import GOOD
 from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.pipeline.validate import GOOD
 
 # Computes a frame once, and holds it.
 Hold = Callable[[DataFrame], DataFrame]

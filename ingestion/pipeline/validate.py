@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
-from ingestion.exploded import as_wholes, exploded
 from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
+from ingestion.pipeline.explode import as_wholes, exploded
+from ingestion.pipeline.transform import transform, value_type
 from ingestion.settings import Settings
 from ingestion.sinks.ordering import quoted
-from ingestion.transform import transform, value_type
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")
 RAW = ("_key", "_value", "_headers")

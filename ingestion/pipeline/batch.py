@@ -13,11 +13,8 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.breaker import refuse_too_many_bad
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError, OffsetHoleError
-from ingestion.gaps import Gaps, find_gaps
-from ingestion.gate import GOOD, judge
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range, fit
 from ingestion.lake.books import imbalances
@@ -29,12 +26,15 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import quarantine
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.lookahead import looked_at
+from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
+from ingestion.pipeline.counts import Tally, count_records, extra_counts, holding
+from ingestion.pipeline.gaps import Gaps, find_gaps
+from ingestion.pipeline.materialize import looked_at
+from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.validate import GOOD, judge
 from ingestion.recovery.position import Position, refuse_another_topic
-from ingestion.row_type import row_type
 from ingestion.settings import Settings
 from ingestion.sinks.sink import Good, Target, sink_class
-from ingestion.tally import Tally, count_records, extra_counts, holding
 
 
 class BatchWriter:

@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.evolution import refuse_other_columns
 from ingestion.kafka.admin import Kafka
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.empty_commit import commit_note
 from ingestion.lake.failpoints import At, reached
 from ingestion.lake.paths import StreamPaths
+from ingestion.pipeline.evolve_schema import refuse_other_columns
+from ingestion.pipeline.schema import row_type, storable
 from ingestion.recovery.position import identity_of
 from ingestion.recovery.start import starting_offsets
-from ingestion.row_type import row_type, storable
 
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.row_type import row_type
+from ingestion.pipeline.schema import row_type
 from ingestion.sinks.ordering import quoted
 
 # What a transformation may read beside the value's columns.

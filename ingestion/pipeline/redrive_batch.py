@@ -13,16 +13,16 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.batch import BatchWriter
 from ingestion.errors import RecordsForgottenError
-from ingestion.gate import judge
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import Note
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import mark
-from ingestion.row_type import row_type
+from ingestion.pipeline.batch import BatchWriter
+from ingestion.pipeline.counts import Tally, count_records, extra_counts, holding
+from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.validate import judge
 from ingestion.sinks.sink import Target
-from ingestion.tally import Tally, count_records, extra_counts, holding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

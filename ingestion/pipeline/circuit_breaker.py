@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError
 from ingestion.inspection import escaped
-from ingestion.tally import Tally
+from ingestion.pipeline.counts import Tally
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.
 STOP_ABOVE: Final = 0.5

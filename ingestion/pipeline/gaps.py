@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from ingestion.errors import RecordsMissedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.tally import Tally
+from ingestion.pipeline.counts import Tally
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
 ASKED_AT_MOST = 1_000

@@ -1,0 +1,1 @@
+"""One batch on its way from Kafka into one commit."""
