@@ -14,7 +14,7 @@ from typing import Final
 
 from assets.instance import InstanceFacts
 from assets.runs import RunFacts, SlotFacts
-from ingestion.doctor.finding import Finding
+from ingestion.operations.doctor.finding import Finding
 
 _ABOUT: Final = "dagster"
 _QUEUE_PATIENCE_SECONDS: Final = 600.0

@@ -18,8 +18,8 @@ from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TerminalError, TransientError
 from ingestion.lake.failpoints import At, reached
+from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
-from ingestion.run import Run
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource

@@ -27,8 +27,8 @@ from assets.evidence import gather
 from bench.cpu import cpu_seconds
 from ingestion.declaration.loader import Declared, load_stream
 from ingestion.declaration.spec import StreamSpec
+from ingestion.operations.run import Run
 from ingestion.pipeline.session import spark_config, start_session
-from ingestion.run import Run
 from ingestion.settings import Settings, load_settings
 from resources.spark import SparkResource
 

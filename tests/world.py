@@ -29,8 +29,8 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.operations.redrive import Redrive, RedriveReport
+from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
-from ingestion.run import Run
 from ingestion.settings import Settings
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"

@@ -15,9 +15,9 @@ from ingestion.console.progress import Tell, progress
 
 if TYPE_CHECKING:
     from ingestion.console.failure import Failure
-    from ingestion.console.standing import Surveyor
     from ingestion.declaration.loader import Declared
-    from ingestion.doctor.finding import Finding
+    from ingestion.operations.doctor.finding import Finding
+    from ingestion.operations.status import Surveyor
     from ingestion.settings import Settings
 
 
@@ -49,10 +49,10 @@ def _examine(
     settings: Settings, declared: list[Declared], *, named: bool, tell: Tell
 ) -> Iterator[Finding]:
     """Yield what is wrong, part by part: machine, streams, Dagster."""
-    from ingestion.console.standing import Surveyor
-    from ingestion.doctor.elsewhere import ask_dagster, dagster_home
-    from ingestion.doctor.leftovers import orphans
-    from ingestion.doctor.machine import ailments_of_machine, look_at_machine
+    from ingestion.operations.doctor.dagster import ask_dagster, dagster_home
+    from ingestion.operations.doctor.machine import ailments_of_machine, look_at_machine
+    from ingestion.operations.doctor.stream import orphans
+    from ingestion.operations.status import Surveyor
 
     tell("looking at this machine…")
     yield from ailments_of_machine(look_at_machine(settings, dagster_home()))
@@ -69,8 +69,8 @@ def _examine(
 def _of_stream(declared: Declared, settings: Settings, surveyor: Surveyor) -> list[Finding]:
     """Examine a stream; one that cannot be examined does not keep the others from it."""
     from ingestion.console.failure import Failure
-    from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers
     from ingestion.lake.paths import StreamPaths
+    from ingestion.operations.doctor.stream import ailments_of_stream, look_for_leftovers
 
     try:
         problems = [_of_problem(each) for each in surveyor.survey(declared).problems]
@@ -82,7 +82,7 @@ def _of_stream(declared: Declared, settings: Settings, surveyor: Surveyor) -> li
 
 def _of_problem(problem: Failure) -> Finding:
     """Take over what a run would meet."""
-    from ingestion.doctor.finding import Finding
+    from ingestion.operations.doctor.finding import Finding
 
     what, _, following = problem.message.partition(" Next: ")
     is_silence = problem.exit_code == UNREACHABLE

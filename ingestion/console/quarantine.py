@@ -10,7 +10,7 @@ from ingestion.console import speech
 from ingestion.console.options import AsJson, Stream
 
 if TYPE_CHECKING:
-    from ingestion.inspection import Found, Inspection, Sample
+    from ingestion.operations.inspect_quarantine import Found, Inspection, Sample
 
 _COLUMNS = ("reason", "records", "share", "first", "last", "first seen (UTC)", "last seen (UTC)")
 _IN_DOCUMENT = 10_000
@@ -28,8 +28,8 @@ def quarantine(
     Raw bytes are shown escaped and cut; the table holds them whole. Once the declaration is
     mended, `oncelake redrive STREAM` sends the records in again.
     """
-    from ingestion.inspection import inspect
     from ingestion.lake.paths import StreamPaths
+    from ingestion.operations.inspect_quarantine import inspect
     from ingestion.settings import load_settings
 
     settings = load_settings()
@@ -52,7 +52,7 @@ def _refuse_unknown(stream: str, *, exists: bool) -> None:
 
 
 def _say(stream: str, found: Inspection) -> None:
-    from ingestion.inspection import escaped
+    from ingestion.operations.inspect_quarantine import escaped
 
     if not found.waiting:
         speech.say(f"{stream}: nothing waits in quarantine")
@@ -74,7 +74,7 @@ def _say(stream: str, found: Inspection) -> None:
 
 
 def _cells(found: Inspection) -> list[tuple[object, ...]]:
-    from ingestion.inspection import escaped
+    from ingestion.operations.inspect_quarantine import escaped
 
     return [
         (
@@ -91,7 +91,7 @@ def _cells(found: Inspection) -> list[tuple[object, ...]]:
 
 
 def _headers(sample: Sample) -> str:
-    from ingestion.inspection import escaped
+    from ingestion.operations.inspect_quarantine import escaped
 
     headers = sample.row["headers"] or ()
     return ", ".join(f"{escaped(each['key'])}={escaped(each['value'])}" for each in headers)
@@ -127,7 +127,7 @@ def _place(at: Found) -> dict[str, Any]:
 
 
 def _sample(sample: Sample) -> dict[str, Any]:
-    from ingestion.inspection import escaped
+    from ingestion.operations.inspect_quarantine import escaped
 
     row, told = sample.row, {}
     for name in ("reason", "detail", "schema_id", "engine_version", "run_id"):

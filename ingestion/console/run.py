@@ -88,7 +88,7 @@ class _Runs:
         spec = sound(declared)
         if self.interrupt.stop.is_set():
             return self._interrupted(declared)
-        from ingestion.run import Run
+        from ingestion.operations.run import Run
 
         tell(f"{declared.name}: looking for new records…")
         with self.interrupt.patiently():

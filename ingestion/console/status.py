@@ -12,7 +12,7 @@ from ingestion.console.exits import first_of
 from ingestion.console.options import AnyStream, AsJson
 
 if TYPE_CHECKING:
-    from ingestion.console.standing import Standing
+    from ingestion.operations.status import Standing
 
 _NUMBERS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
 
@@ -30,7 +30,7 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
-    from ingestion.console.standing import Surveyor
+    from ingestion.operations.status import Surveyor
 
     surveyor = Surveyor(settings)
     found = [surveyor.survey(each) for each in declared]

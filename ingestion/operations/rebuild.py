@@ -26,13 +26,13 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import told_by_volume
+from ingestion.operations.run import OnBatch, Run
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.ledger import remembered
 from ingestion.recovery.position import Position, refuse_another_topic
 from ingestion.recovery.read_position import read_position
 from ingestion.recovery.start import lost_ranges
 from ingestion.recovery.topics import with_topics
-from ingestion.run import OnBatch, Run
 from ingestion.settings import Settings
 
 

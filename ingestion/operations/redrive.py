@@ -27,12 +27,12 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting
 from ingestion.lake.storage import told_by_volume
+from ingestion.operations.run import Run
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.spark_errors import told_apart, told_as_damaged_file
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import find_start
 from ingestion.recovery.topics import with_topics
-from ingestion.run import Run
 from ingestion.settings import Settings
 
 Seqs = Mapping[int, int]

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError
-from ingestion.inspection import escaped
+from ingestion.operations.inspect_quarantine import escaped
 from ingestion.pipeline.counts import Tally
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.

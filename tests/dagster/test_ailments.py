@@ -9,7 +9,7 @@ import pytest
 from assets.ailments import ailments
 from assets.instance import InstanceFacts
 from assets.runs import RunFacts, SlotFacts
-from ingestion.doctor.finding import Finding
+from ingestion.operations.doctor.finding import Finding
 
 NOW = 1_800_000_000.0
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+import ingestion.operations.run
 import ingestion.pipeline.batch
-import ingestion.run
 from ingestion.errors import (
     CommitConflictError,
     OffsetHoleError,
@@ -246,11 +246,11 @@ def test_a_statement_skipped_by_delta_is_no_success(
 
 def _start_at(monkeypatch: pytest.MonkeyPatch, world: World, offset: int) -> None:
     """Let the query begin at an offset of our choice, as a wrong checkpoint would."""
-    read = ingestion.run.read_stream
+    read = ingestion.operations.run.read_stream
 
     def reading(*given: Any, starting: Offsets) -> DataFrame:
         moved = Offsets({at: offset if at.partition == 0 else n for at, n in starting.items()})
         return read(*given, starting=moved)
 
-    monkeypatch.setattr(ingestion.run, "read_stream", reading)
+    monkeypatch.setattr(ingestion.operations.run, "read_stream", reading)
     shutil.rmtree(world.paths.checkpoints, ignore_errors=True)

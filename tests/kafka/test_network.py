@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+import ingestion.operations.run
 import ingestion.pipeline.batch
-import ingestion.run
 from ingestion.errors import DependencyError
 from ingestion.kafka.admin import Kafka
 from ingestion.settings import Settings
@@ -34,7 +34,7 @@ FAULTS: dict[str, Callable[[FrailBroker], None]] = {
     "cut": lambda frail: frail.proxy.switch("cut", cut_after=100),
 }
 MOMENTS = {
-    "before the plan": (ingestion.run, "read_stream"),
+    "before the plan": (ingestion.operations.run, "read_stream"),
     "before the fetch": (ingestion.pipeline.batch, "judge"),
     "before the proof": (Kafka, "records_in"),
 }

@@ -13,11 +13,11 @@ import ingestion.kafka.transactions
 from assets.checks import WARN, freshness
 from assets.evidence import Evidence
 from assets.history import Untold
-from ingestion.console.standing import Surveyor
 from ingestion.declaration.loader import Declared
 from ingestion.errors import SetupError
 from ingestion.kafka.java_admin import java_admin
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.operations.status import Surveyor
 from ingestion.pipeline.report import RunReport
 from tests.kafka.conftest import FrailBroker
 from tests.world import World, row, transactional

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import ingestion.lake.foreign_commits
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
+import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
 import ingestion.pipeline.gaps
@@ -23,7 +24,6 @@ import ingestion.recovery.ledger
 import ingestion.recovery.read_position
 import ingestion.recovery.side_tables
 import ingestion.recovery.start
-import ingestion.run
 from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import Note
@@ -60,7 +60,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     }
     return (
         (
-            ingestion.run,
+            ingestion.operations.run,
             {
                 **outside,
                 "TableLog": ModelLog,

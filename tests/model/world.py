@@ -9,7 +9,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
-from ingestion.run import Run
+from ingestion.operations.run import Run
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths
 from tests.model.process import Process

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.recovery.start
-import ingestion.run
 from ingestion.kafka.offsets import Fit, Offsets, Range
 from ingestion.pipeline.gaps import Gaps
 from tests.model import query
@@ -22,7 +22,7 @@ def position_from_the_checkpoint() -> AbstractContextManager[Any]:
     def reading(_spark: Any, _spec: Any, world: Any, *, starting: Offsets) -> query.Stream:
         return query.Stream(world, Offsets({**starting, **(world.checkpoint or {})}))
 
-    return patch.object(ingestion.run, "read_stream", reading)
+    return patch.object(ingestion.operations.run, "read_stream", reading)
 
 
 def unknown_partition_starts_at_its_end() -> AbstractContextManager[Any]:

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
+import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.recovery.heal
 import ingestion.recovery.start
-import ingestion.run
 from ingestion.lake.ledger import LedgerRow
 from ingestion.recovery.heal import Healed
 from tests.model import process_rules, rules, sink
@@ -29,8 +29,8 @@ def no_lock() -> AbstractContextManager[Any]:
         return nullcontext()
 
     return together(
-        patch.object(ingestion.run, "held_by_python", free),
-        patch.object(ingestion.run, "held_by_jvm", free),
+        patch.object(ingestion.operations.run, "held_by_python", free),
+        patch.object(ingestion.operations.run, "held_by_jvm", free),
     )
 
 

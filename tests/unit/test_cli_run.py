@@ -21,7 +21,7 @@ __all__ = ["home"]
 
 
 class FakeRun:
-    """Stands where ``ingestion.run.Run`` does; each stream ends as it was told to."""
+    """Stands where ``ingestion.operations.run.Run`` does; each stream ends as it was told to."""
 
     ends: ClassVar[dict[str, Exception | RunReport | str]] = {}
 
@@ -84,7 +84,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(home))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(FakeRun, "ends", ends)
-    monkeypatch.setattr("ingestion.run.Run", FakeRun)
+    monkeypatch.setattr("ingestion.operations.run.Run", FakeRun)
     monkeypatch.setattr("ingestion.pipeline.session.start_session", lambda settings: object())
 
 

@@ -17,9 +17,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.doctor.finding import Finding
-from ingestion.doctor.leftovers import ailments_of_stream, look_for_leftovers, orphans
-from ingestion.doctor.machine import Machine, Place, ailments_of_machine
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, Note
 from ingestion.lake.empty_commit import commit_note
@@ -29,6 +26,9 @@ from ingestion.lake.lock import Holder
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.table_log import TableLog
+from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.machine import Machine, Place, ailments_of_machine
+from ingestion.operations.doctor.stream import ailments_of_stream, look_for_leftovers, orphans
 from ingestion.settings import load_settings
 from tests.unit.shell import answer, home, oncelake, row
 
@@ -226,7 +226,7 @@ def sound_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("ONCELAKE_JARS", str(ROOT / ".jars"))
     monkeypatch.setattr("tempfile.tempdir", str(home))
-    monkeypatch.setattr("ingestion.doctor.machine._LEAST_FREE_BYTES", 0)
+    monkeypatch.setattr("ingestion.operations.doctor.machine._LEAST_FREE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("sound_machine")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.inspection import escaped, inspect
 from ingestion.lake.paths import StreamPaths
+from ingestion.operations.inspect_quarantine import escaped, inspect
 from ingestion.settings import Settings
 
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.delivery import decided_by
 from ingestion.errors import RefusedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import find_stalls
@@ -28,6 +27,7 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import refuse_unfit, told_by_volume
 from ingestion.lake.table_log import TableLog
+from ingestion.operations.delivery import decided_by
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import open_table

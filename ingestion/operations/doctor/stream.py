@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from ingestion.doctor.finding import Finding
 from ingestion.lake.lease import read_lease
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, holder_of
@@ -19,6 +18,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog
+from ingestion.operations.doctor.finding import Finding
 from ingestion.recovery.heal import commits_of
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingestion.doctor.finding import Finding
+from ingestion.operations.doctor.finding import Finding
 from ingestion.settings import project_root
 
 _MODULE = "assets.doctor"

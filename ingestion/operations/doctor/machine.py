@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingestion.doctor.finding import Finding
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
 from ingestion.local.jars import missing_jars
+from ingestion.operations.doctor.finding import Finding
 from ingestion.settings import Settings
 
 _JAVAS = range(17, 22)
