@@ -18,7 +18,7 @@ from assets.proof import metadata_of, sentences
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import LedgerRow
-from ingestion.proof.verdict import Verdict
+from ingestion.verify.verdict import Verdict
 
 
 def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:

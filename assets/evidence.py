@@ -19,8 +19,8 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 from ingestion.pipeline.report import RunReport, total_of
-from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
+from ingestion.verify.verdict import Verdict
 from resources.spark import SparkResource
 
 

@@ -9,9 +9,9 @@ import dagster as dg
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
-from ingestion.proof.verdict import Verdict
 from ingestion.settings import Settings
-from ingestion.verify import verify
+from ingestion.verify.verdict import Verdict
+from ingestion.verify.verify import verify
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.world import World
 
 

@@ -13,7 +13,7 @@ from ingestion.console.exits import DONE, WRONG
 from ingestion.console.options import AsJson, Stream
 
 if TYPE_CHECKING:
-    from ingestion.proof.verdict import Verdict
+    from ingestion.verify.verdict import Verdict
 
 _SHOWN = 20
 _IN_DOCUMENT = 1_000
@@ -39,7 +39,7 @@ def verify(
     """
     from ingestion.declaration.loader import find_stream
     from ingestion.settings import load_settings
-    from ingestion.verify import verify as prove
+    from ingestion.verify.verify import verify as prove
 
     settings = load_settings()
     spec = find_stream(settings.streams, stream)

@@ -25,7 +25,7 @@ from ingestion.local import broker, flights, tables
 from ingestion.local.materialize import materialize
 from ingestion.local.produce import create, offset_count, produce
 from ingestion.settings import Settings, load_settings
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 
 _SEED = 2013
 _STREAM = flights.TOPIC

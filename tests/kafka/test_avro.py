@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaReference
 
 from ingestion.errors import DependencyError
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.registry import Subject, framed
 from tests.world import World, row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingestion.errors import OffsetsExpiredError, RefusedError, TopicRecreatedError
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row
 

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from ingestion.lake.failpoints import At
-from ingestion.proof.transformation import NOT_INDEPENDENT
-from ingestion.verify import verify
+from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from ingestion.verify.verify import verify
 from tests.long import twins
 from tests.modes.scenario import PlannedError, Scenario, dying_at, reading
 from tests.oracle import evidence_against

@@ -6,9 +6,9 @@ import pytest
 
 from ingestion.declaration.formats import FORMATS, Format
 from ingestion.declaration.modes import MODES, Mode
-from ingestion.proof import formats as read_formats
-from ingestion.proof import modes as folded_modes
-from ingestion.verify import verify
+from ingestion.verify import decode as read_formats
+from ingestion.verify.fold import modes as folded_modes
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
 from tests.oracle import evidence_against
 from tests.world import World, settings_in

@@ -20,10 +20,10 @@ from confluent_kafka.admin import (
 from ingestion.errors import DependencyError
 from ingestion.kafka.client import client_options
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.proof import topic
-from ingestion.proof.batch import Stretch
-from ingestion.proof.topic import TopicReader, is_compacted
 from ingestion.settings import Settings
+from ingestion.verify.read import topic
+from ingestion.verify.read.delta_log import Stretch
+from ingestion.verify.read.topic import TopicReader, is_compacted
 
 pytestmark = pytest.mark.kafka
 

@@ -18,7 +18,7 @@ from ingestion.errors import InvalidSpecError, RecordsForgottenError, RefusedErr
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.redrive import RedriveReport
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row, settings_in
 

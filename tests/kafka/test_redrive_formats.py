@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from fastavro import schemaless_writer
 
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.debezium import postgres
 from tests.oracle import evidence_against
 from tests.protobuf import Compiled

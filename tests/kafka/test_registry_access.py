@@ -8,8 +8,8 @@ import pytest
 
 from ingestion.errors import DependencyError
 from ingestion.kafka.schema_registry import Registry
-from ingestion.proof.registry import SchemaSource
 from ingestion.settings import Settings
+from ingestion.verify.registry import SchemaSource
 from tests.registry import Guard, Subject, guarded
 
 pytestmark = [pytest.mark.kafka]

@@ -11,7 +11,7 @@ from ingestion.errors import InvalidSpecError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.recovery.start import starting_offsets
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row
 

@@ -13,7 +13,7 @@ from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.settings import Settings
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World, row
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.transform import refuse_bad_transformation
-from ingestion.proof.transformation import NOT_INDEPENDENT
-from ingestion.verify import verify
+from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from ingestion.verify.verify import verify
 from tests.oracle import evidence_against
 from tests.world import World
 

@@ -22,9 +22,9 @@ from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
-from ingestion.proof.verdict import Verdict
 from ingestion.sinks.upsert import Upsert
-from ingestion.verify import verify
+from ingestion.verify.verdict import Verdict
+from ingestion.verify.verify import verify
 from tests.world import World, row, settings_in, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import At
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.long import IS_LONG
 from tests.oracle import evidence_against
 from tests.world import World, settings_in

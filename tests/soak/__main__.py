@@ -25,7 +25,7 @@ from rich.console import Console
 from assets.sensors import lag_of
 from ingestion.errors import IngestionError
 from ingestion.lake.lock import holder_of
-from ingestion.verify import verify
+from ingestion.verify.verify import verify
 from tests.crash.matrix import engine_version
 from tests.soak.nemesis import Nemesis
 from tests.soak.stage import Stage

@@ -22,9 +22,9 @@ from ingestion.formats.json.fast_path import can_look, looked_at
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.schema import row_type
 from ingestion.pipeline.validate import judge
-from ingestion.proof.judge import Judge
-from ingestion.proof.record import Record
 from ingestion.settings import Settings
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.read.record import Record
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.long import IS_LONG, twins
 

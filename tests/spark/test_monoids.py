@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
 from ingestion.declaration.spec import StreamSpec
-from ingestion.proof.modes.monoids import MONOIDS
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
+from ingestion.verify.fold.modes.aggregate_functions import MONOIDS
 
 pytestmark = [pytest.mark.spark]
 

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.proof.snapshot import rows_of
+from ingestion.verify.read.snapshot import rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestion.proof.memory import Shelf
-from ingestion.proof.modes import Means
-from ingestion.proof.modes.append import Append
-from ingestion.proof.record import Change, text_of
-from ingestion.proof.recount import Recount
+from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes.append import Append
+from ingestion.verify.fold.recount import Recount
+from ingestion.verify.read.record import Change, text_of
+from ingestion.verify.read.spill import Shelf
 
 
 class LatestBatch(Append):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ingestion.proof.formats import Expected, Read, Said
-from ingestion.proof.strict_json import BadRecordError
+from ingestion.verify.decode import Expected, Read, Said
+from ingestion.verify.decode.strict_json import BadRecordError
 
 
 def reading(expected: Expected) -> Read:

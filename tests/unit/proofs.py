@@ -12,13 +12,13 @@ from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.proof.batch import Batch, Stretch
-from ingestion.proof.fold import Fold
-from ingestion.proof.horizon import Horizon
-from ingestion.proof.judge import Judge
-from ingestion.proof.memory import Memory
-from ingestion.proof.record import Record, Row
-from ingestion.proof.recount import Recount
+from ingestion.verify.coverage import Horizon
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.fold import Fold
+from ingestion.verify.fold.recount import Recount
+from ingestion.verify.read.delta_log import Batch, Stretch
+from ingestion.verify.read.record import Record, Row
+from ingestion.verify.read.spill import Memory
 
 DDL = "id BIGINT NOT NULL, name STRING, at INT"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

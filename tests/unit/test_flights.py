@@ -10,7 +10,7 @@ import pytest
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.local.flights import KEYS, Flight, Message, load, plain, told
-from ingestion.proof.record import Record
+from ingestion.verify.read.record import Record
 from tests.unit.proofs import Folded
 
 SPEC = StreamSpec.model_validate(

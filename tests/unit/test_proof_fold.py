@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from ingestion.proof.fold import Fold
-from ingestion.proof.judge import Judge
-from ingestion.proof.record import Record
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.fold import Fold
+from ingestion.verify.read.record import Record
 from tests.unit.proofs import (
     DDL,
     P0,

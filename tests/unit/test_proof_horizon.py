@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ingestion.proof.batch import Batch
-from ingestion.proof.horizon import Horizon, doubted_in
-from ingestion.proof.memory import CHUNK
+from ingestion.verify.coverage import Horizon, doubted_in
+from ingestion.verify.read.delta_log import Batch
+from ingestion.verify.read.spill import CHUNK
 from tests.unit.proofs import P0, P1, batch, horizon, remembering, stretch
 
 BATCHES = [

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.proof.record import Record
-from ingestion.proof.values import UnprovableError
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.read.record import Record
 from tests.unit.proofs import P0, Folded, declared, horizon, record
 
 GONE = {"apply_as_deletes": "name = 'gone'"}

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 
 from ingestion.declaration.ddl import parse_columns
-from ingestion.proof.predicate import Condition
-from ingestion.proof.values import UnprovableError
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.fold.predicate import Condition
 
 DDL = "id INT, name STRING, at TIMESTAMP, price DECIMAL(9, 2), ratio FLOAT, `key` STRING"
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingestion.proof.horizon import Horizon
-from ingestion.proof.quarantined import as_bad, misplaced
+from ingestion.verify.compare.quarantine import as_bad, misplaced
+from ingestion.verify.coverage import Horizon
 from tests.unit.proofs import P0, batch, horizon, record, remembering, stretch
 
 BAD = [record(3, b"no", key=b"k"), record(4, None), record(5, b"x" * 1_000)]

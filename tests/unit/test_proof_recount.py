@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingestion.proof.batch import Batch
-from ingestion.proof.recount import Recount, miscounts
+from ingestion.verify.fold.recount import Recount, miscounts
+from ingestion.verify.read.delta_log import Batch
 from tests.unit.proofs import P0, batch, stretch
 
 

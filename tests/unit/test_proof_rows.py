@@ -11,12 +11,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.proof.horizon import Horizon
-from ingestion.proof.judge import Judge
-from ingestion.proof.modes import Means, rule_of
-from ingestion.proof.record import Change, Row, text_of
-from ingestion.proof.rows import RowsProof
-from ingestion.proof.tombstones import deletes_that_explain
+from ingestion.verify.compare.rows import RowsProof
+from ingestion.verify.compare.tombstones import deletes_that_explain
+from ingestion.verify.coverage import Horizon
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.modes import Means, rule_of
+from ingestion.verify.read.record import Change, Row, text_of
 from tests.unit.proofs import P0, batch, declared, horizon, record, remembering, stretch
 
 BLIND = {"earliest": {P0: 5}, "batches": {1: batch(1, stretch(0, 20))}}

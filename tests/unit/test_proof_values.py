@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from ingestion.proof.strict_json import BadRecordError, parse_object
-from ingestion.proof.values import UnprovableError, reader
+from ingestion.verify.decode.coerce import UnprovableError, reader
+from ingestion.verify.decode.strict_json import BadRecordError, parse_object
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from deltalake import write_deltalake
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.lake.books import imbalances
 from ingestion.pipeline.redrive_batch import epochs_of
-from ingestion.proof.fold import Fold
-from ingestion.proof.judge import Judge
-from ingestion.proof.recount import miscounts
-from ingestion.proof.redrives import Redrives
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.fold import Fold
+from ingestion.verify.fold.recount import miscounts
+from ingestion.verify.fold.redrives import Redrives
 from tests.unit.proofs import batch, declared, horizon, record, remembering, stretch
 from tests.unit.shell import row
 

@@ -19,11 +19,11 @@ from ingestion.formats.decoder import decoded_type
 from ingestion.formats.protobuf.compiler import compiled_on_driver
 from ingestion.formats.wire_format import Wanted
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.proof import typed
-from ingestion.proof.formats import avro as proof_avro
-from ingestion.proof.formats import protobuf as proof_protobuf
-from ingestion.proof.registry import Written
-from ingestion.proof.sameness import is_same
+from ingestion.verify.compare.rows import is_same
+from ingestion.verify.decode import avro as proof_avro
+from ingestion.verify.decode import coerce
+from ingestion.verify.decode import protobuf as proof_protobuf
+from ingestion.verify.registry import Written
 from tests.protobuf import Compiled
 
 DDL = "id BIGINT, name STRING, at TIMESTAMP, total DECIMAL(9, 2), many ARRAY<INT>, ratio FLOAT"
@@ -180,8 +180,8 @@ def test_a_decimal_fits_or_is_refused(number: int, scale: int, precision: int, b
     except MisfitError:
         found = None
     try:
-        due = typed.exact_decimal(
-            typed.Fraction(number) / typed.Fraction(10) ** scale,
+        due = coerce.exact_decimal(
+            coerce.Fraction(number) / coerce.Fraction(10) ** scale,
             declared(f"DECIMAL({precision}, {behind})"),
         )
     except ValueError:

@@ -1,0 +1,1 @@
+"""The tables against the fold: rows, tombstones, quarantine, ledger."""

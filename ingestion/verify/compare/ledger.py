@@ -1,0 +1,196 @@
+"""Whether the ledger's batches follow one another, and agree with the table's log; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.difference import Difference
+from ingestion.verify.read.delta_log import Batch, Commit, Stretch
+
+MOVING: Final = ("ingest", "accept")
+# Batches of records, with books that must balance.
+FOLDED: Final = ("ingest", "redrive")
+DISPOSITIONS: Final = (
+    *("inserted", "updated", "deleted", "deleted_absent", "superseded", "stale", "unchanged"),
+    *("ignored", "filtered", "quarantined", "overlap"),
+)
+Begins = Mapping[tuple[int, TopicPartition], int]
+
+
+def begins_in(commits: Iterable[Commit]) -> Begins:
+    """Return where each epoch began, as far as the commits that began them are left."""
+    begins: dict[tuple[int, TopicPartition], int] = {}
+    known = set()
+    for note in (commit.note for commit in commits if commit.note):
+        epoch = note["epoch"]
+        is_first = note["seq"] == 0 or (note["kind"] == "accept" and epoch - 1 in known)
+        if is_first and epoch not in known:
+            for topic, offsets in note["next"].items():
+                for partition, offset in offsets.items():
+                    begins[epoch, TopicPartition(topic, int(partition))] = offset
+        known.add(epoch)
+    return begins
+
+
+def refuse_unknown_kinds(batches: Iterable[Batch]) -> None:
+    """Refuse to judge what this proof does not know the meaning of.
+
+    Raises:
+        UnprovableError: there is a batch of such a kind.
+    """
+    for batch in batches:
+        if batch.kind not in {*MOVING, *FOLDED, "schema"}:
+            raise UnprovableError(f"batch {batch.seq} is a {batch.kind}, which is not provable")
+
+
+def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
+    """Name the batches whose verdict is red, or whose counts do not add up."""
+    for batch in batches:
+        of = batch.counts
+        accounted = sum(of.get(name, 0) for name in DISPOSITIONS)
+        if not batch.balanced and batch.accepted is None:
+            yield _wrong(batch, "its books do not balance, and nobody has accepted that")
+        if batch.kind not in FOLDED or not batch.balanced:
+            continue
+        if batch.kind == "redrive" and (of.get("offsets", 0) or of.get("gaps", 0)):
+            yield _wrong(batch, "a redrive reads no offsets", found=str(dict(of)))
+        if batch.kind == "ingest" and of.get("offsets", 0) != of.get("read", 0) + of.get("gaps", 0):
+            yield _wrong(batch, "offsets are not read + gaps", found=str(dict(of)))
+        if of.get("read", 0) + of.get("exploded", 0) != accounted:
+            yield _wrong(batch, "records read are not all accounted for", found=str(dict(of)))
+
+
+def broken_numbers(batches: Sequence[Batch], *, table_id: str) -> Iterator[Difference]:
+    """Name seqs that are missing or come twice, and rows of another table."""
+    mine = [batch for batch in batches if batch.table_id == table_id]
+    for batch in batches:
+        if batch.table_id != table_id:
+            yield _wrong(batch, "is of another table", expected=table_id, found=batch.table_id)
+    counted = Counter(batch.seq for batch in mine)
+    for seq in range(1, max(counted, default=0) + 1):
+        if counted[seq] != 1:
+            what = "is not in the ledger" if not counted[seq] else "is in the ledger more than once"
+            yield Difference(part="ledger", what=what, seq=seq)
+
+
+def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Difference]:
+    """Name the holes and overlaps between the ranges of an epoch, by partition.
+
+    Args:
+        batches: The ledger of one table, by seq.
+        begins: Where each epoch began, as far as commits tell; a partition that is not in it was
+            added since and began at 0, unless no commit tells of its epoch at all.
+    """
+    reads: dict[tuple[int, TopicPartition], list[tuple[int, Stretch]]] = {}
+    for batch in batches:
+        for part in batch.ranges if batch.kind in MOVING else ():
+            reads.setdefault((batch.epoch, part.at), []).append((batch.seq, part))
+            if part.end < part.start:
+                yield _broken(batch.seq, part, "ends before it starts")
+    told = {epoch for epoch, _ in begins}
+    for (epoch, at), parts in sorted(reads.items()):
+        seq, first = parts[0]
+        begin = begins.get((epoch, at), 0)
+        if epoch in told and first.start != begin:
+            yield _broken(seq, first, "does not start where the stream began", str(begin))
+        for (before, earlier), (seq, later) in pairwise(parts):
+            if later.start != earlier.end:
+                what = "a hole" if later.start > earlier.end else "an overlap"
+                yield _broken(seq, later, f"leaves {what} behind batch {before}", str(earlier.end))
+
+
+def broken_agreement(batches: Sequence[Batch], commits: Sequence[Commit]) -> Iterator[Difference]:
+    """Name what ledger and log do not agree on, as far as the log reaches.
+
+    Args:
+        batches: The ledger of one table.
+        commits: What is left of the log, oldest first.
+    """
+    rows = {batch.seq: batch for batch in batches}
+    last = max(rows, default=0)
+    ours = [commit for commit in commits if commit.is_ours]
+    yield from _broken_txns(ours)
+    for commit in ours:
+        if 0 < commit.seq <= last and commit.seq not in rows:
+            what = f"its commit, version {commit.version}, has no ledger row"
+            yield Difference(part="ledger", what=what, seq=commit.seq)
+        elif commit.seq in rows and commit.note is not None:
+            yield from _unlike(rows[commit.seq], commit, commit.note)
+    oldest = min((commit.version for commit in commits), default=0)
+    there = {commit.seq for commit in ours}
+    for batch in batches:
+        if batch.delta_version >= oldest and batch.seq not in there:
+            yield _wrong(batch, f"the log has no commit of it; the ledger says version "
+                                f"{batch.delta_version}")  # fmt: skip
+
+
+def torn(unfinished: Iterable[Commit], stream: str) -> Iterator[Difference]:
+    """Name the commits that a crash left without a ledger row, and what heals them."""
+    for commit in unfinished:
+        what = (
+            f"version {commit.version} is committed, is not in the ledger, and no run holds the "
+            f"stream; oncelake run {stream} heals it"
+        )
+        yield Difference(part="ledger", what=what, seq=commit.seq)
+
+
+def _broken_txns(ours: Sequence[Commit]) -> Iterator[Difference]:
+    for commit in ours:
+        if commit.txn is None or commit.note is None:
+            missing = "txn" if commit.txn is None else "note"
+            what = f"version {commit.version} is a commit of ours without its {missing}"
+            yield Difference(part="ledger", what=what, seq=commit.seq)
+        elif commit.txn != commit.note["seq"]:
+            what = f"version {commit.version} records another txn than its note's seq"
+            yield Difference(
+                part="ledger", what=what, seq=commit.seq, found=str(commit.txn), expected=
+                str(commit.note["seq"])
+            )  # fmt: skip
+    for earlier, later in pairwise([commit for commit in ours if commit.txn is not None]):
+        if (later.txn or 0) <= (earlier.txn or 0):
+            what = f"the txn of version {later.version} does not grow"
+            yield Difference(
+                part="ledger", what=what, expected=f"above {earlier.txn}", found=str(later.txn)
+            )
+
+
+def _unlike(batch: Batch, commit: Commit, note: Mapping[str, object]) -> Iterator[Difference]:
+    told: dict[str, tuple[object, object]] = {
+        name: (note[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")
+    }
+    told["delta_version"] = (commit.version, batch.delta_version)
+    told["ranges"] = (_told(commit.ranges), _told(batch.ranges))
+    counts = note.get("counts")
+    for name, count in (counts if isinstance(counts, dict) else {}).items():
+        if name != "winners":
+            told[name] = (count, batch.counts.get(name, 0))
+    for name, (expected, found) in told.items():
+        if expected != found:
+            yield _wrong(batch, f"its {name} is not its commit's", str(expected), str(found))
+
+
+def _told(ranges: Iterable[Stretch]) -> str:
+    return ", ".join(f"{r} with {r.records} records, {r.gaps} gaps" for r in sorted(ranges))
+
+
+def _wrong(
+    batch: Batch, what: str, expected: str | None = None, found: str | None = None
+) -> Difference:
+    return Difference(part="ledger", what=what, seq=batch.seq, expected=expected, found=found)
+
+
+def _broken(seq: int, part: Stretch, what: str, expected: str | None = None) -> Difference:
+    return Difference(
+        part="ledger",
+        what=f"its range {part} {what}",
+        topic=part.at.topic,
+        partition=part.at.partition,
+        offset=part.start,
+        seq=seq,
+        expected=expected,
+    )

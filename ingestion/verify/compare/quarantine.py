@@ -1,0 +1,136 @@
+"""Whether the quarantine holds exactly the records that cannot be applied, raw."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ingestion.verify.coverage import Horizon
+from ingestion.verify.difference import Difference, shown
+from ingestion.verify.read.record import Record
+from ingestion.verify.read.spill import Shelf
+
+COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
+
+
+class BadRecord(NamedTuple):
+    """A record that belongs in quarantine, remembered by what tells it apart."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    seq: int
+    key: str
+    value: str
+    reason: str
+
+
+def as_bad(record: Record, reason: str, seq: int) -> tuple[str, BadRecord]:
+    """Return what is remembered of a bad record, by its place."""
+    bad = BadRecord(*record[:4], seq, _fingerprint(record.key), _fingerprint(record.value), reason)
+    return str(record), bad
+
+
+def misplaced(
+    chunks: Iterable[Sequence[Sequence[Any]]],
+    expected: Shelf[BadRecord],
+    horizon: Horizon,
+    *,
+    last_seq: int,
+) -> Iterator[Difference]:
+    """Hold the quarantine against the records that belong there.
+
+    Args:
+        chunks: The quarantine's rows, by ``COLUMNS``.
+        expected: The records that belong there.
+        horizon: What can be seen; rows beyond it are not judged.
+        last_seq: Rows of later batches are leftovers of a dead attempt, which the next run removes.
+    """
+    for rows in chunks:
+        told = [(_name(row, horizon), row) for row in rows if row[4] <= last_seq]
+        seen = expected.find({name for name, _ in told})
+        known = expected.get({name for name, _ in told})
+        for name, row in told:
+            if name in seen:
+                yield _difference(_record(row), row[4], "is in quarantine more than once")
+            else:
+                yield from _judged(row, known.get(name), horizon)
+            seen.add(name)
+    for missing in expected.chunks(unfound=True):
+        for bad in missing.values():
+            if not horizon.is_accepted(bad.seq):
+                what = f"belongs in quarantine ({bad.reason}), and is not there"
+                yield _difference(bad, bad.seq, what, expected=bad.value)
+
+
+def _name(row: Sequence[Any], horizon: Horizon) -> str:
+    """Name a record's place; in an earlier epoch it was another record's."""
+    epoch = horizon.epoch_of(row[4])
+    return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != horizon.epoch else "")
+
+
+def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iterator[Difference]:
+    record, seq = _record(row), row[4]
+    if horizon.is_accepted(seq):
+        return
+    if bad is None:
+        yield from _unexpected(record, seq, horizon)
+        return
+    pairs = {
+        "key": (bad.key, _fingerprint(record.key)),
+        "value": (bad.value, _fingerprint(record.value)),
+        "_seq": (str(bad.seq), str(seq)),
+        "_timestamp": (str(bad.timestamp_ms), str(record.timestamp_ms)),
+    }
+    for name, (expected, found) in pairs.items():
+        if expected != found:
+            what = f"its {name} in quarantine is not the record's"
+            yield _difference(record, seq, what, expected=expected, found=found)
+
+
+def _unexpected(record: Record, seq: int, horizon: Horizon) -> Iterator[Difference]:
+    place = (horizon.epoch_of(seq), *record[:3], 0)
+    if horizon.sees_record(place, seq):
+        what = "is in quarantine, and the topic has no bad record there"
+        yield _difference(record, seq, what, found=_fingerprint(record.value))
+    elif not horizon.remembers(place, seq):
+        yield _difference(record, seq, "is in quarantine, and no batch has read it")
+
+
+def _record(row: Sequence[Any]) -> Record:
+    topic, partition, offset, timestamp, _, key, value = row
+    return Record(topic, partition, offset, _milliseconds(timestamp), key, value)
+
+
+def _milliseconds(moment: dt.datetime) -> int:
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+
+
+def _fingerprint(raw: bytes | None) -> str:
+    """Return a short text that tells bytes apart: all of them, or their beginning and a digest."""
+    if raw is None or len(raw) <= 60:
+        return shown(raw)
+    return f"{raw[:40]!r}… ({len(raw)} bytes, {hashlib.sha256(raw).hexdigest()[:16]})"
+
+
+def _difference(
+    at: Record | BadRecord,
+    seq: int,
+    what: str,
+    *,
+    expected: str | None = None,
+    found: str | None = None,
+) -> Difference:
+    return Difference(
+        part="quarantine",
+        what=what,
+        topic=at.topic,
+        partition=at.partition,
+        offset=at.offset,
+        seq=seq,
+        expected=expected,
+        found=found,
+    )

@@ -1,0 +1,166 @@
+"""Whether the table holds the rows that the topic says, and no other, column by column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ingestion.declaration.spec import INDEX_COLUMN, StreamSpec
+from ingestion.verify.coverage import Horizon
+from ingestion.verify.difference import Difference, shown
+from ingestion.verify.fold.modes import Rule
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Row
+from ingestion.verify.read.spill import Shelf
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Tell whether a table that holds ``one`` holds what ``other`` says."""
+    if one == other:
+        return True
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isnan(one) and math.isnan(other)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(map(is_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return all(is_same(value, other[name]) for name, value in one.items())
+    return False
+
+
+# Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
+Explains = Callable[[dict[str, Change]], set[str]]
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """How many rows were compared, and how many could not be.
+
+    Attributes:
+        compared: Rows equal to, or different from, what the topic says.
+        unseen: Rows of records that Kafka no longer holds; no newer record of their key is there.
+        explained: Rows that are missing, and may have been deleted by a record that is gone.
+        accepted: Rows that differ in what a person accepted as it was.
+    """
+
+    compared: int = 0
+    unseen: int = 0
+    explained: int = 0
+    accepted: int = 0
+
+    def sentences(self) -> Iterator[str]:
+        """Say what could not be compared."""
+        if self.unseen:
+            yield (
+                f"{self.unseen:,} rows come from records that Kafka no longer holds; no newer "
+                "record of their keys is there, and their values were not compared"
+            )
+        if self.explained:
+            yield (
+                f"{self.explained:,} rows are missing that a delete may have removed which Kafka "
+                "no longer holds; the engine remembers one of each"
+            )
+        if self.accepted:
+            yield f"{self.accepted:,} rows differ in what a person has accepted"
+
+
+class RowsProof:
+    """Holds a table's rows against those that the rule of its mode expects."""
+
+    def __init__(
+        self, spec: StreamSpec, rule: Rule, newest: Shelf[Change], horizon: Horizon
+    ) -> None:
+        """Take what the topic says, and what of it can be seen."""
+        index = (INDEX_COLUMN,) if spec.explode else ()
+        self.names = [*rule.columns, *index, *SYSTEM_COLUMNS]
+        self._keys = spec.keys
+        self._rule = rule
+        self._newest = newest
+        self.horizon = horizon
+        self.tally = Tally()
+
+    def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
+        """Compare some rows, each by ``names``."""
+        keys = [self._rule.key_of(row) for row in rows]
+        seen = self._newest.find(set(keys))
+        known = self._newest.get(keys)
+        for key, row in zip(keys, rows, strict=True):
+            if key in seen:
+                yield self._difference(row, "is in the table more than once")
+            else:
+                yield from self._judged(row, known.get(key))
+            seen.add(key)
+
+    def missing(self, explains: Explains) -> Iterator[Difference]:
+        """Name the rows that no call of ``differences`` has seen."""
+        for chunk in self._newest.chunks(unfound=True):
+            living = {key: each for key, each in chunk.items() if each.row is not None}
+            explained = explains(living) if self._may_be_deleted_unseen else set()
+            for key, change in living.items():
+                if self.horizon.is_accepted(change.seq):
+                    self.tally.accepted += 1
+                elif key in explained:
+                    self.tally.explained += 1
+                elif change.row is not None:
+                    self.tally.compared += 1
+                    yield self._difference(change.row, "is missing from the table")
+
+    @property
+    def _may_be_deleted_unseen(self) -> bool:
+        return self.horizon.is_blind and self.horizon.is_ordered
+
+    def _judged(self, row: Row, change: Change | None) -> Iterator[Difference]:
+        place, seq = self._rule.place_of(row), row[-1]
+        is_same = change is not None and change.row is not None and change.place == place
+        if self.horizon.is_accepted(change.seq if change else seq) and row != (
+            change and change.row
+        ):
+            self.tally.accepted += 1
+        elif is_same and change is not None:
+            self.tally.compared += 1
+            yield from self._unequal(row, change.row or ())
+        elif not self.horizon.sees_record(place, seq) and (
+            change is None or self._rule.outranks(place, change.place)
+        ):
+            self.tally.unseen += 1
+            if not self.horizon.remembers(place, seq):
+                yield self._difference(row, "is in the table, and no batch has read its record")
+        else:
+            self.tally.compared += 1
+            yield from self._unlike(row, change)
+
+    def _unequal(self, row: Row, expected: Row) -> Iterator[Difference]:
+        if row == expected:
+            return
+        for name, is_, due in zip(self.names, row, expected, strict=True):
+            if not is_same(is_, due):
+                yield self._difference(
+                    row, f"column {name} differs", expected=shown(due), found=shown(is_)
+                )
+
+    def _unlike(self, row: Row, change: Change | None) -> Iterator[Difference]:
+        if change is None:
+            what = "is in the table, and no record of the topic says so"
+        elif change.row is None:
+            what = f"is in the table, and {change} deleted it"
+        else:
+            what = "is not the row of its newest record"
+        due = f"the record at {change}" if change and change.row else "no row"
+        yield self._difference(row, what, expected=due, found=shown(row))
+
+    def _difference(
+        self, row: Row, what: str, *, expected: str | None = None, found: str | None = None
+    ) -> Difference:
+        topic, partition, offset, _, _, seq = row[-len(SYSTEM_COLUMNS) :]
+        values = dict(zip(self.names, row, strict=True))
+        return Difference(
+            part="rows",
+            what=what,
+            key={name: str(values[name]) for name in self._keys},
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            seq=seq,
+            expected=expected,
+            found=found,
+        )

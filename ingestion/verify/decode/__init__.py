@@ -1,0 +1,101 @@
+"""How a proof reads bytes: one file a format, none of which shares code with the engine's.
+
+A format without a row here cannot be proven; ``verify`` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.formats import Options
+from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.settings import Settings
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.read.record import Row
+
+_FORMATS: Final[Mapping[str, str]] = {
+    "json": "ingestion.verify.decode.json",
+    "avro": "ingestion.verify.decode.avro",
+    "json_schema": "ingestion.verify.decode.json_schema",
+    "protobuf": "ingestion.verify.decode.protobuf",
+    "csv": "ingestion.verify.decode.csv",
+    "string": "ingestion.verify.decode.raw",
+    "raw": "ingestion.verify.decode.raw",
+    "debezium": "ingestion.verify.decode.debezium",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What bytes should hold.
+
+    Attributes:
+        columns: The declared columns, or of a key the key columns.
+        is_key: Whether the bytes are a Kafka key, which may be a bare value.
+        options: What the declaration says beside the format's name.
+        extra_fields: What to do with fields that no column names.
+        settings: Where a schema registry is.
+    """
+
+    columns: Sequence[DeclaredColumn]
+    is_key: bool
+    options: Options
+    extra_fields: ExtraFields
+    settings: Settings | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """What good bytes say.
+
+    Attributes:
+        values: One value a column, as delta-rs hands them out.
+        is_delete: Whether they say by themselves that the row is gone.
+    """
+
+    values: Row
+    is_delete: bool = False
+
+
+class Read(Protocol):
+    """Reads the bytes of one record."""
+
+    def __call__(self, raw: bytes) -> Said:
+        """Read them.
+
+        Raises:
+            BadRecordError: they belong in quarantine.
+        """
+        ...
+
+
+class ReadBoth:
+    """Reads the bytes of records whose Kafka key may say what they leave out."""
+
+    def __call__(self, raw: bytes) -> Said:
+        """Read them without a key."""
+        return self.both(raw, None)
+
+    def both(self, raw: bytes, key: bytes | None) -> Said:
+        """Read them.
+
+        Raises:
+            BadRecordError: they belong in quarantine.
+        """
+        raise NotImplementedError
+
+
+def reading(format_spec: FormatSpec, expected: Expected) -> Read:
+    """Return what reads bytes of a format.
+
+    Raises:
+        UnprovableError: this proof knows nothing of the format, or of a type.
+    """
+    if format_spec.type not in _FORMATS:
+        raise UnprovableError(f"{format_spec.type} is not provable")
+    module = import_module(_FORMATS[format_spec.type])
+    return cast("Read", module.reading(expected))

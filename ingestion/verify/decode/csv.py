@@ -1,0 +1,126 @@
+"""CSV, read sign by sign."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any, Final
+
+from ingestion.declaration.formats import CsvOptions
+from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.verify.decode import Expected, Read, Said, coerce
+from ingestion.verify.decode.coerce import SCALARS, UnprovableError, refuse
+from ingestion.verify.decode.strict_json import BadRecordError, Written
+
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,80}")
+_MOMENT: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+_WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def reading(expected: Expected) -> Read:
+    """Return what reads one line.
+
+    Raises:
+        UnprovableError: a type that this proof knows nothing of.
+    """
+    options = expected.options
+    assert isinstance(options, CsvOptions), "options are of the format's own model"
+    types = [declared(column.type) for column in expected.columns]
+    for type_ in types:
+        if not is_provable(type_):
+            raise UnprovableError(f"columns of type {type_} are not provable")
+    readers = [_reader(type_) for type_ in types]
+
+    def read(raw: bytes) -> Said:
+        try:
+            fields = list(_fields(raw.decode("utf-8"), options.delimiter, options.quote))
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"no UTF-8: {error}") from None
+        if len(fields) != len(readers):
+            raise BadRecordError(f"{len(fields)} fields")
+        return Said(
+            values=tuple(
+                None if field == (options.null_value, False) else take(field[0])
+                for field, take in zip(fields, readers, strict=True)
+            )
+        )
+
+    return read
+
+
+def _fields(line: str, delimiter: str, quote: str) -> Iterator[tuple[str, bool]]:
+    """Yield each field, and whether quotes surround it."""
+    line = line.removesuffix("\n").removesuffix("\r") if line.endswith("\n") else line
+    rest: str | None = line
+    while rest is not None:
+        if rest.startswith(quote):
+            text, rest = _quoted(rest, quote)
+            if rest and not rest.startswith(delimiter):
+                raise BadRecordError("something follows a closing quote")
+            rest = rest[1:] if rest else None
+            yield text, True
+        else:
+            text, found, rest_ = rest.partition(delimiter)
+            if quote in text or "\n" in text or "\r" in text:
+                raise BadRecordError("a quote, or the end of a line, inside a field")
+            rest = rest_ if found else None
+            yield text, False
+
+
+def _quoted(rest: str, quote: str) -> tuple[str, str]:
+    text, at = "", 1
+    while True:
+        end = rest.find(quote, at)
+        if end < 0:
+            raise BadRecordError("a quote that is never closed")
+        text += rest[at:end]
+        if not rest.startswith(quote, end + 1):
+            return text, rest[end + 1 :]
+        text, at = text + quote, end + 2
+
+
+def _reader(type_: Declared) -> Callable[[str], Any]:
+    if as_text := coerce.text(type_):
+        return as_text
+    if type_.word == "BOOLEAN":
+        return lambda text: text == "true" if text in {"true", "false"} else refuse(text)
+    if type_.word == "DATE":
+        return SCALARS["DATE"]
+    if type_.word.startswith("TIMESTAMP"):
+        return lambda text: _moment(text, zoned=type_.word == "TIMESTAMP")
+    if type_.word in {"FLOAT", "DOUBLE"}:
+        return lambda text: _float(text, type_.word)
+    if type_.word == "DECIMAL":
+        return lambda text: coerce.exact_decimal(_number(text), type_)
+    whole = coerce.whole(type_) or coerce.never("a field", type_)
+    return lambda text: whole(int(text)) if _INTEGER.fullmatch(text) else refuse(text)
+
+
+def _number(text: str) -> Fraction:
+    if not _NUMBER.fullmatch(text):
+        refuse(text)
+    number = Fraction(text if text[-1] != "." else text + "0")
+    float(number)  # What lies beyond all floats is refused for decimals, too.
+    return number
+
+
+def _float(text: str, word: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    return SCALARS[word](Written(text)) if _NUMBER.fullmatch(text) else refuse(text)
+
+
+def _moment(text: str, *, zoned: bool) -> dt.datetime:
+    found = _MOMENT.fullmatch(text)
+    if not found or (found[5] and not zoned) or set((found[4] or "")[7:]) - {"0"}:
+        refuse(text)
+    moment = dt.datetime.fromisoformat(text)
+    if not zoned:
+        return moment
+    return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

@@ -1,0 +1,194 @@
+"""Aggregate: every record is folded once into the state of its group."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ingestion.declaration.aggregates import WINDOW_COLUMNS, Aggregate, aggregates_of
+from ingestion.verify.coverage import Horizon
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes.aggregate_functions import MONOIDS
+from ingestion.verify.fold.recount import Recount
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
+from ingestion.verify.read.spill import Shelf
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# An estimate that another library would make otherwise.
+_DEPENDENT: Final = "approx_distinct"
+
+
+@dataclass(kw_only=True, slots=True)
+class _Group:
+    """What is known of one group.
+
+    Attributes:
+        key: Its key columns, the window's too.
+        states: One state an aggregate.
+        newest: Epoch, topic, partition, offset, element and timestamp of its newest record.
+        born: Batch of its first record.
+        seq: Batch of its last one.
+        accepted: A batch of it that a person accepted as it was.
+    """
+
+    key: Row
+    states: list[Any]
+    newest: Row
+    born: int
+    seq: int = 0
+    accepted: int = 0
+
+
+class Fold:
+    """Remembers the state of each group."""
+
+    def __init__(self, means: Means) -> None:
+        """Begin with an empty table."""
+        spec = means.spec
+        self._horizon: Horizon = means.horizon
+        every = aggregates_of(spec)
+        self._proven = [each for each in every if each.function != _DEPENDENT]
+        self._dependent = [each.name for each in every if each.function == _DEPENDENT]
+        names = [column.name for column in spec.columns]
+        self._at = {name: nth for nth, name in enumerate(names)}
+        self._keys = spec.keys
+        self._is_exploded = spec.explode is not None
+        nth = (f"sequence_{n}" for n, _ in enumerate(spec.sequence_by, 1))
+        self._place_fields = ("epoch", *nth, *(name.removeprefix("_") for name in spec.origin))
+        self._window = spec.window
+        by_time = WINDOW_COLUMNS if spec.window else ()
+        told = [name for each in self._proven for name in each.columns("")]
+        self.columns = (*spec.keys, *by_time, *told)
+        self._key_width = len(spec.keys) + len(by_time)
+        self._clocks: dict[str, int] = {}
+        self._groups: Shelf[_Group] = means.memory.shelf("groups")
+        self._rows: Shelf[Change] = means.memory.shelf("rows")
+
+    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+        """Fold each record, and count it by whether its group was there before the batch."""
+        keyed = [(self._key(change), change) for change in changes]
+        known = self._groups.get({text_of(key) for key, _ in keyed})
+        for key, change in keyed:
+            name = text_of(key)
+            group = known.get(name)
+            if group is None:
+                states = [MONOIDS[each.function].empty for each in self._proven]
+                group = known[name] = _Group(key=key, states=states, newest=(), born=change.seq)
+            self._count(group, change.seq, recount)
+            self._fold(group, change)
+        self._groups.put(known)
+
+    def settle(self, recount: Recount) -> None:
+        """Tell how far the clock of each partition has come."""
+        if not self._is_partial:
+            recount.extra.update(self._clocks)
+
+    def rows(self) -> Shelf[Change]:
+        """Return the row of each group.
+
+        Raises:
+            UnprovableError: some of what was folded is gone from Kafka.
+        """
+        if self._is_partial:
+            raise UnprovableError(
+                "a group can be proven only from its first record on, and Kafka no longer holds "
+                "all that was folded"
+            )
+        for chunk in self._groups.chunks():
+            self._rows.put({name: self._row(name, group) for name, group in chunk.items()})
+        return self._rows
+
+    def key_of(self, row: Row) -> str:
+        """Return the text of the group's key columns."""
+        return text_of(row[: self._key_width])
+
+    def place_of(self, row: Row) -> Place:
+        """Return the place of the newest record in it."""
+        topic, partition, offset, _, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
+        element = row[-len(SYSTEM_COLUMNS) - 1] if self._is_exploded else 0
+        return (epoch, topic, partition, offset, element)
+
+    def outranks(self, one: Place, other: Place) -> bool:
+        """No record wins over another."""
+        return False
+
+    def limits(self) -> Sequence[str]:
+        """Name the columns whose values this proof takes on trust."""
+        if not self._dependent:
+            return ()
+        named = ", ".join(self._dependent)
+        return (f"{named}: not independent; an estimate that only Spark makes this way",)
+
+    @property
+    def _is_partial(self) -> bool:
+        return self._horizon.is_blind or self._horizon.epoch > 1
+
+    def _key(self, change: Change) -> Row:
+        row = _row_of(change)
+        keys = tuple(row[self._at[name]] for name in self._keys)
+        if self._window is None:
+            return keys
+        name = self._window.column
+        moment = row[self._at[name]] if name in self._at else row[-3]
+        clock, at = f"clock_ms.{change.at}", (moment - _EPOCH) // dt.timedelta(milliseconds=1)
+        self._clocks[clock] = max(self._clocks.get(clock, 0), at)
+        every = dt.timedelta(seconds=self._window.every_seconds)
+        start = _EPOCH + (moment - _EPOCH) // every * every
+        return (*keys, start, start + every)
+
+    def _count(self, group: _Group, seq: int, recount: Recount) -> None:
+        is_new = group.born == seq
+        if is_new and self._horizon.doubts(None):
+            recount.doubtful += 1
+        else:
+            recount.fates["inserted" if is_new else "updated"] += 1
+        recount.extra["groups"] += group.seq != seq
+        recount.extra["groups_new"] += group.seq != seq and is_new
+        group.seq = seq
+        if self._horizon.is_accepted(seq):
+            group.accepted = seq
+
+    def _fold(self, group: _Group, change: Change) -> None:
+        row = _row_of(change)
+        topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
+        newest = (epoch, topic, partition, offset, change.place[-1], timestamp)
+        group.newest = max(group.newest, newest)
+        for nth, each in enumerate(self._proven):
+            value = row[self._at[each.column]] if each.column else 1
+            add = MONOIDS[each.function].add
+            group.states[nth] = add(group.states[nth], value, change.place)
+
+    def _row(self, name: str, group: _Group) -> Change:
+        epoch, topic, partition, offset, element, timestamp = group.newest
+        told = (
+            value
+            for each, state in zip(self._proven, group.states, strict=True)
+            for value in self._in_order(each, MONOIDS[each.function].shown(state))
+        )
+        index = (element,) if self._is_exploded else ()
+        system = (topic, partition, offset, timestamp, epoch, group.seq)
+        return Change(
+            key=name,
+            place=(epoch, topic, partition, offset, element),
+            row=(*group.key, *told, *index, *system),
+            seq=group.accepted or group.seq,
+        )
+
+    def _in_order(self, each: Aggregate, shown: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the values of an aggregate's columns, in the order of the table's."""
+        for name in each.columns(""):
+            value = shown[suffix := name.removeprefix(each.name)]
+            # A place ends with an element's index, which only exploded records have in the table.
+            named = suffix == "_place"
+            yield dict(zip(self._place_fields, value, strict=False)) if named else value
+
+
+def _row_of(change: Change) -> Row:
+    assert change.row is not None, "a delete is bad in a mode that deletes nothing"
+    return change.row
+
+
+RULE = Fold

@@ -1,0 +1,17 @@
+"""Insert only: the oldest record of a key is its row."""
+
+from __future__ import annotations
+
+from ingestion.verify.fold.modes.upsert import Upsert
+from ingestion.verify.read.record import Place
+
+
+class InsertOnly(Upsert):
+    """Remembers the oldest record of each key."""
+
+    def outranks(self, one: Place, other: Place) -> bool:
+        """The older one wins."""
+        return one < other
+
+
+RULE = InsertOnly

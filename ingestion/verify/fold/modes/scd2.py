@@ -1,0 +1,134 @@
+"""SCD2: every record is a version of its key, valid until the event behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, zip_longest
+
+from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
+from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.recount import Recount
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
+from ingestion.verify.read.spill import Shelf
+
+_Events = tuple[Change, ...]
+
+
+class History:
+    """Remembers every event of each key."""
+
+    def __init__(self, means: Means) -> None:
+        """Begin with an empty table."""
+        declared = tuple(column.name for column in means.spec.columns)
+        self.columns = (*declared, VALID_FROM, VALID_TO, CURRENT)
+        self._judge = means.judge
+        self._tail = len(SYSTEM_COLUMNS) + bool(means.spec.explode)
+        self._horizon = means.horizon
+        self._new: Shelf[_Events] = means.memory.shelf("new")
+        self._events: Shelf[_Events] = means.memory.shelf("events")
+        self._rows: Shelf[Change] = means.memory.shelf("rows")
+
+    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+        """Keep the events of a batch, by key."""
+        keys = {change.key for change in changes}
+        known: dict[str, list[Change]] = {
+            key: list(events) for key, events in self._new.get(keys).items()
+        }
+        for change in changes:
+            known.setdefault(change.key, []).append(change)
+        self._new.put({key: tuple(events) for key, events in known.items()})
+
+    def settle(self, recount: Recount) -> None:
+        """Give each event of the batch its place among its key's, and its disposition."""
+        for new in self._new.chunks():
+            known = self._events.get(new)
+            for key, events in new.items():
+                before = known.get(key, ())
+                known[key] = tuple(sorted((*before, *events), key=_when))
+                self._count(before, events, known[key], recount)
+            self._events.put(known)
+        self._new.clear()
+
+    def rows(self) -> Shelf[Change]:
+        """Return every version, by key and place; without its end where that cannot be told."""
+        if self._is_partial:
+            self.columns = self.columns[:-2]
+        for chunk in self._events.chunks():
+            versions = (each for events in chunk.values() for each in self._versions(events))
+            self._rows.put({f"{each.key} {text_of(each.place)}": each for each in versions})
+        return self._rows
+
+    def key_of(self, row: Row) -> str:
+        """Return the text of key and place."""
+        return f"{self._judge.key_of(row)} {text_of(self.place_of(row))}"
+
+    def place_of(self, row: Row) -> Place:
+        """Return the place in the order."""
+        return self._judge.place_of(row)
+
+    def outranks(self, one: Place, other: Place) -> bool:
+        """No version takes another's place."""
+        return False
+
+    def limits(self) -> Sequence[str]:
+        """Every column is proven, until Kafka forgets what stood between two versions."""
+        if not self._is_partial:
+            return ()
+        return (
+            f"{VALID_TO} and {CURRENT} of versions were not compared: Kafka no longer holds all "
+            "the events between them",
+        )
+
+    @property
+    def _is_partial(self) -> bool:
+        return self._horizon.is_blind or self._horizon.epoch > 1
+
+    def _count(self, before: _Events, new: _Events, after: _Events, recount: Recount) -> None:
+        ends, ended = dict(_ends(before)), dict(_ends(after))
+        if not self._is_partial:
+            recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
+        recount.extra["versions"] += sum(change.row is not None for change in new)
+        previous = {b.place: a for a, b in pairwise(after)}
+        for change in new:
+            one_before = previous.get(change.place)
+            if change.row is not None:
+                recount.fates["inserted"] += 1
+            elif self._is_partial:
+                recount.doubtful += 1
+            else:
+                ends_one = one_before is not None and one_before.row is not None
+                recount.fates["deleted" if ends_one else "deleted_absent"] += 1
+
+    def _versions(self, events: _Events) -> Iterable[Change]:
+        for change, behind in _with_next(events):
+            if change.row is None:
+                continue
+            at = len(change.row) - self._tail
+            end = _moment(behind) if behind else None
+            ends = () if self._is_partial else (end, behind is None)
+            told = (_moment(change), *ends)
+            yield change._replace(row=(*change.row[:at], *told, *change.row[at:]))
+
+
+def _when(change: Change) -> Place:
+    """Put the time before the epoch: history goes by time, and one topic follows another."""
+    epoch, moment, *coordinates = change.place
+    return (moment, epoch, *coordinates)
+
+
+def _moment(change: Change) -> object:
+    return change.place[1]
+
+
+def _with_next(events: _Events) -> Iterable[tuple[Change, Change | None]]:
+    return zip_longest(events, events[1:]) if events else ()
+
+
+def _ends(events: _Events) -> Iterable[tuple[Place, object]]:
+    """Return when each version ends: the time of the event behind it, or nothing."""
+    for change, behind in _with_next(events):
+        if change.row is not None:
+            yield change.place, (_moment(behind),) if behind else None
+
+
+RULE = History

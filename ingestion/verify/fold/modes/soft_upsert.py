@@ -1,0 +1,33 @@
+"""Upsert with soft deletes: the newest record of a key is its row, when it is a delete, too."""
+
+from __future__ import annotations
+
+from ingestion.declaration.spec import DELETED_COLUMN
+from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes.upsert import Upsert
+from ingestion.verify.fold.recount import Recount
+from ingestion.verify.read.record import Change
+
+
+class SoftUpsert(Upsert):
+    """Remembers the newest change of each key, which is a row when it is a delete, too."""
+
+    def __init__(self, means: Means) -> None:
+        """Begin with an empty table."""
+        super().__init__(means)
+        self._flag = len(self.columns)
+        self.columns = (*self.columns, DELETED_COLUMN)
+
+    def _fate(self, winner: Change, state: Change | None, recount: Recount) -> str:
+        assert winner.row is not None, "a delete that marks is a row"
+        is_delete = winner.row[self._flag]
+        if state is None:
+            return "deleted_absent" if is_delete else "inserted"
+        if winner.place == state.place:
+            return "unchanged"
+        if not self._wins(winner, state, recount):
+            return "stale"
+        return "deleted" if is_delete else "updated"
+
+
+RULE = SoftUpsert

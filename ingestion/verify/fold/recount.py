@@ -1,0 +1,109 @@
+"""A batch's books, counted again from its records, and held against those of the ledger; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.verify.difference import Difference
+from ingestion.verify.read.delta_log import Batch
+
+
+@dataclass(kw_only=True, slots=True)
+class Recount:
+    """What a batch's records became, counted again.
+
+    Attributes:
+        records: Records of each partition.
+        ignored: Tombstones that the stream ignores.
+        filtered: Records that the transformation leaves out.
+        quarantined: Records that cannot be applied.
+        exploded: Rows beyond the first of their record.
+        superseded: Good records that lost to another of their key.
+        fates: Dispositions of the winners that leave no doubt.
+        doubtful: Winners whose disposition depends on what can no longer be seen.
+        clashes: Keys whose records have no order.
+        extra: Counts that are no disposition, by name.
+    """
+
+    records: Counter[TopicPartition] = field(default_factory=Counter)
+    ignored: int = 0
+    filtered: int = 0
+    quarantined: int = 0
+    exploded: int = 0
+    superseded: int = 0
+    fates: Counter[str] = field(default_factory=Counter)
+    doubtful: int = 0
+    clashes: list[Difference] = field(default_factory=list)
+    extra: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def read(self) -> int:
+        """Records read, whatever became of them."""
+        return self.records.total()
+
+
+def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
+    """Hold a batch's counts against its records, counted again.
+
+    Args:
+        batch: The ledger's row, of a batch that can be seen as a whole.
+        recount: What its records became.
+    """
+    of, told = batch.counts, [part for part in batch.ranges if part.span]
+    for part in told:
+        records = recount.records[part.at]
+        pairs = (("records", records, part.records), ("gaps", part.span - records, part.gaps))
+        for name, expected, found in pairs:
+            if expected != found:
+                yield _miscount(batch, f"{name} in {part}", expected, found)
+    span, overlap = sum(part.span for part in told), of.get("overlap", 0)
+    # Ranges are what was new; offsets, read and gaps count what was read again as well.
+    again = of.get("offsets", 0) - span
+    # A redrive reads no offsets, so that nothing can be missing between them.
+    in_ranges = 0 if batch.kind == "redrive" else recount.read
+    expected_counts = {
+        "offsets": span + again * bool(overlap),
+        "read": recount.read + overlap,
+        "gaps": span - in_ranges + (again - overlap) * bool(overlap),
+        "ignored": recount.ignored,
+        "filtered": recount.filtered,
+        "quarantined": recount.quarantined,
+        "superseded": recount.superseded,
+        "exploded": recount.exploded,
+    }
+    if not recount.doubtful:
+        expected_counts |= recount.extra
+    for name, expected in expected_counts.items():
+        if expected != of.get(name, 0):
+            yield _miscount(batch, name, expected, of.get(name, 0))
+    yield from _misjudged_winners(batch, recount)
+
+
+def _misjudged_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
+    left_alone = ("deleted_absent", "stale", "unchanged")
+    split: list[tuple[str, ...]] = [("inserted",), ("updated",), ("deleted",)]
+    # A row healed after a crash knows how many winners were left alone, and not why.
+    split += [left_alone] if batch.counts.get("derived") else [(name,) for name in left_alone]
+    total = 0
+    for names in split:
+        found = sum(batch.counts.get(name, 0) for name in names)
+        least = sum(recount.fates[name] for name in names)
+        total += found
+        if not least <= found <= least + recount.doubtful:
+            yield _miscount(batch, " + ".join(names), least, found)
+    winners = recount.fates.total() + recount.doubtful
+    if total != winners:
+        yield _miscount(batch, "winners accounted for", winners, total)
+
+
+def _miscount(batch: Batch, name: str, expected: int, found: int) -> Difference:
+    return Difference(
+        part="dispositions",
+        what=f"{name}, counted again",
+        seq=batch.seq,
+        expected=str(expected),
+        found=str(found),
+    )

@@ -1,0 +1,1 @@
+"""What the proof reads: the topic, the tables and their logs."""

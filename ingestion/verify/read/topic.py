@@ -1,0 +1,186 @@
+"""A topic read a second time, batch by batch, by confluent-kafka.
+
+One consumer reads every partition; what it delivers beyond the batch that is being read waits for
+the next one. Nothing delivered between two offsets is the proof that there is nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from ingestion.errors import DependencyError
+from ingestion.kafka.client import client_options, unreachable
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.settings import Settings
+from ingestion.verify.read.delta_log import Stretch
+from ingestion.verify.read.record import Record
+
+_MESSAGES: Final = 5_000
+# A partition that is not being read waits, once so much of all of them has come ahead of time.
+_AHEAD_BYTES: Final = 32 * 1024 * 1024
+_QUEUE_KILOBYTES: Final = 64 * 1024
+_RECORD_BYTES: Final = 300
+_GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+@dataclass(kw_only=True)
+class _Place:
+    """Where the reading of one partition stands.
+
+    ``served_to`` is the end of the last stretch; every record before ``known_to`` has come, and
+    those that were not asked for yet are ``ahead``.
+    """
+
+    served_to: int = -1
+    known_to: int = -1
+    ahead: deque[Record] = field(default_factory=deque)
+    is_assigned: bool = False
+
+    def taken(self, end: int) -> list[Record]:
+        taken = []
+        while self.ahead and self.ahead[0].offset < end:
+            taken.append(self.ahead.popleft())
+        return taken
+
+    @property
+    def bytes_ahead(self) -> int:
+        return sum(_RECORD_BYTES + len(each.value or b"") for each in self.ahead)
+
+
+class TopicReader:
+    """Reads stretches of topics, committed records only."""
+
+    def __init__(self, settings: Settings, partitions: int) -> None:
+        """Connect; ``opened`` closes the connection again."""
+        self._settings = settings
+        self._places: dict[TopicPartition, _Place] = {}
+        self._consumer = Consumer(
+            {
+                **client_options(settings),
+                "group.id": "oncelake-verify",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "queued.max.messages.kbytes": max(1_024, _QUEUE_KILOBYTES // max(1, partitions)),
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    @classmethod
+    @contextmanager
+    def opened(cls, settings: Settings, *, partitions: int) -> Iterator[TopicReader]:
+        """Connect while the block runs."""
+        reader = cls(settings, partitions)
+        try:
+            yield reader
+        finally:
+            reader._consumer.close()
+
+    def read(self, stretches: Iterable[Stretch]) -> Iterator[list[Record]]:
+        """Yield every record of some stretches, in chunks, a partition's in order.
+
+        Raises:
+            DependencyError: Kafka stopped answering, or retention overtook the reading.
+        """
+        ends = {}
+        for part in (part for part in stretches if part.span):
+            self._go_to(part.at, part.start)
+            ends[part.at] = part.end
+        while True:
+            for at, end in list(ends.items()):
+                place = self._places[at]
+                if taken := place.taken(end):
+                    yield taken
+                if place.known_to >= end:
+                    place.served_to = end
+                    del ends[at]
+            if not ends:
+                return
+            self._fetch(ends)
+
+    def _go_to(self, at: TopicPartition, start: int) -> None:
+        place = self._places.setdefault(at, _Place())
+        if place.served_to != start:
+            self._pause(at)
+            place.ahead.clear()
+            place.known_to = start
+
+    def _fetch(self, ends: Iterable[TopicPartition]) -> None:
+        """Let the next records come, and keep them; each partition of ``ends`` must be read."""
+        for at in ends:
+            place = self._places[at]
+            if not place.is_assigned:
+                self._consumer.incremental_assign([ClientTopicPartition(*at, place.known_to)])
+                place.is_assigned = True
+        for message in self._consume():
+            at = TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
+            place, offset = self._places[at], cast("int", message.offset())
+            if message.error() is None and offset >= place.known_to:
+                place.ahead.append(_record(message, at))
+                offset += 1
+            place.known_to = max(place.known_to, offset)
+        if sum(place.bytes_ahead for place in self._places.values()) > _AHEAD_BYTES:
+            for at in self._places.keys() - set(ends):
+                self._pause(at)
+
+    def _pause(self, at: TopicPartition) -> None:
+        place = self._places[at]
+        if place.is_assigned:
+            self._consumer.incremental_unassign([ClientTopicPartition(*at)])
+            place.is_assigned = False
+
+    def _consume(self) -> list[Message]:
+        """Return the next messages; one whose error is set says that its partition has no more."""
+        timeout = self._settings.kafka_timeout_seconds
+        silent_since = time.monotonic()
+        while time.monotonic() - silent_since < timeout:
+            # It waits for that many or that long, so a long timeout would be slept out at the end.
+            messages: list[Message] = self._consumer.consume(_MESSAGES, timeout=0.1)
+            for error in filter(None, (message.error() for message in messages)):
+                if error.code() in _GONE:
+                    raise DependencyError(
+                        f"retention overtook the reading ({error}). Next: run the same command "
+                        "again; it proves from what is left on"
+                    )
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise unreachable(self._settings, error)
+            if messages:
+                return messages
+        raise unreachable(self._settings, "it sent nothing")
+
+
+def is_compacted(settings: Settings, topic: str) -> bool:
+    """Ask whether a topic may drop records that a newer one of their Kafka key follows.
+
+    Raises:
+        DependencyError: Kafka does not answer, or does not tell.
+    """
+    # The answer comes only while the client lives.
+    admin, asked = AdminClient(client_options(settings)), ConfigResource(ResourceType.TOPIC, topic)
+    timeout = settings.kafka_timeout_seconds
+    try:
+        answers = admin.describe_configs([asked], request_timeout=timeout)
+        return "compact" in str(answers[asked].result(timeout)["cleanup.policy"].value)
+    except (KafkaException, TimeoutError) as error:
+        raise unreachable(settings, error) from error
+
+
+def _record(message: Message, at: TopicPartition) -> Record:
+    _, timestamp_ms = message.timestamp()
+    offset = cast("int", message.offset())
+    return Record(*at, offset, timestamp_ms, message.key(), message.value(), _headers(message))
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    found = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return tuple(found or ())
