@@ -20,7 +20,7 @@ help: ## List the targets
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
 
 demo: setup ## Load a quarter of flights through the embedded Kafka into a lake, and prove it
-	@$(bin)/python -m ingestion.local.demo
+	@$(bin)/python -m ingestion.cli.demo.demo
 
 ui: export DAGSTER_HOME := $(CURDIR)
 ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only

@@ -22,8 +22,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ingestion.cli.demo.flights import plain
 from ingestion.local import broker
-from ingestion.local.flights import plain
 from ingestion.local.produce import create, produce
 from ingestion.settings import Settings, load_settings
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from ingestion.console.documents import next_document
-from ingestion.console.exits import first_of
-from ingestion.console.failure import Failure
+from ingestion.cli.exit_codes import first_of
+from ingestion.cli.failure import Failure
+from ingestion.cli.json_output import next_document
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError, DependencyError, IngestionError

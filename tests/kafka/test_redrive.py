@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ingestion.cli import app
+from ingestion.cli.app import app
 from ingestion.errors import InvalidSpecError, RecordsForgottenError, RefusedError
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ingestion.cli import app
+from ingestion.cli.app import app
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_jvm

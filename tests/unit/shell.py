@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ingestion.cli import app
+from ingestion.cli.app import app
 from ingestion.kafka.offsets import Range
 from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingestion import errors
-from ingestion.console.exits import first_of
-from ingestion.console.failure import Failure
+from ingestion.cli.exit_codes import first_of
+from ingestion.cli.failure import Failure
 
 
 @pytest.mark.parametrize(

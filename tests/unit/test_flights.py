@@ -8,8 +8,8 @@ from itertools import islice
 
 import pytest
 
+from ingestion.cli.demo.flights import KEYS, Flight, Message, load, plain, told
 from ingestion.declaration.spec import StreamSpec
-from ingestion.local.flights import KEYS, Flight, Message, load, plain, told
 from ingestion.verify.read.record import Record
 from tests.unit.proofs import Folded
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.exits import DONE, WRONG
-from ingestion.console.options import AsJson, Stream
+from ingestion.cli import output
+from ingestion.cli.exit_codes import DONE, WRONG
+from ingestion.cli.options import AsJson, Stream
 
 if TYPE_CHECKING:
     from ingestion.verify.verdict import Verdict
@@ -47,20 +47,20 @@ def verify(
         limit = most or (_IN_DOCUMENT if as_json else _SHOWN)
         verdict = prove(spec, settings, limit=limit, tell=tell)
     if as_json:
-        speech.document(verdict.document())
+        output.document(verdict.document())
     else:
         _report(verdict)
     raise typer.Exit(DONE if verdict.holds else WRONG)
 
 
 def _report(verdict: Verdict) -> None:
-    speech.say(verdict.headline, "" if verdict.holds else "bold red")
+    output.say(verdict.headline, "" if verdict.holds else "bold red")
     for each in verdict.differences:
-        speech.say(f"  {each}")
+        output.say(f"  {each}")
     if verdict.total > len(verdict.differences):
-        speech.say(f"  … and {verdict.total - len(verdict.differences):,} more (--most, --json)")
+        output.say(f"  … and {verdict.total - len(verdict.differences):,} more (--most, --json)")
     for limit in (*verdict.obstacles, *verdict.limits):
-        speech.say(f"  not proven: {limit}")
+        output.say(f"  not proven: {limit}")
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar on a terminal, and nothing elsewhere."""
     from rich.progress import Progress, TaskID
 
-    console = speech.err()
+    console = output.err()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
 

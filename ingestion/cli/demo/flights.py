@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import csv
 
+from ingestion.cli.demo.malformed import damaged
 from ingestion.errors import SetupError
-from ingestion.local.malformed import damaged
 
 TOPIC: Final = "flights"
 KEYS: Final = ("year", "month", "day", "carrier", "flight", "origin")

@@ -3,7 +3,7 @@
 It is a proof and not a show: each step states what must hold, and the first that does not hold
 ends the demo with a sentence and exit code 1.
 
-    python -m ingestion.local.demo
+    python -m ingestion.cli.demo.demo
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from deltalake import DeltaTable
 from rich.console import Console
 
+from ingestion.cli.demo import flights, tables
+from ingestion.cli.demo.materialize import materialize
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.local import broker, flights, tables
-from ingestion.local.materialize import materialize
+from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
 from ingestion.settings import Settings, load_settings
 from ingestion.verify.verify import verify

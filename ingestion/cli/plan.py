@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.exits import DONE, REFUSED
-from ingestion.console.options import AsJson
+from ingestion.cli import output
+from ingestion.cli.exit_codes import DONE, REFUSED
+from ingestion.cli.options import AsJson
 
 if TYPE_CHECKING:
     from ingestion.recovery.schema_diff import Change, Plan
@@ -48,7 +48,7 @@ def plan(
         for spec, each in zip(specs, plans, strict=True)
     ]
     if as_json:
-        speech.document({"plans": [as_document(each) for each in plans]})
+        output.document({"plans": [as_document(each) for each in plans]})
     else:
         for each, is_stopped in zip(plans, stopped, strict=True):
             _report(each, is_stopped=is_stopped)
@@ -57,18 +57,18 @@ def plan(
 
 def _report(plan: Plan, *, is_stopped: bool) -> None:
     if plan.table is None:
-        speech.say(f"{plan.stream}: the first run will make the table")
+        output.say(f"{plan.stream}: the first run will make the table")
         return
-    speech.say(f"{plan.stream}: {_SAYS[plan.effect]}", "bold red" if is_stopped else "")
+    output.say(f"{plan.stream}: {_SAYS[plan.effect]}", "bold red" if is_stopped else "")
     for change in plan.changes:
         _tell(change)
     if is_stopped and plan.effect == "evolve":
-        speech.say("  `schema_change: evolve` lets the next run do so")
+        output.say("  `schema_change: evolve` lets the next run do so")
 
 
 def _tell(change: Change) -> None:
-    speech.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
+    output.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
     if change.statement:
-        speech.say(f"      {change.statement}")
+        output.say(f"      {change.statement}")
     if change.remedy:
-        speech.say(f"      instead: {change.remedy}")
+        output.say(f"      instead: {change.remedy}")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.options import AsJson, Stream
+from ingestion.cli import output
+from ingestion.cli.options import AsJson, Stream
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
@@ -33,17 +33,17 @@ def ledger(
     rows = _rows(stream, load_settings())
     rows = rows[-last:] if last else rows
     if as_json:
-        from ingestion.console.documents import row_document
+        from ingestion.cli.json_output import row_document
 
-        speech.document({"stream": stream, "rows": [row_document(row) for row in rows]})
+        output.document({"stream": stream, "rows": [row_document(row) for row in rows]})
     elif not rows:
-        speech.say(f"{stream}: no batch yet")
+        output.say(f"{stream}: no batch yet")
     else:
-        speech.table(_COLUMNS, map(_cells, rows), right=["seq", "version"])
+        output.table(_COLUMNS, map(_cells, rows), right=["seq", "version"])
 
 
 def _rows(stream: str, settings: Settings) -> tuple[LedgerRow, ...]:
-    from ingestion.console.declared import declared_as
+    from ingestion.cli.streams import declared_as
     from ingestion.declaration.names import problem_with
     from ingestion.lake.ledger import Ledger
     from ingestion.lake.paths import StreamPaths

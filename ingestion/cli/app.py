@@ -10,21 +10,21 @@ from typing import Annotated
 
 import typer
 
-from ingestion.console import (
-    declared,
+from ingestion.cli import (
+    decisions,
     doctor,
     kafka,
     ledger,
-    operations,
     plan,
     quarantine,
     rebuild,
     redrive,
     run,
     status,
+    streams,
     verify,
 )
-from ingestion.console.boundary import Guarded
+from ingestion.cli.command import Guarded
 
 app = typer.Typer(
     name="oncelake",
@@ -62,16 +62,16 @@ app.command("quarantine", cls=Guarded)(quarantine.quarantine)
 app.command("redrive", cls=Guarded)(redrive.redrive)
 app.command("plan", cls=Guarded)(plan.plan)
 app.command("rebuild", cls=Guarded)(rebuild.rebuild)
-app.command("validate", cls=Guarded)(declared.validate)
-app.command("schema", cls=Guarded)(declared.schema)
+app.command("validate", cls=Guarded)(streams.validate)
+app.command("schema", cls=Guarded)(streams.schema)
 kafka_app.command("up", cls=Guarded)(kafka.up)
 kafka_app.command("down", cls=Guarded)(kafka.down)
 kafka_app.command("status", cls=Guarded)(kafka.status)
 app.add_typer(kafka_app, name="kafka")
-app.command("accept", cls=Guarded)(operations.accept)
-app.command("adopt-topic", cls=Guarded)(operations.adopt_topic)
-app.command("reset", cls=Guarded)(operations.reset)
-app.command("unlock", cls=Guarded)(operations.unlock)
+app.command("accept", cls=Guarded)(decisions.accept)
+app.command("adopt-topic", cls=Guarded)(decisions.adopt_topic)
+app.command("reset", cls=Guarded)(decisions.reset)
+app.command("unlock", cls=Guarded)(decisions.unlock)
 
 
 def main() -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.boundary import new_run_id
-from ingestion.console.exits import DONE, WRONG
-from ingestion.console.interrupt import Interrupt
-from ingestion.console.options import AsJson, Stream
-from ingestion.console.progress import progress, telling_batches
-from ingestion.console.session import session
+from ingestion.cli import output
+from ingestion.cli.command import new_run_id
+from ingestion.cli.exit_codes import DONE, WRONG
+from ingestion.cli.options import AsJson, Stream
+from ingestion.cli.progress import progress, telling_batches
+from ingestion.cli.session import session
+from ingestion.cli.signals import Interrupt
 
 if TYPE_CHECKING:
     from ingestion.operations.rebuild import RebuildReport
@@ -49,7 +49,7 @@ def rebuild(
             stop=interrupt.stop,
         ).execute()
     if as_json:
-        speech.document(_document(done))
+        output.document(_document(done))
     else:
         _say(done)
     if interrupt.stop.is_set():
@@ -71,9 +71,9 @@ def _document(done: RebuildReport) -> dict[str, object]:
 
 def _say(done: RebuildReport) -> None:
     if not done.archived:
-        speech.say(f"{done.stream}: the new table is not ready; the old one is in its place")
+        output.say(f"{done.stream}: the new table is not ready; the old one is in its place")
         return
-    rows = speech.counted(done.report.row_count, "row")
-    speech.say(f"{done.stream}: the new table is in place, {rows}, lag {done.report.lag:,}")
+    rows = output.counted(done.report.row_count, "row")
+    output.say(f"{done.stream}: the new table is in place, {rows}, lag {done.report.lag:,}")
     for path in done.archived:
-        speech.say(f"  archived {path}")
+        output.say(f"  archived {path}")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.declared import chosen
-from ingestion.console.exits import UNREACHABLE, WRONG, first_of
-from ingestion.console.options import AnyStream, AsJson
-from ingestion.console.progress import Tell, progress
+from ingestion.cli import output
+from ingestion.cli.exit_codes import UNREACHABLE, WRONG, first_of
+from ingestion.cli.options import AnyStream, AsJson
+from ingestion.cli.progress import Tell, progress
+from ingestion.cli.streams import chosen
 
 if TYPE_CHECKING:
-    from ingestion.console.failure import Failure
+    from ingestion.cli.failure import Failure
     from ingestion.declaration.loader import Declared
     from ingestion.operations.doctor.finding import Finding
     from ingestion.operations.status import Surveyor
@@ -39,7 +39,7 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
     code = first_of(each.exit_code for each in found)
     if as_json:
         documents = [each.document() for each in found]
-        speech.document({"exit_code": code, "findings": documents})
+        output.document({"exit_code": code, "findings": documents})
     else:
         _print(found)
     raise typer.Exit(code)
@@ -68,7 +68,7 @@ def _examine(
 
 def _of_stream(declared: Declared, settings: Settings, surveyor: Surveyor) -> list[Finding]:
     """Examine a stream; one that cannot be examined does not keep the others from it."""
-    from ingestion.console.failure import Failure
+    from ingestion.cli.failure import Failure
     from ingestion.lake.paths import StreamPaths
     from ingestion.operations.doctor.stream import ailments_of_stream, look_for_leftovers
 
@@ -97,14 +97,14 @@ def _of_problem(problem: Failure) -> Finding:
 
 def _print(found: list[Finding]) -> None:
     for each in found:
-        speech.say(f"{each.about}: {each.what}", "bold red" if each.exit_code else "yellow")
+        output.say(f"{each.about}: {each.what}", "bold red" if each.exit_code else "yellow")
         if each.evidence:
-            speech.say(f"  evidence: {each.evidence}")
-        speech.say(f"  next: {each.command}")
+            output.say(f"  evidence: {each.evidence}")
+        output.say(f"  next: {each.command}")
     wrong = sum(1 for each in found if each.exit_code)
     notes = len(found) - wrong
-    told = f"; {speech.counted(notes, 'note')}" if notes else ""
+    told = f"; {output.counted(notes, 'note')}" if notes else ""
     if wrong:
-        speech.say(f"{speech.counted(wrong, 'finding')}{told}", "bold red")
+        output.say(f"{output.counted(wrong, 'finding')}{told}", "bold red")
     else:
-        speech.say(f"nothing is wrong{told}", "bold green")
+        output.say(f"nothing is wrong{told}", "bold green")

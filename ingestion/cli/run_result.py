@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ingestion.console import speech
-from ingestion.console.exits import DONE, WRONG
-from ingestion.console.failure import Failure
+from ingestion.cli import output
+from ingestion.cli.exit_codes import DONE, WRONG
+from ingestion.cli.failure import Failure
 
 if TYPE_CHECKING:
     from ingestion.pipeline.report import RunReport
@@ -42,7 +42,7 @@ class Outcome:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        from ingestion.console.documents import report_document
+        from ingestion.cli.json_output import report_document
 
         found: dict[str, Any] = {"stream": self.stream}
         if self.failure is not None:
@@ -56,14 +56,14 @@ class Outcome:
         if self.failure is not None:
             self.failure.print()
         elif self.interrupted_by:
-            speech.note(
+            output.note(
                 f"{self.stream}: interrupted; an open batch is as if never begun, "
                 "and the next run goes on behind the last commit",
                 "yellow",
             )
         for row in self.report.batches if self.report else ():
             if row.is_red:
-                speech.note(
+                output.note(
                     f"{self.stream}: the books of batch {row.seq} do not balance: {row.says()}",
                     "bold red",
                 )
@@ -79,29 +79,29 @@ class Outcome:
 
 def _print_summary(report: RunReport) -> None:
     verdict = "balanced" if report.is_balanced else "NOT balanced"
-    batches = speech.counted(len(report.batches), "batch") if report.batches else "nothing new"
-    speech.say(
+    batches = output.counted(len(report.batches), "batch") if report.batches else "nothing new"
+    output.say(
         f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
-        f"{report.delta_version} · {speech.counted(report.row_count, 'row')} · lag {report.lag:,}",
+        f"{report.delta_version} · {output.counted(report.row_count, 'row')} · lag {report.lag:,}",
         "bold green" if report.is_balanced else "bold red",
     )
     for notice in report.notices:
-        speech.say(f"  notice: {notice}", "yellow")
+        output.say(f"  notice: {notice}", "yellow")
     if report.recovered:
         seqs = ", ".join(str(row.seq) for row in report.recovered)
-        speech.say(f"  recovered into the ledger after a crash: seq {seqs}", "yellow")
+        output.say(f"  recovered into the ledger after a crash: seq {seqs}", "yellow")
 
 
 def _print_counts(report: RunReport) -> None:
     from ingestion.lake.books import COUNTS
 
     totals = [(name, report.total(name)) for name in COUNTS if report.total(name)]
-    speech.table(["count", "total"], totals, right=["total"])
+    output.table(["count", "total"], totals, right=["total"])
 
 
 def _print_ranges(report: RunReport) -> None:
     ranges = report.ranges
-    speech.table(
+    output.table(
         ["partition", "start", "end", "records", "gaps"],
         [
             (
@@ -116,4 +116,4 @@ def _print_ranges(report: RunReport) -> None:
         right=["start", "end", "records", "gaps"],
     )
     if len(ranges) > _MOST_RANGES:
-        speech.say(f"… and {len(ranges) - _MOST_RANGES} partitions more; --json has them all")
+        output.say(f"… and {len(ranges) - _MOST_RANGES} partitions more; --json has them all")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.options import AsJson, Stream
+from ingestion.cli import output
+from ingestion.cli.options import AsJson, Stream
 
 if TYPE_CHECKING:
     from ingestion.operations.inspect_quarantine import Found, Inspection, Sample
@@ -37,13 +37,13 @@ def quarantine(
     _refuse_unknown(stream, exists=paths.quarantine.exists())
     found = inspect(stream, paths, reason=reason, limit=limit)
     if as_json:
-        speech.document(_document(stream, found))
+        output.document(_document(stream, found))
     else:
         _say(stream, found)
 
 
 def _refuse_unknown(stream: str, *, exists: bool) -> None:
-    from ingestion.console.declared import declared_as
+    from ingestion.cli.streams import declared_as
     from ingestion.declaration.names import problem_with
     from ingestion.settings import load_settings
 
@@ -55,22 +55,22 @@ def _say(stream: str, found: Inspection) -> None:
     from ingestion.operations.inspect_quarantine import escaped
 
     if not found.waiting:
-        speech.say(f"{stream}: nothing waits in quarantine")
+        output.say(f"{stream}: nothing waits in quarantine")
     else:
-        speech.table(_COLUMNS, _cells(found), right=["records", "share"])
+        output.table(_COLUMNS, _cells(found), right=["records", "share"])
     for sample in found.samples:
         detail = escaped(sample.row["detail"]) if sample.row["detail"] else ""
-        speech.say(f"\n{sample.found} (batch {sample.found.seq}): {escaped(sample.row['reason'])}")
+        output.say(f"\n{sample.found} (batch {sample.found.seq}): {escaped(sample.row['reason'])}")
         shown = {"detail": detail, "key": escaped(sample.row["key"])}
         shown |= {"value": escaped(sample.row["value"]), "headers": _headers(sample)}
         for name, text in shown.items():
             if text:
-                speech.say(f"  {name:8}{text}")
+                output.say(f"  {name:8}{text}")
     if found.redriven:
         batches = ", ".join(f"batch {seq}: {n:,}" for seq, n in found.redriven.items())
-        speech.say(f"\nredriven, kept for the record: {sum(found.redriven.values()):,} ({batches})")
+        output.say(f"\nredriven, kept for the record: {sum(found.redriven.values()):,} ({batches})")
     if found.waiting:
-        speech.say(f"\nNext: mend {stream}.yaml or the producer; oncelake redrive {stream}")
+        output.say(f"\nNext: mend {stream}.yaml or the producer; oncelake redrive {stream}")
 
 
 def _cells(found: Inspection) -> list[tuple[object, ...]]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.boundary import new_run_id
-from ingestion.console.exits import REFUSED
-from ingestion.console.options import AsJson, Stream
+from ingestion.cli import output
+from ingestion.cli.command import new_run_id
+from ingestion.cli.exit_codes import REFUSED
+from ingestion.cli.options import AsJson, Stream
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
@@ -75,12 +75,12 @@ def reset(
         _ask(stream, settings)
     moved = reset_stream(stream, settings, run_id=new_run_id())
     if as_json:
-        speech.document({"stream": stream, "archived": [str(path) for path in moved]})
+        output.document({"stream": stream, "archived": [str(path) for path in moved]})
         return
     for path in moved:
-        speech.say(f"{stream}: archived {path}")
+        output.say(f"{stream}: archived {path}")
     if not moved:
-        speech.say(f"{stream}: there was nothing to put away")
+        output.say(f"{stream}: there was nothing to put away")
 
 
 def unlock(
@@ -104,28 +104,28 @@ def unlock(
     _refuse_unknown(stream, settings)
     lease = unlock_stream(stream, settings, sworn_dead=holder_is_dead)
     if as_json:
-        speech.document({"stream": stream, "unlocked": asdict(lease) if lease else None})
+        output.document({"stream": stream, "unlocked": asdict(lease) if lease else None})
     elif lease:
-        speech.say(f"{stream}: took away the lease of run {lease.run_id} (since {lease.since})")
+        output.say(f"{stream}: took away the lease of run {lease.run_id} (since {lease.since})")
     else:
-        speech.say(f"{stream}: is free")
+        output.say(f"{stream}: is free")
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
     if as_json:
-        from ingestion.console.documents import row_document
+        from ingestion.cli.json_output import row_document
 
-        speech.document({"stream": stream, **row_document(row)})
+        output.document({"stream": stream, **row_document(row)})
         return
-    speech.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
+    output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
     for each in row.ranges:
         if len(each.range):
-            speech.say(f"  {each.range}")
+            output.say(f"  {each.range}")
 
 
 def _refuse_unknown(stream: str, settings: Settings) -> None:
     """Refuse a name that is neither declared nor has anything on disk."""
-    from ingestion.console.declared import declared_as
+    from ingestion.cli.streams import declared_as
     from ingestion.declaration.names import problem_with
 
     if problem_with(stream) or not _kept(stream, settings):
@@ -140,9 +140,9 @@ def _ask(stream: str, settings: Settings) -> None:
             f"{stream}: reset puts its tables away. Next: add --yes if that is meant"
         )
     for path in _kept(stream, settings):
-        speech.note(f"  {path}")
+        output.note(f"  {path}")
     if not typer.confirm(f"Put these of {stream} into the archive?", err=True):
-        speech.note("nothing was changed")
+        output.note("nothing was changed")
         raise typer.Exit(REFUSED)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from ingestion.console.failure import Failure
-from ingestion.console.speech import document
+from ingestion.cli.failure import Failure
+from ingestion.cli.output import document
 
 
 class Guarded(TyperCommand):

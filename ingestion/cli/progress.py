@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ingestion.console.speech import err, note
+from ingestion.cli.output import err, note
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow

@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from rich.box import SIMPLE
 from rich.table import Table
 
+from ingestion.cli.demo.flights import Message
 from ingestion.lake.ledger import LedgerRow
-from ingestion.local.flights import Message
 
 _SHOWN = ("carrier", "flight", "origin", "dest", "status", "arr_delay", "updated_at")
 _PLACE = ("_partition", "_offset", "_seq")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.exits import DONE, UNREACHABLE
-from ingestion.console.options import AsJson
+from ingestion.cli import output
+from ingestion.cli.exit_codes import DONE, UNREACHABLE
+from ingestion.cli.options import AsJson
 
 if TYPE_CHECKING:
     from ingestion.local.broker import Broker
@@ -31,7 +31,7 @@ def up(port: _Port = None, as_json: AsJson = False) -> None:
 
     settings = load_settings()
     if not as_json:
-        speech.note("starting Kafka…")
+        output.note("starting Kafka…")
     _report(broker.up(settings.state / "kafka", jars=settings.jars, port=port), settings, as_json)
 
 
@@ -53,25 +53,25 @@ def down(as_json: AsJson = False) -> None:
 
     was_up = broker.down(load_settings().state / "kafka")
     if as_json:
-        speech.document({"up": False, "was_up": was_up})
+        output.document({"up": False, "was_up": was_up})
     else:
-        speech.say("Kafka is down" if was_up else "Kafka was not up")
+        output.say("Kafka is down" if was_up else "Kafka was not up")
 
 
 def _report(found: Broker | None, settings: Settings, as_json: bool) -> None:
     is_used = settings.kafka is None or (found is not None and settings.kafka == found.address)
     if not is_used:
-        speech.note(
+        output.note(
             f"ONCELAKE_KAFKA is set ({settings.kafka}): the other commands talk to that, "
             "not to the embedded Kafka",
             "yellow",
         )
     if as_json:
-        speech.document({**_document(found), "used_by_other_commands": is_used})
+        output.document({**_document(found), "used_by_other_commands": is_used})
     elif found is None:
-        speech.say("Kafka is not up; oncelake kafka up starts it")
+        output.say("Kafka is not up; oncelake kafka up starts it")
     else:
-        speech.say(f"Kafka is up at {found.address} (pid {found.pid}, cluster {found.cluster_id})")
+        output.say(f"Kafka is up at {found.address} (pid {found.pid}, cluster {found.cluster_id})")
 
 
 def _document(found: Broker | None) -> dict[str, Any]:

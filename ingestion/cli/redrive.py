@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.boundary import new_run_id
-from ingestion.console.exits import DONE, WRONG
-from ingestion.console.options import AsJson, Stream
-from ingestion.console.progress import progress
-from ingestion.console.session import session
+from ingestion.cli import output
+from ingestion.cli.command import new_run_id
+from ingestion.cli.exit_codes import DONE, WRONG
+from ingestion.cli.options import AsJson, Stream
+from ingestion.cli.progress import progress
+from ingestion.cli.session import session
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
@@ -46,14 +46,14 @@ def redrive(
             reason=reason,
         ).execute()
     if as_json:
-        speech.document(_document(report))
+        output.document(_document(report))
     else:
         _say(report)
     raise typer.Exit(DONE if report.is_balanced else WRONG)
 
 
 def _document(report: RedriveReport) -> dict[str, object]:
-    from ingestion.console.documents import batch_document, row_document
+    from ingestion.cli.json_output import batch_document, row_document
 
     return {
         "stream": report.stream,
@@ -69,14 +69,14 @@ def _document(report: RedriveReport) -> dict[str, object]:
 
 def _say(report: RedriveReport) -> None:
     if not report.waiting:
-        speech.say(f"{report.stream}: nothing waits in quarantine")
+        output.say(f"{report.stream}: nothing waits in quarantine")
         return
-    of = speech.counted(report.waiting, "record")
-    speech.say(f"{report.stream}: redrove {report.redriven:,} of {of} that waited")
+    of = output.counted(report.waiting, "record")
+    output.say(f"{report.stream}: redrove {report.redriven:,} of {of} that waited")
     for row in report.batches:
-        speech.say(f"  batch {row.seq}: {_books(row)}", "bold red" if row.is_red else "")
+        output.say(f"  batch {row.seq}: {_books(row)}", "bold red" if row.is_red else "")
     for why, count in report.still_bad.items():
-        speech.say(f"  still bad: {count:,} {why}")
+        output.say(f"  still bad: {count:,} {why}")
 
 
 def _books(row: LedgerRow) -> str:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ingestion.console.boundary import is_debugging, new_run_id
-from ingestion.console.declared import declared_as, sound
-from ingestion.console.exits import first_of
-from ingestion.console.failure import Failure
-from ingestion.console.interrupt import Interrupt
-from ingestion.console.options import AsJson, Streams
-from ingestion.console.outcome import Outcome
-from ingestion.console.progress import Tell, progress, telling_batches
-from ingestion.console.session import session
-from ingestion.console.speech import document
+from ingestion.cli.command import is_debugging, new_run_id
+from ingestion.cli.exit_codes import first_of
+from ingestion.cli.failure import Failure
+from ingestion.cli.options import AsJson, Streams
+from ingestion.cli.output import document
+from ingestion.cli.progress import Tell, progress, telling_batches
+from ingestion.cli.run_result import Outcome
+from ingestion.cli.session import session
+from ingestion.cli.signals import Interrupt
+from ingestion.cli.streams import declared_as, sound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

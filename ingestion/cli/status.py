@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.declared import chosen
-from ingestion.console.exits import first_of
-from ingestion.console.options import AnyStream, AsJson
+from ingestion.cli import output
+from ingestion.cli.exit_codes import first_of
+from ingestion.cli.options import AnyStream, AsJson
+from ingestion.cli.streams import chosen
 
 if TYPE_CHECKING:
     from ingestion.operations.status import Standing
@@ -37,7 +37,7 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     code = first_of(each.exit_code for each in found)
     if as_json:
         documents = [each.document() for each in found]
-        speech.document(documents[0] if stream else {"exit_code": code, "streams": documents})
+        output.document(documents[0] if stream else {"exit_code": code, "streams": documents})
     else:
         _print(found)
     raise typer.Exit(code)
@@ -45,16 +45,16 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
 
 def _print(found: list[Standing]) -> None:
     if not found:
-        speech.say("no stream is declared")
+        output.say("no stream is declared")
         return
-    speech.table(["stream", *_NUMBERS, "state"], map(_cells, found), right=_NUMBERS)
+    output.table(["stream", *_NUMBERS, "state"], map(_cells, found), right=_NUMBERS)
     for each in found:
         if each.holder:
-            speech.say(f"{each.stream}: held by {each.holder}", "yellow")
+            output.say(f"{each.stream}: held by {each.holder}", "yellow")
     for stall in (stall for each in found for stall in each.stalls):
-        speech.say(str(stall), "yellow")
+        output.say(str(stall), "yellow")
     for message in dict.fromkeys(problem.message for each in found for problem in each.problems):
-        speech.say(message, "bold red")
+        output.say(message, "bold red")
 
 
 def _cells(each: Standing) -> tuple[object, ...]:

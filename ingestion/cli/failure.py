@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingestion.console.exits import WRONG
-from ingestion.console.speech import note
+from ingestion.cli.exit_codes import WRONG
+from ingestion.cli.output import note
 from ingestion.errors import IngestionError
 
 

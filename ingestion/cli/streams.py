@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ingestion.console import speech
-from ingestion.console.exits import DONE, USAGE
-from ingestion.console.options import AnyStreams, AsJson
+from ingestion.cli import output
+from ingestion.cli.exit_codes import DONE, USAGE
+from ingestion.cli.options import AnyStreams, AsJson
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import Declared
@@ -26,13 +26,13 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
     found = chosen(streams, load_settings())
     if as_json:
-        speech.document(
+        output.document(
             {"valid": not _broken(found), "streams": [_document(each) for each in found]}
         )
     else:
         for each in _broken(found):
-            speech.say(str(each.error), "bold red")
-        speech.say(_verdict(found))
+            output.say(str(each.error), "bold red")
+        output.say(_verdict(found))
     raise typer.Exit(USAGE if _broken(found) else DONE)
 
 
@@ -40,7 +40,7 @@ def schema() -> None:
     """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
     from ingestion.declaration.loader import json_schema
 
-    speech.document(json_schema())
+    output.document(json_schema())
 
 
 def chosen(names: list[str] | None, settings: Settings) -> list[Declared]:
@@ -88,7 +88,7 @@ def _broken(found: list[Declared]) -> list[Declared]:
 
 def _verdict(found: list[Declared]) -> str:
     broken = len(_broken(found))
-    streams = speech.counted(len(found), "stream")
+    streams = output.counted(len(found), "stream")
     return f"{streams}, {broken} broken" if broken else f"{streams}, all valid"
 
 

@@ -1,0 +1,1 @@
+"""The demo: real flights through the embedded Kafka into a lake."""
