@@ -6,19 +6,87 @@ record may be lost, and nothing downstream may build on that. The others tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import dagster as dg
 
-from assets.contiguity import breaks
 from assets.evidence import Evidence
-from assets.judgement import ERROR, WARN, result, table
 from assets.proof import metadata_of, sentences
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.ledger import LedgerRow
 from ingestion.verify.verdict import Verdict
+
+ERROR: Final = dg.AssetCheckSeverity.ERROR
+WARN: Final = dg.AssetCheckSeverity.WARN
+_MOST_ROWS: Final = 50
+
+
+def result(
+    evidence: Evidence,
+    name: str,
+    *,
+    passed: bool,
+    says: str,
+    metadata: dict[str, Any],
+    severity: dg.AssetCheckSeverity = ERROR,
+) -> dg.AssetCheckResult:
+    """Return what a check says of the evidence's stream."""
+    return dg.AssetCheckResult(
+        asset_key=evidence.spec.name,
+        check_name=name,
+        passed=passed,
+        severity=severity,
+        description=says,
+        metadata=metadata,
+    )
+
+
+def table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:
+    """Return the first rows as a table; Dagster wants no table without any."""
+    if not rows:
+        return "none"
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:_MOST_ROWS]])
+
+
+_Read = tuple[int, Range]
+
+
+def breaks(
+    rows: Iterable[LedgerRow], *, epoch: int, reached: Offsets
+) -> Iterator[tuple[TopicPartition, str]]:
+    """Say where the ranges of an epoch leave a hole or overlap, by partition.
+
+    Args:
+        rows: The ledger of one table, by seq.
+        epoch: Life of the stream's identity; offsets of another mean other records.
+        reached: The table's next offsets, where the last range of each partition must end.
+    """
+    for at, reads in sorted(_by_partition(rows, epoch).items()):
+        for (before, earlier), (seq, later) in pairwise(reads):
+            if not later.follows(earlier):
+                what = "a hole" if later.start > earlier.end else "an overlap"
+                low, high = sorted((earlier.end, later.start))
+                yield at, f"{what} [{low}, {high}) between batch {before} and batch {seq}"
+        seq, last = reads[-1]
+        if last.end != reached.get(at):
+            yield (
+                at,
+                f"batch {seq} ends at {last.end}, the table's next offset is {reached.get(at)}",
+            )
+
+
+def _by_partition(rows: Iterable[LedgerRow], epoch: int) -> dict[TopicPartition, list[_Read]]:
+    """Return seq and range of everything that moved offsets."""
+    found: dict[TopicPartition, list[_Read]] = {}
+    for row in rows:
+        if row.epoch == epoch and row.kind in {"ingest", "accept"}:
+            for range_ in (counted.range for counted in row.ranges if len(counted.range)):
+                found.setdefault(range_.topic_partition, []).append((row.seq, range_))
+    return found
 
 
 def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:

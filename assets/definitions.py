@@ -12,11 +12,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.described import topic_specs
-from assets.ingest import ingest_asset
-from assets.jobs import ingest_job, ingest_schedule
+from assets.asset_specs import topic_specs
+from assets.assets import ingest_asset
+from assets.jobs import ingest_job, ingest_schedule, redrive_job
 from assets.proof import verify_job
-from assets.redrive import redrive_job
 from assets.sensors import lag_sensor
 from ingestion.declaration.loader import Declared, load_streams
 from ingestion.errors import InvalidSpecError

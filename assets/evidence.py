@@ -11,8 +11,8 @@ import dagster as dg
 
 from assets.expectations import evaluate
 from assets.history import Untold, find_untold
-from assets.outcomes import Outcome, not_evaluated
 from assets.proof import prove
+from assets.refusals import Outcome, not_evaluated
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow

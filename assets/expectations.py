@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from assets.outcomes import EXAMPLES, Outcome, not_evaluated, outcome_of
+from assets.refusals import EXAMPLES, Outcome, not_evaluated, outcome_of
 from ingestion.declaration.parts import Expectation
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import time
 
 import dagster as dg
 
-from assets.described import topic_key
+from assets.asset_specs import topic_key
+from assets.doctor.runs import UNDER_WAY, Runs
 from assets.jobs import job_name, sensor_name
-from assets.refusal import standing_refusal, state_of
-from assets.runs import UNDER_WAY, Runs
+from assets.refusals import standing_refusal, state_of
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError

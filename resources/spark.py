@@ -52,7 +52,8 @@ def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
     if both:
         raise SetupError(
             f"spark_config contradicts the engine in {', '.join(both)}. "
-            "Next: take these out of the resource; the engine's own are in ingestion/pipeline/session.py"
+            "Next: take these out of the resource; the engine's own are in "
+            "ingestion/pipeline/session.py"
         )
     running = SparkSession.getActiveSession()
     if running is None:

@@ -28,7 +28,7 @@ VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def as_declared(type_json: str, metadata: Mapping[str, Any] | None = None) -> str:
-    """Return a type of Delta's log, in JSON, as ``ingestion.declaration.ddl`` writes a declared one."""
+    """Return a type of Delta's log, in JSON, as the declared types are written."""
     length = (metadata or {}).get(VARCHAR)
     return str(length).upper() if length else _written(json.loads(type_json))
 

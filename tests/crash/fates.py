@@ -1,4 +1,4 @@
-"""What becomes of a process at a place of its run: the hook that ``ingestion.lake.failpoints`` calls.
+"""What becomes of a process at a failpoint: the hook that ``ingestion.lake.failpoints`` calls.
 
 Every kill is real. The plan comes from the environment, so that it also reaches a process that
 Dagster started.

@@ -11,10 +11,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import assets.ingest
+import assets.assets
 from assets.definitions import defs as defs
 
-_honest = assets.ingest.gather
+_honest = assets.assets.gather
 
 
 def _stalling(*given: Any) -> Any:
@@ -27,4 +27,4 @@ def _stalling(*given: Any) -> Any:
     return _honest(*given)
 
 
-assets.ingest.gather = _stalling
+assets.assets.gather = _stalling

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from assets.ailments import ailments
-from assets.instance import InstanceFacts
-from assets.runs import RunFacts, SlotFacts
+from assets.doctor.findings import ailments
+from assets.doctor.instance import InstanceFacts
+from assets.doctor.runs import RunFacts, SlotFacts
 from ingestion.operations.doctor.finding import Finding
 
 NOW = 1_800_000_000.0

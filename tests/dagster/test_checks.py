@@ -18,7 +18,7 @@ from assets.checks import (
 )
 from assets.evidence import Evidence
 from assets.history import Untold
-from assets.outcomes import Outcome, outcome_of
+from assets.refusals import Outcome, outcome_of
 from ingestion.declaration.parts import Expectation
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.transactions import Stall

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.ingest import ingest_asset
+from assets.assets import ingest_asset
 from ingestion.declaration.loader import Declared
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.sinks.upsert import Upsert
@@ -115,7 +115,7 @@ def test_a_second_run_is_refused_by_the_first_ones_name(
     world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no pool keeps two runs apart the lock does: exit code 4, and not one commit."""
-    monkeypatch.setattr("assets.ingest.RETRY_AFTER_SECONDS", (0,))
+    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
     world.send(row(1, "a"))
 
     with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):

@@ -8,8 +8,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.ingest import Engine, ingest_asset
-from assets.refusal import REFUSED, standing_refusal, state_of
+from assets.assets import Engine, ingest_asset
+from assets.refusals import REFUSED, standing_refusal, state_of
 from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
@@ -30,7 +30,7 @@ CANARY = "hunter2-canary"
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and retries come at once."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
-    monkeypatch.setattr("assets.ingest.RETRY_AFTER_SECONDS", (0,))
+    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
 
 
 def engine(found: RunReport | BaseException) -> Engine:

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.ingest import Engine, ingest_asset
-from assets.recovered import MOST_RUNS
+from assets.assets import Engine, ingest_asset
+from assets.metadata import MOST_RUNS
 from ingestion.errors import DependencyError
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.pipeline.report import RunReport
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and retries come at once."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
-    monkeypatch.setattr("assets.ingest.RETRY_AFTER_SECONDS", (0,))
+    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
 
 
 def by(run: str, row: LedgerRow, **changes: Any) -> LedgerRow:

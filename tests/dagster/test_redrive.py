@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-import assets.redrive
-from assets.redrive import redrive_job
+import assets.jobs
+from assets.jobs import redrive_job
 from ingestion.errors import DependencyError, IngestionError, TableRestoredError
 from ingestion.operations.redrive import Redrive, RedriveReport
 from resources.kafka import KafkaResource
@@ -29,7 +29,7 @@ def run_job(
     reason: str | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream with an engine of the test's own."""
-    monkeypatch.setattr(assets.redrive.Redrive, "execute", execute)
+    monkeypatch.setattr(assets.jobs.Redrive, "execute", execute)
     spec, lake = declared(folder).spec, LakeResource()
     assert spec is not None
     config: dict[str, Any] = {"config": {"reason": reason}} if reason else {}

@@ -13,7 +13,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from assets.definitions import _of_stream
-from assets.refusal import remember_refusal, state_of
+from assets.refusals import remember_refusal, state_of
 from assets.sensors import lag_sensor
 from ingestion.declaration.loader import Declared
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
@@ -154,9 +154,9 @@ def test_a_run_that_may_live_is_not_called_dead(
     stream = declared(tmp_path)
     run_id = killed(stream, instance)
     if why == "holds its stream":
-        monkeypatch.setattr("assets.runs.holder_of", lambda paths: Holder.me(run_id))
+        monkeypatch.setattr("assets.doctor.runs.holder_of", lambda paths: Holder.me(run_id))
     else:
-        monkeypatch.setattr("assets.runs.InMemoryEventLogStorage", SqliteEventLogStorage)
+        monkeypatch.setattr("assets.doctor.runs.InMemoryEventLogStorage", SqliteEventLogStorage)
 
     found = tick(stream, instance, monkeypatch, lag=12)
 

@@ -1,7 +1,7 @@
 """The fold: batch by batch, in the ledger's order, what the records do to the rows.
 
-Which rows there must be is for the rule of the stream's mode to say (``ingestion.verify.fold.modes``). On
-the way every record gets its disposition, measured against what the earlier batches left behind.
+Which rows there must be is for the rule of the stream's mode to say (``fold.modes``). On the way
+every record gets its disposition, measured against what the earlier batches left behind.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Final
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
+from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
 from assets.jobs import sensor_name
-from assets.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
 from ingestion.declaration.loader import Declared, load_streams
 from ingestion.settings import Settings, project_root
 

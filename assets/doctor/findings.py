@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from assets.instance import InstanceFacts
-from assets.runs import RunFacts, SlotFacts
+from assets.doctor.instance import InstanceFacts
+from assets.doctor.runs import RunFacts, SlotFacts
 from ingestion.operations.doctor.finding import Finding
 
 _ABOUT: Final = "dagster"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.ailments import ailments
-from assets.instance import look_at
+from assets.doctor.findings import ailments
+from assets.doctor.instance import look_at
 from ingestion.settings import load_settings
 
 

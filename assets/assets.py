@@ -8,12 +8,11 @@ from contextlib import contextmanager
 
 import dagster as dg
 
+from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
-from assets.described import asset_spec
 from assets.evidence import gather
-from assets.recovered import recovered
-from assets.refusal import remember_refusal, state_of
-from assets.reported import metadata_of, telling_batches
+from assets.metadata import metadata_of, recovered, telling_batches
+from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import Declared
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TerminalError, TransientError

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 
-from assets.described import column_schema
+from assets.asset_specs import column_schema
 from assets.evidence import Evidence
+from assets.history import COMPLETE
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.report import ranges_of, total_of
@@ -77,3 +79,56 @@ def telling_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], No
         )
 
     return on_batch
+
+
+MOST_RUNS: Final = 20
+
+
+def recovered(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:
+    """Yield a materialization a swallowed run; one stands for all but the last ``MOST_RUNS``.
+
+    Args:
+        evidence: What is known when the run that tells them has ended.
+        by: Id of that run.
+    """
+    runs = [tuple(rows) for _, rows in groupby(evidence.untold.rows, key=lambda row: row.run_id)]
+    older = [row for rows in runs[:-MOST_RUNS] for row in rows]
+    if older:
+        dead = f"{len(runs) - MOST_RUNS} runs"
+        yield _materialization(evidence, older, runs=dead, by=by)
+    for rows in runs[-MOST_RUNS:]:
+        yield _materialization(evidence, rows, runs=f"run {rows[0].run_id}", by=by)
+
+
+def _materialization(
+    evidence: Evidence, rows: Sequence[LedgerRow], *, runs: str, by: str
+) -> dg.AssetMaterialization:
+    first, last = rows[0], rows[-1]
+    batches = f"batch {last.seq}" if first is last else f"batches {first.seq} to {last.seq}"
+    return dg.AssetMaterialization(
+        asset_key=evidence.spec.name,
+        description=f"Recovered: {batches} of {runs}, of which Dagster had not been told",
+        metadata={
+            **metadata_of_batches(rows),
+            **_place(rows),
+            "recovered": True,
+            "recovered_by": by,
+            "run_id": runs.removeprefix("run "),
+            "history": COMPLETE,
+            "table_id": evidence.table_id,
+        },
+    )
+
+
+def _place(rows: Sequence[LedgerRow]) -> dict[str, Any]:
+    """Return where in the table's life batches stand."""
+    first, last = rows[0], rows[-1]
+    return {
+        "first_seq": first.seq,
+        "seq": last.seq,
+        "epoch": last.epoch,
+        "delta_version": last.delta_version,
+        "kinds": ", ".join(dict.fromkeys(row.kind for row in rows)),
+        "red_batches": sum(row.is_red for row in rows),
+        "committed_at": dg.MetadataValue.timestamp(last.committed_at),
+    }
