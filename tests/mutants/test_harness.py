@@ -46,7 +46,7 @@ def test_a_bug_that_the_code_has_outgrown_is_an_error() -> None:
     """A text that is gone cannot pass for a bug that was planted."""
     gone = replace(BOOKS, edits=(replace(BOOKS.edits[0], old="no such line"),))
 
-    with pytest.raises(UnfitMutantError, match=r"0 times in ingestion/books\.py"):
+    with pytest.raises(UnfitMutantError, match=r"0 times in ingestion/lake/books\.py"):
         mutated(gone, ROOT)
 
 

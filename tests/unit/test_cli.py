@@ -35,7 +35,7 @@ def test_quick_commands_load_no_heavy_library(home: Path) -> None:
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from ingestion.cli import app\n"
+        "from ingestion.cli.app import app\n"
         "for words in (['--help'], ['validate'], ['schema'], ['kafka', 'status']):\n"
         "    CliRunner().invoke(app, words)\n"
         "print({'pyspark', 'pyarrow', 'dagster'} & set(sys.modules) or 'none')\n"

@@ -63,8 +63,8 @@ def commit(paths: StreamPaths, seq: int) -> None:
 def locked_by_another(paths: StreamPaths, driver: int) -> Iterator[int]:
     """Let another process hold the lock, as the JVM of a run does, for a driver of any pid."""
     program = (
-        "import sys; from pathlib import Path; from ingestion.lake import StreamPaths;"
-        "from ingestion.lock import Holder, held_by_python;"
+        "import sys; from pathlib import Path; from ingestion.lake.paths import StreamPaths;"
+        "from ingestion.lake.lock import Holder, held_by_python;"
         "from ingestion.settings import load_settings; from dataclasses import replace;"
         "p = StreamPaths.of('orders', load_settings());"
         f"me = replace(Holder.me('dead-run'), pid={driver});\n"
