@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from ingestion.local import broker
 from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
-from tests.quick_jvm import lasting, quick_jvm
-from tests.registry import schema_registry
-from tests.world import ROOT, World, settings_in
+from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
+from tests.support.quick_jvm import lasting, quick_jvm
+from tests.support.registry import Subject, schema_registry
+from tests.support.world import ROOT, World, settings_in
 
 # In the background a shell ignores SIGINT; Dagster then ignores SIGTERM as well, and so would each
 # broker that is started after it, which costs twenty seconds to end.
@@ -82,3 +83,18 @@ def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the developer's own ONCELAKE_ variables out of every test."""
     for name in [name for name in os.environ if name.startswith("ONCELAKE_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def registered(settings: Settings, spark: SparkSession, registry_address: str) -> Iterator[World]:
+    """A stream whose schemas are in a real registry."""
+    settings = settings.model_copy(update={"schema_registry": registry_address})
+    with World.made(settings, spark) as world:
+        yield world
+
+
+@pytest.fixture
+def subject(registered: World, registry_address: str) -> Iterator[Subject]:
+    """The subject of its values."""
+    with Subject(registry_address, f"{registered.topic}-value") as made:
+        yield made

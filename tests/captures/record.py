@@ -3,7 +3,8 @@
     python -m tests.captures.record
 
 It needs PostgreSQL 15 (`pg_config` says where), a JDK and Maven Central, and replaces the recording
-that `tests/kafka/test_capture.py` replays. `before.sql` and `after.sql` are the story that is told.
+that `tests/formats/test_capture.py` replays. `before.sql` and `after.sql` are what happens to the
+tables.
 """
 
 from __future__ import annotations

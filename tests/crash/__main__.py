@@ -29,8 +29,8 @@ from tests.crash.matrix import (
 )
 from tests.crash.trial import Cell
 from tests.crash.victim import NTH_RENAME
-from tests.quick_jvm import quick_jvm
-from tests.world import ROOT
+from tests.support.quick_jvm import quick_jvm
+from tests.support.world import ROOT
 
 
 def main() -> int:

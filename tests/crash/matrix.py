@@ -32,8 +32,8 @@ from ingestion.settings import Settings
 from tests.crash.fates import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
 from tests.crash.victim import NTH_RENAME
-from tests.quick_jvm import quick_jvm
-from tests.world import ROOT, World, settings_in
+from tests.support.quick_jvm import quick_jvm
+from tests.support.world import ROOT, World, settings_in
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.

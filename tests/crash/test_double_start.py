@@ -11,8 +11,8 @@ import pytest
 
 from ingestion.lake.failpoints import At
 from tests.crash.fates import Fate
-from tests.oracle import evidence_against
-from tests.world import ROOT, World, row
+from tests.support.oracle import evidence_against
+from tests.support.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

@@ -21,9 +21,9 @@ from ingestion.lake.failpoints import At
 from ingestion.operations.accept import accept
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
-from tests.long import twins
-from tests.oracle import evidence_against
-from tests.world import ROOT, World, row
+from tests.support.long import twins
+from tests.support.oracle import evidence_against
+from tests.support.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

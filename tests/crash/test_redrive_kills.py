@@ -15,9 +15,9 @@ from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
-from tests.long import twins
-from tests.oracle import evidence_against
-from tests.world import World, row
+from tests.support.long import twins
+from tests.support.oracle import evidence_against
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

@@ -12,8 +12,8 @@ from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactio
 
 from ingestion.errors import TableBusyError
 from ingestion.sinks.idempotent_commit import unhindered
-from tests.oracle import evidence_against
-from tests.world import World, row
+from tests.support.oracle import evidence_against
+from tests.support.world import World, row
 
 _COMPACT_FOR_EVER = """
 import sys

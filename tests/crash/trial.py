@@ -16,9 +16,9 @@ from ingestion.lake.failpoints import At
 from ingestion.pipeline.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import NTH_RENAME, meet_fate
-from tests.oracle import evidence_against
-from tests.traffic import GONE, Traffic
-from tests.world import World
+from tests.support.oracle import evidence_against
+from tests.support.traffic import GONE, Traffic
+from tests.support.world import World
 
 PARTITIONS = 3
 _SECONDS = 180.0

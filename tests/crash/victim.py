@@ -17,7 +17,7 @@ import psutil
 from ingestion.errors import StreamLockedError
 from ingestion.lake.failpoints import At
 from tests.crash.fates import EVENT_WRITTEN, Fate
-from tests.world import ROOT, World
+from tests.support.world import ROOT, World
 
 # The way to die that no code of ours has a place for: at the N-th rename of any thread.
 NTH_RENAME = "nth_rename"

@@ -19,8 +19,8 @@ from ingestion.kafka.java_admin import java_admin
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.operations.status import Surveyor
 from ingestion.pipeline.report import RunReport
-from tests.kafka.conftest import FrailBroker
-from tests.world import World, row, transactional
+from tests.support.frail_broker import FrailBroker
+from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.modes.scenario import RECORDS, tell
-from tests.world import World, settings_in
+from tests.support.world import World, settings_in
 
 
 @pytest.fixture(scope="module")

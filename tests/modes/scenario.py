@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import At
 from ingestion.verify.verify import verify
-from tests.long import IS_LONG
-from tests.oracle import evidence_against
-from tests.world import World, settings_in
+from tests.support.long import IS_LONG
+from tests.support.oracle import evidence_against
+from tests.support.world import World, settings_in
 
 SCHEMA = (
     "id INT NOT NULL, name STRING, at INT NOT NULL, amount DECIMAL(9, 2), big BIGINT, "

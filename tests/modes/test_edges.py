@@ -17,8 +17,8 @@ from ingestion.recovery.read_position import read_position
 from ingestion.sinks.aggregate import Fold
 from ingestion.sinks.append import Append
 from ingestion.sinks.sink import Good, Sink, Target
-from tests.oracle import evidence_against
-from tests.world import World, row
+from tests.support.oracle import evidence_against
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -29,7 +29,7 @@ from tests.modes.scenario import (
     reading,
     table_of,
 )
-from tests.world import World
+from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 

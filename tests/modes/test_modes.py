@@ -9,7 +9,7 @@ import pytest
 
 from ingestion.lake.failpoints import At
 from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of
-from tests.world import World
+from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

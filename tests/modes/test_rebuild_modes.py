@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.modes.scenario import REBUILT, Scenario, hold, reading, table_of
-from tests.world import World
+from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -10,7 +10,7 @@ import pytest
 from ingestion.kafka.admin import Kafka
 from ingestion.pipeline.create_table import open_table
 from tests.modes.scenario import REDRIVEN, SCHEMA, Scenario, hold, reading, table_of, tell
-from tests.world import World
+from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

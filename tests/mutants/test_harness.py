@@ -22,7 +22,7 @@ BOOKS = Mutant(
         ),
     ),
     why="to see it noticed",
-    tests=("tests/unit/test_books.py",),
+    tests=("tests/lake/test_books.py",),
 )
 
 
@@ -62,7 +62,7 @@ def test_a_planted_bug_is_killed_by_its_test(copy: Path) -> None:
 
 def test_a_bug_that_no_test_notices_survives(copy: Path) -> None:
     """Tests that pass are no evidence against it."""
-    result = try_mutant(replace(BOOKS, tests=("tests/unit/test_offsets.py",)), copy)
+    result = try_mutant(replace(BOOKS, tests=("tests/kafka/test_offsets.py",)), copy)
 
     assert result.verdict == "survived"
 

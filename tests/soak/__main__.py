@@ -29,7 +29,7 @@ from ingestion.verify.verify import verify
 from tests.crash.matrix import engine_version
 from tests.soak.nemesis import Nemesis
 from tests.soak.stage import Stage
-from tests.world import ROOT
+from tests.support.world import ROOT
 
 _PATIENCE_SECONDS = 900.0
 # One run that died of the last fault, and then two.

@@ -22,9 +22,9 @@ from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
-from tests.quick_jvm import quick_jvm
-from tests.traffic import GONE, Traffic
-from tests.world import ROOT, environment_of, settings_in
+from tests.support.quick_jvm import quick_jvm
+from tests.support.traffic import GONE, Traffic
+from tests.support.world import ROOT, environment_of, settings_in
 
 STREAM = "soaked"
 PARTITIONS = 3

@@ -1,0 +1,71 @@
+"""A Dagster home of a test's own, and the shell of somebody who works with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+from tests.support.world import World
+
+ROOT = Path(__file__).parents[2]
+STALLING = "tests.assets.stalling"
+
+# As the project's own, with less patience.
+DAGSTER_YAML = """
+telemetry: {enabled: false}
+concurrency: {pools: {default_limit: 1, granularity: op}}
+run_monitoring: {enabled: true, poll_interval_seconds: 2, free_slots_after_run_end_seconds: 2}
+run_retries: {enabled: true, max_retries: 2, retry_on_asset_or_op_failure: false}
+"""
+WORKSPACE = """
+load_from:
+  - python_module:
+      module_name: tests.assets.stalling
+      working_directory: {root}
+      location_name: oncelake
+"""
+
+
+def make_home(folder: Path) -> Path:
+    """Make a Dagster home with a workspace whose first run stalls."""
+    folder.mkdir()
+    (folder / "dagster.yaml").write_text(DAGSTER_YAML)
+    (folder / "workspace.yaml").write_text(WORKSPACE.format(root=ROOT))
+    return folder
+
+
+def environment(world: World, home: Path) -> dict[str, str]:
+    """Return what a shell has in which somebody works with that home."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    stalled = str(home / "stalled")
+    return {**world.environment(), "DAGSTER_HOME": str(home), "PATH": path, "STALLED": stalled}
+
+
+def told(home: Path, asset: str) -> list[tuple[bool, list[int]]]:
+    """Return, of each materialization, whether it is recovered, and the seqs it speaks of."""
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        return told_to(instance, asset)
+
+
+def told_to(instance: dg.DagsterInstance, asset: str) -> list[tuple[bool, list[int]]]:
+    """Return, of each materialization, whether it is recovered, and the seqs it speaks of."""
+    found = instance.fetch_materializations(dg.AssetKey(asset), limit=100, ascending=True)
+    told = []
+    for record in found.records:
+        event = record.asset_materialization
+        assert event is not None
+        last, batches = (int(str(event.metadata[it].value)) for it in ("seq", "batches"))
+        seqs = list(range(last - batches + 1, last + 1))
+        told.append((bool(event.metadata["recovered"].value), seqs))
+    return told
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> str:
+    """Return what a failed step says."""
+    (event,) = (each for each in result.all_events if each.is_step_failure)
+    data = event.step_failure_data.user_failure_data
+    assert data is not None
+    return str(data.description)

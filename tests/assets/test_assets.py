@@ -1,0 +1,192 @@
+"""The factory: what Dagster knows of a stream, and what becomes of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.assets import Engine, ingest_asset
+from assets.refusals import REFUSED, standing_refusal, state_of
+from ingestion.declaration.loader import Declared
+from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
+from ingestion.lake.ledger import Ledger
+from ingestion.pipeline.report import RunReport
+from ingestion.settings import load_settings
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+from tests.assets.conftest import batch, broken, declared, report
+
+# Dagster's own, wherever one resource holds another.
+pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
+
+CANARY = "hunter2-canary"
+
+
+@pytest.fixture(autouse=True)
+def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ledger stand alone where no engine runs, and retries come at once."""
+    monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
+
+
+def engine(found: RunReport | BaseException) -> Engine:
+    """Return what stands in for the engine: it ends as told."""
+
+    def run(*parts: Any) -> RunReport:
+        settings, say = parts[1], parts[-1]
+        if isinstance(found, BaseException):
+            raise found
+        Ledger(settings.lake / "orders__ledger").put(*found.batches)
+        say(f"{len(found.batches)} batches")
+        return found
+
+    return run
+
+
+def materialize(
+    stream: Declared, found: RunReport | BaseException, instance: dg.DagsterInstance, **kafka: Any
+) -> dg.ExecuteInProcessResult:
+    """Materialize a stream with an engine that ends as told."""
+    lake = LakeResource()
+    return dg.materialize(
+        [ingest_asset(stream, engine(found))],
+        instance=instance,
+        raise_on_error=False,
+        resources={
+            "kafka": KafkaResource(**kafka),
+            "lake": lake,
+            "spark": SparkResource(lake=lake),
+        },
+    )
+
+
+def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
+    """Key, topic, columns, owners and kinds come from the declaration."""
+    stream = declared(tmp_path, topic="shop.orders-1", description="Orders", owners=["team:shop"])
+
+    asset = ingest_asset(stream)
+
+    (spec,) = asset.specs
+    assert spec.key == dg.AssetKey("orders")
+    assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["kafka", "shop.orders-1"])]
+    assert spec.kinds == {"kafka", "deltalake", "spark"}
+    assert (spec.description, spec.owners) == ("Orders", ["team:shop"])
+    columns = spec.metadata["dagster/column_schema"].columns
+    assert [column.name for column in columns][:3] == ["id", "name", "_topic"]
+    assert asset.op.pool == "orders"
+
+
+def test_a_run_is_recorded_with_its_ranges_and_every_count(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Ranges of the batches are joined a partition; counts are whole numbers, 0 included."""
+    done = report(batch(1, 0, 5), batch(2, 5, 9), batch(3, 0, 2, partition=1), lag=7)
+
+    result = materialize(declared(tmp_path), done, instance)
+
+    assert result.success
+    (event,) = result.asset_materializations_for_node("ingest_orders")
+    found = {name: value.value for name, value in event.metadata.items()}
+    assert [row.data for row in found["offsets"].records] == [  # type: ignore[union-attr]
+        {"topic": "orders", "partition": 0, "start": 0, "end": 9, "records": 9, "gaps": 0},
+        {"topic": "orders", "partition": 1, "start": 0, "end": 2, "records": 2, "gaps": 0},
+    ]
+    names = ("read", "inserted", "quarantined", "overlap", "seq", "lag", "dagster/row_count")
+    assert [found[name] for name in names] == [11, 11, 0, 0, 3, 7, 5]
+    assert len(result.get_asset_check_evaluations()) == 5
+
+
+def test_a_run_that_found_nothing_is_recorded_all_the_same(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Without new records there is a materialization, and its counts are 0."""
+    result = materialize(declared(tmp_path), report(), instance)
+
+    (event,) = result.asset_materializations_for_node("ingest_orders")
+    assert result.success
+    assert (event.metadata["read"].value, event.metadata["batches"].value) == (0, 0)
+
+
+def test_red_books_fail_the_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """A batch that does not balance is recorded, and the run fails."""
+    red = report(batch(1, 0, 2, balanced=False))
+
+    result = materialize(declared(tmp_path), red, instance)
+
+    assert not result.success
+    assert len(result.asset_materializations_for_node("ingest_orders")) == 1
+
+
+def test_a_refusal_is_not_retried_and_remembered(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """A refused run ends at once, and says to the daemon and the sensor that it need not rerun."""
+    stream = declared(tmp_path)
+    refused = TopicRecreatedError("orders", "the topic is another.", remedy="oncelake adopt-topic")
+
+    result = materialize(stream, refused, instance)
+
+    tags = instance.get_run_by_id(result.run_id).tags  # type: ignore[union-attr]
+    (failed,) = result.get_step_failure_events()
+    assert tags["dagster/retry_on_asset_or_op_failure"] == "false"
+    assert tags[REFUSED] == "TopicRecreatedError"
+    assert "Next: oncelake adopt-topic" in str(failed.step_failure_data)
+    now = state_of(stream, load_settings())
+    assert standing_refusal(instance, result.run_id, state=now)
+    stream.path.write_text("topic: another")
+    assert not standing_refusal(instance, result.run_id, state=state_of(stream, load_settings()))
+
+
+def test_what_passes_by_itself_is_retried(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """A dependency that does not answer is asked again, and the run is marked in no way."""
+    result = materialize(declared(tmp_path), DependencyError("Kafka is away"), instance)
+
+    assert not result.success
+    assert len([e for e in result.all_events if e.event_type_value == "STEP_UP_FOR_RETRY"]) == 1
+    assert REFUSED not in instance.get_run_by_id(result.run_id).tags  # type: ignore[union-attr]
+
+
+def test_a_terminated_run_is_not_taken_up_again(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """An interrupt ends the step: nothing asks for a retry that would go on ingesting."""
+    interrupt = dg.DagsterExecutionInterruptedError()
+
+    result = materialize(declared(tmp_path), interrupt, instance)
+
+    assert not result.success
+    assert "STEP_UP_FOR_RETRY" not in [event.event_type_value for event in result.all_events]
+
+
+def test_a_broken_declaration_fails_with_its_error(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """The asset of a broken file is there, and fails with what is wrong in the file."""
+    result = materialize(broken(tmp_path), TerminalError("never reached"), instance)
+
+    (failed,) = result.get_step_failure_events()
+    assert "did you mean `topic`?" in str(failed.step_failure_data)
+
+
+def test_a_secret_stays_where_it_is(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The Kafka password is in no event, no log, no tag and no repr."""
+    monkeypatch.setenv("ONCELAKE_KAFKA_SASL_PASSWORD", CANARY)
+    secret = {"sasl_password": dg.EnvVar("ONCELAKE_KAFKA_SASL_PASSWORD")}
+
+    result = materialize(declared(tmp_path), report(batch(1, 0, 5)), instance, **secret)
+
+    stored = instance.get_records_for_run(result.run_id).records
+    run = instance.get_run_by_id(result.run_id)
+    said = "".join(capfd.readouterr())
+    seen = [str(stored), str(run), said, repr(KafkaResource(sasl_password=CANARY))]
+    assert result.success
+    assert CANARY not in "".join(seen)

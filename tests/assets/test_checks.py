@@ -1,0 +1,213 @@
+"""The checks judge what a run leaves behind; none of them needs Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.checks import (
+    books_balance,
+    check_specs,
+    expectations,
+    freshness,
+    offsets_contiguous,
+    quarantine_rate,
+)
+from assets.evidence import Evidence
+from assets.history import Untold
+from assets.refusals import Outcome, outcome_of
+from ingestion.declaration.parts import Expectation
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.transactions import Stall
+from ingestion.lake.ledger import LedgerRow
+from tests.assets.conftest import NOW, batch, declared, report
+
+ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+
+
+def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
+    """What is known after a run that committed ``batches``."""
+    spec = declared(folder, **parts.pop("spec", {})).spec
+    assert spec is not None
+    given = {
+        "spec": spec,
+        "report": report(*batches, **parts.pop("report", {})),
+        "table_id": "t",
+        "ledger": batches,
+        "untold": Untold(),
+        "reasons": {},
+        "outcomes": None,
+        "now": NOW,
+    }
+    return Evidence(**{**given, **parts})
+
+
+def test_only_the_books_block(tmp_path: Path) -> None:
+    """Red books keep everything downstream from running; no other check does."""
+    blocking = {spec.name: spec.blocking for spec in check_specs(declared(tmp_path))}
+
+    assert blocking == {
+        "books_balance": True,
+        "offsets_contiguous": False,
+        "quarantine_rate": False,
+        "freshness": False,
+        "expectations": False,
+    }
+
+
+def test_books_that_balance_pass(tmp_path: Path) -> None:
+    """Batches without a problem pass."""
+    assert books_balance(evidence(tmp_path, batch(1, 0, 5), batch(2, 5, 9))).passed
+
+
+def test_a_red_batch_fails_with_its_seq_and_its_ranges(tmp_path: Path) -> None:
+    """A batch that does not balance fails the check, with what a person needs to look it up."""
+    result = books_balance(evidence(tmp_path, batch(1, 0, 5), batch(2, 5, 7, balanced=False)))
+
+    assert (result.passed, result.severity) == (False, ERROR)
+    assert result.description == "batch 2: records read 2 ≠ 1 accounted for"
+    (row,) = result.metadata["red"].value.records  # type: ignore[union-attr]
+    assert (row.data["seq"], row.data["ranges"]) == (2, "orders-0 [5, 7)")
+
+
+def test_an_earlier_red_batch_is_not_forgotten(tmp_path: Path) -> None:
+    """A red batch of another run fails the check as well."""
+    earlier, mine = batch(1, 0, 5, balanced=False), batch(2, 5, 9)
+
+    assert not books_balance(evidence(tmp_path, mine, ledger=(earlier, mine))).passed
+
+
+@pytest.mark.parametrize(
+    ("ledger", "says"),
+    [
+        pytest.param((batch(1, 0, 5), batch(2, 5, 9)), "no hole", id="contiguous"),
+        pytest.param((), "no hole", id="empty"),
+        pytest.param((batch(1, 0, 5), batch(2, 6, 9)), "a hole [5, 6) between batch 1", id="hole"),
+        pytest.param((batch(1, 0, 5), batch(2, 4, 9)), "an overlap [4, 5)", id="overlap"),
+        pytest.param((batch(1, 0, 5), batch(2, 5, 8)), "batch 2 ends at 8, the table", id="short"),
+    ],
+)
+def test_ranges_follow_one_another(
+    tmp_path: Path, ledger: tuple[LedgerRow, ...], says: str
+) -> None:
+    """Ranges with a hole, an overlap, or an end before the table's next offset fail the check."""
+    reached = Offsets({TopicPartition("orders", 0): 9})
+
+    result = offsets_contiguous(evidence(tmp_path, ledger=ledger, report={"next": reached}))
+
+    assert says in str(result.description)
+    assert result.passed is (says == "no hole")
+
+
+@pytest.mark.parametrize(
+    ("quarantined", "passed", "severity"),
+    [
+        pytest.param(1, True, WARN, id="at the limit"),
+        pytest.param(2, False, WARN, id="above warn"),
+        pytest.param(6, False, ERROR, id="above fail"),
+    ],
+)
+def test_too_many_bad_records_turn_the_check(
+    tmp_path: Path, quarantined: int, passed: bool, severity: dg.AssetCheckSeverity
+) -> None:
+    """The share of quarantined records warns above one limit, and fails above the other."""
+    rate = {"warn_above": 0.1, "fail_above": 0.5}
+    of_run = batch(1, 0, 10, quarantined=quarantined)
+
+    result = quarantine_rate(
+        evidence(
+            tmp_path, of_run, spec={"quarantine_rate": rate}, reasons={"bad_json": quarantined}
+        )
+    )
+
+    assert (result.passed, result.severity) == (passed, severity)
+    assert f"bad_json {quarantined}" in str(result.description)
+
+
+def test_a_run_without_records_has_no_bad_ones(tmp_path: Path) -> None:
+    """Nothing read is a rate of zero."""
+    assert quarantine_rate(evidence(tmp_path)).passed
+
+
+@pytest.mark.parametrize(
+    ("limit", "lag", "passed"),
+    [
+        pytest.param(20, 0, True, id="nothing unread"),
+        pytest.param(40, 5, True, id="not for long"),
+        pytest.param(20, 5, False, id="for too long"),
+        pytest.param(None, 5, True, id="not declared"),
+    ],
+)
+def test_records_that_wait_too_long_warn(
+    tmp_path: Path, limit: int | None, lag: int, passed: bool
+) -> None:
+    """Unread records warn once the last commit is older than declared."""
+    declared_limit = {} if limit is None else {"freshness_minutes": limit}
+
+    result = freshness(evidence(tmp_path, batch(1, 0, 5), spec=declared_limit, report={"lag": lag}))
+
+    assert (result.passed, result.severity) == (passed, WARN)
+    assert ("not declared" in str(result.description)) is (limit is None)
+
+
+def outcome(**fields: Any) -> Outcome:
+    """One expectation that is not met, unless told otherwise."""
+    base = {"type": "expect_x", "severity": "critical", "on": "column=id", "success": False}
+    return Outcome(**{**base, **fields})
+
+
+def test_a_transaction_that_hides_records_warns(tmp_path: Path) -> None:
+    """A stall warns where nothing seems unread, and where no freshness is declared."""
+    at = TopicPartition("orders", 3)
+    stall = Stall(at=at, offset=41, since=NOW, holder="producer id 7", remedy="abort it")
+
+    result = freshness(evidence(tmp_path, batch(1, 0, 5), report={"stalls": (stall,)}))
+
+    assert (result.passed, result.severity) == (False, WARN)
+    assert str(result.description).startswith(
+        "orders-3 cannot be read beyond offset 41 since 2026-01-01 12:00:00 UTC: producer id 7 "
+        "holds a transaction open there. Next: abort it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "passed", "severity"),
+    [
+        pytest.param((outcome(success=True),), True, ERROR, id="met"),
+        pytest.param((outcome(),), False, ERROR, id="critical"),
+        pytest.param((outcome(severity="warning"),), False, WARN, id="warning"),
+        pytest.param((outcome(severity="info", error="no column"),), False, ERROR, id="unknown"),
+    ],
+)
+def test_expectations_fail_by_their_severity(
+    tmp_path: Path, outcomes: tuple[Outcome, ...], passed: bool, severity: dg.AssetCheckSeverity
+) -> None:
+    """Only a critical expectation fails hard, and so does one that could not be evaluated."""
+    result = expectations(evidence(tmp_path, batch(1, 0, 5), outcomes=outcomes))
+
+    assert (result.passed, result.severity) == (passed, severity)
+
+
+def test_what_could_not_be_evaluated_is_no_pass() -> None:
+    """A result that came with an exception is an error, whatever it says of success."""
+    declared_ = Expectation.model_validate({"type": "expect_x", "column": "nope"})
+
+    found = outcome_of(declared_, success=True, result={}, raised="no column nope")
+
+    assert (found.success, found.error) == (False, "no column nope")
+
+
+def test_examples_are_few_and_short() -> None:
+    """The UI shows three values at most, each shortened: metadata is no copy of the table."""
+    declared_ = Expectation.model_validate({"type": "expect_x", "column": "name"})
+    values = [letter * 500 for letter in "abcdef"]
+
+    found = outcome_of(
+        declared_, success=False, result={"partial_unexpected_list": values}, raised=""
+    )
+
+    assert found.examples.count("…") == 3
+    assert len(found.examples) < 200

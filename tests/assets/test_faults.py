@@ -1,0 +1,129 @@
+"""Faults of a run in Dagster, with the real engine: nothing twice, nothing untold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.assets import ingest_asset
+from ingestion.declaration.loader import Declared
+from ingestion.lake.lock import Holder, held_by_jvm
+from ingestion.sinks.upsert import Upsert
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+from tests.assets.shell import told_to
+from tests.support.world import World, row
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    # Dagster's own, wherever one resource holds another.
+    pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning"),
+]
+
+
+def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """Materialize the world's stream in this process, by the engine and the session's Spark."""
+    at = world.settings
+    stream = Declared(
+        name=world.topic, path=at.streams / f"{world.topic}.yaml", spec=world.spec, error=None
+    )
+    lake = LakeResource(lake=str(at.lake), state=str(at.state), jars=str(at.jars))
+    return dg.materialize(
+        [ingest_asset(stream)],
+        instance=instance,
+        raise_on_error=False,
+        resources={
+            "kafka": KafkaResource(address=at.kafka, timeout_seconds=at.kafka_timeout_seconds),
+            "lake": lake,
+            "spark": SparkResource(lake=lake, master=at.spark_master),
+        },
+    )
+
+
+def seqs_told(world: World, instance: dg.DagsterInstance) -> list[int]:
+    """Return the seqs that Dagster's materializations speak of, each as often as it is told."""
+    return [seq for _, seqs in told_to(instance, world.topic) for seq in seqs]
+
+
+def test_a_run_that_is_canceled_in_a_merge_costs_nothing(
+    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Canceled while Spark merges, a run ends at once; the next ends with each record once."""
+    world.declare(max_offsets_per_trigger=2, sequence_by=["at"])
+    world.send(*(row(n % 4, f"v{n}", at=n) for n in range(8)))
+    honest = Upsert.commit
+
+    def canceled(sink: Upsert, *given: Any, **named: Any) -> Any:
+        if world.log.last_seq(world.topic) == 1:
+            threading.Thread(target=_cancel_in_a_job, args=(world, instance)).start()
+        return honest(sink, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Upsert, "commit", canceled)
+        first = materialize(world, instance)
+    second = materialize(world, instance)
+
+    ended = instance.get_run_by_id(first.run_id)
+    assert ended is not None
+    assert ended.status is dg.DagsterRunStatus.CANCELED
+    assert second.success
+    assert world.rows() == [row(n, f"v{n + 4}", at=n + 4) for n in range(4)]
+    assert all(each.balanced for each in world.ledger)
+    assert seqs_told(world, instance) == [each.seq for each in world.ledger]
+
+
+def _cancel_in_a_job(world: World, instance: dg.DagsterInstance) -> None:
+    """Cancel the run as the UI does, as soon as a Spark job of the merge is under way."""
+    jobs = world.spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + 30
+    while not jobs.getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    (run,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    instance.report_run_canceling(run)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Great Expectations' own.
+def test_expectations_judge_what_was_swallowed(world: World, instance: dg.DagsterInstance) -> None:
+    """An idle run looks at the rows that a run wrote of which Dagster never heard."""
+    world.declare(expectations=[{"type": "expect_column_values_to_not_be_null", "column": "name"}])
+    world.send(row(1, "a"))
+    materialize(world, instance)
+    world.send(row(2, None))
+    world.run(run_id="lost")
+
+    result = materialize(world, instance)
+
+    (found,) = [
+        it for it in result.get_asset_check_evaluations() if it.check_name == "expectations"
+    ]
+    assert not found.passed
+    assert "1 unexpected" in str(found.description)
+    assert seqs_told(world, instance) == [1, 2]
+
+
+def test_a_second_run_is_refused_by_the_first_ones_name(
+    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no pool keeps two runs apart the lock does: exit code 4, and not one commit."""
+    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
+    world.send(row(1, "a"))
+
+    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+        result = materialize(world, instance)
+
+    failed = [event for event in result.all_events if event.is_step_failure]
+    said = str(failed[0].step_failure_data)
+    assert not result.success
+    assert "run first" in said
+    assert "StreamLockedError" in said
+    assert not Path(world.paths.data).exists()

@@ -1,0 +1,327 @@
+"""Change events of PostgreSQL and MySQL become the rows that the database holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.support.debezium import MISSING, field, mysql, postgres, unscaled
+from tests.support.oracle import evidence_against
+from tests.support.registry import Subject
+from tests.support.world import World
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+DDL = (
+    "id BIGINT NOT NULL, name STRING, total DECIMAL(12, 2), any_number DECIMAL(20, 4), born DATE, "
+    "millis TIMESTAMP_NTZ, micros TIMESTAMP, zoned TIMESTAMP, ratio DOUBLE, blob BINARY, "
+    "tags ARRAY<STRING>, lsn BIGINT NOT NULL, seen TIMESTAMP, op STRING"
+)
+COLUMNS = {"lsn": "source.lsn", "seen": "ts_ms", "op": "op"}
+FULL: dict[str, Any] = {
+    "id": 1,
+    "name": "é",
+    "total": unscaled("-1234.50", 2),
+    "any_number": {"scale": 3, "value": unscaled("7.125", 3)},
+    "born": 19_782,
+    "millis": 1_709_210_096_789,
+    "micros": 1_709_210_096_789_012,
+    "zoned": "2024-02-29T12:34:56.789012Z",
+    "ratio": 0.1,
+    "blob": "AP8=",
+    "tags": ["a", None],
+}
+MOMENT = dt.datetime(2024, 2, 29, 12, 34, 56, 789012, tzinfo=dt.UTC)
+
+
+def deliver(world: World, value: bytes | None, **key: Any) -> None:
+    """Produce one event under its key."""
+    raw_key = json.dumps(key).encode() if key else None
+    world.producer.produce(world.topic, value=value, key=raw_key, partition=0)
+    assert world.producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
+    """Snapshot, insert, update, delete, changed key, truncate: the table is the database's."""
+    bare = {"timestamps": {"millis": "millis", "micros": "micros"}}
+    options = {"schemas": True} if schemas else bare
+    world.declare(schema=DDL, format={"type": "debezium", "columns": COLUMNS, **options})
+    log = postgres(schemas=schemas)
+    events = [
+        log.event("r", None, FULL, lsn=100, snapshot="first"),
+        log.event("c", None, {**FULL, "id": 2, "name": "b", "ratio": "NaN"}, lsn=110),
+        log.event("c", None, {**FULL, "id": 3}, lsn=110),
+        log.event("u", {**FULL, "id": 2}, {**FULL, "id": 2, "name": None}, lsn=120),
+        log.event("u", None, {**FULL, "id": 1, "name": MISSING}, lsn=130),
+        log.event("u", None, {**FULL, "id": 1, "total": "not base64!"}, lsn=131),
+        log.event("u", None, {**FULL, "any_number": {"scale": -900, "value": "AQ=="}}, lsn=132),
+        log.event("u", None, {**FULL, "any_number": {"scale": 2**31, "value": "AQ=="}}, lsn=133),
+        log.event("u", None, FULL, lsn=134).replace(b"0.1", b"1e400"),
+        log.event("u", None, FULL, lsn=135).replace(b"0.1", b"1e99999999999999999999"),
+        log.event("t", None, None, lsn=140),
+        log.event("m", None, None, lsn=141),
+        log.event("x", None, FULL, lsn=142),
+        log.event("c", None, None, lsn=143),
+        b'{"id": 1}',
+        b"[]",
+        b'{"op": "c", "op": "d"}',
+    ]
+    for event in events:
+        deliver(world, event)
+    deliver(world, log.event("d", {"id": 3, "name": "", "total": MISSING}, None, lsn=150), id=3)
+    deliver(world, None, id=3)
+    deliver(world, log.event("d", {**FULL, "id": 2}, None, lsn=160), id=2)
+    deliver(world, None, id=2)
+    deliver(world, log.event("c", None, {**FULL, "id": 22, "added": 1}, lsn=160), id=22)
+    world.run()
+
+    first, moved = world.rows()
+    assert (first["id"], moved["id"], moved["lsn"], moved["op"]) == (1, 22, 160, "c")
+    assert (first["name"], first["total"]) == ("é", Decimal("-1234.50"))
+    assert (first["any_number"], first["born"]) == (Decimal("7.1250"), dt.date(2024, 2, 29))
+    assert first["millis"] == MOMENT.replace(microsecond=789000, tzinfo=None)
+    assert (first["micros"], first["zoned"]) == (MOMENT, MOMENT)
+    assert (first["ratio"], first["blob"], first["tags"]) == (0.1, b"\x00\xff", ["a", None])
+    assert first["seen"] == dt.datetime.fromtimestamp(1709210000.123, dt.UTC)
+    assert [each["reason"] for each in world.quarantined()] == [
+        "unavailable_value",
+        *["type_mismatch"] * 4,
+        "malformed_debezium",
+        "truncate",
+        "not_a_change",
+        *["malformed_debezium"] * 5,
+    ]
+    counts = world.ledger[-1].counts
+    assert (counts["ignored"], counts["extra_fields"]) == (2, 1)
+    assert evidence_against(world) == ()
+
+
+MYSQL = [
+    {**field("id", "int32"), "optional": False},
+    field("price", "bytes", "org.apache.kafka.connect.data.Decimal", parameters={"scale": "3"}),
+    field("at", "int64", "io.debezium.time.Timestamp"),
+    field("tiny", "int16"),
+]
+
+
+def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
+    """The binlog's file and position order the records, however late they are delivered."""
+    world.declare(
+        schema="id INT NOT NULL, price DECIMAL(10, 3), at TIMESTAMP_NTZ, tiny TINYINT, "
+        "file STRING, pos BIGINT",
+        format={
+            "type": "debezium",
+            "schemas": True,
+            "columns": {"file": "source.file", "pos": "source.pos"},
+        },
+        sequence_by=["file", "pos"],
+    )
+    log = mysql(MYSQL, schemas=True)
+
+    def at(row: int, price: str) -> dict[str, Any]:
+        return {"id": row, "price": unscaled(price, 3), "at": 1_709_210_096_789, "tiny": -1}
+
+    late = log.event("c", None, at(1, "1.000"), file="binlog.000002", pos=900)
+    deliver(world, log.event("u", at(1, "1.000"), at(1, "2.500"), file="binlog.000003", pos=4))
+    deliver(world, late)
+    deliver(world, log.event("c", None, at(2, "3.125"), file="binlog.000003", pos=90))
+    deliver(world, log.event("d", at(2, "3.125"), None, pos=95), id=2)
+    deliver(world, None, id=2)
+    deliver(world, log.event("u", None, at(2, "9.999"), pos=93))
+    world.run()
+
+    (row,) = world.rows()
+    assert (row["id"], row["price"], row["pos"], row["tiny"]) == (1, Decimal("2.500"), 4, -1)
+    assert evidence_against(world) == ()
+
+
+def test_a_delete_that_where_would_leave_out_is_applied(world: World) -> None:
+    """Filtered out, it would leave its row in the table."""
+    world.declare(
+        schema="id BIGINT NOT NULL, name STRING", format="debezium", where="name = 'kept'"
+    )
+    log = postgres(schemas=False)
+    world.send(log.event("c", None, {"id": 1, "name": "kept"}, lsn=1))
+    world.run()
+    world.send(log.event("d", {"id": 1, "name": "left out"}, None, lsn=2))
+    world.run()
+
+    assert world.rows() == []
+    assert world.ledger[-1].counts["deleted"] == 1
+    assert evidence_against(world) == ()
+
+
+def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> None:
+    """A table without replica identity still says by the record's key which row is gone."""
+    world.declare(
+        schema="id BIGINT, name VARCHAR(3), ratio DOUBLE", format="debezium", extra_fields="reject"
+    )
+    log = postgres(schemas=False)
+    for id in (1, 2, 3):
+        deliver(world, log.event("c", None, {"id": id, "name": "x", "ratio": math.pi}), id=id)
+    deliver(world, log.event("d", None, None), id=1)
+    deliver(world, log.event("d", {"id": None, "name": "?"}, None), id=2)
+    deliver(world, log.event("d", None, None))
+    deliver(world, log.event("c", None, {"id": 4, "name": "long", "ratio": 1}), id=4)
+    deliver(world, log.event("c", None, {"id": 4, "added": 1}), id=4)
+    world.run()
+
+    assert [each["id"] for each in world.rows()] == [3]
+    reasons = [each["reason"] for each in world.quarantined()]
+    assert reasons == ["missing_key", "type_mismatch", "unknown_field"]
+    assert evidence_against(world) == ()
+
+
+def connect(type: str, semantic: str, **more: Any) -> dict[str, Any]:
+    """A type of Avro that Kafka Connect has named."""
+    return {"type": type, "connect.version": 1, "connect.name": semantic, **more}
+
+
+VARIABLE = connect(
+    "record",
+    "io.debezium.data.VariableScaleDecimal",
+    name="VariableScaleDecimal",
+    namespace="io.debezium.data",
+    fields=[{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+)
+DECIMAL = connect(
+    "bytes",
+    "org.apache.kafka.connect.data.Decimal",
+    logicalType="decimal",
+    precision=12,
+    scale=2,
+)
+AVRO_ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "id", "type": "long"}]
+    + [
+        {"name": name, "type": ["null", type], "default": None}
+        for name, type in {
+            "name": "string",
+            "total": DECIMAL,
+            "any_number": VARIABLE,
+            "born": connect("int", "io.debezium.time.Date"),
+            "millis": connect("long", "io.debezium.time.Timestamp"),
+            "micros": connect("long", "io.debezium.time.MicroTimestamp"),
+            "zoned": connect("string", "io.debezium.time.ZonedTimestamp"),
+            "blob": "bytes",
+        }.items()
+    ],
+}
+AVRO_SOURCE = {
+    "type": "record",
+    "name": "Source",
+    "namespace": "io.debezium.connector.postgresql",
+    "fields": [{"name": "lsn", "type": ["null", "long"], "default": None}],
+}
+AVRO_ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "s.public.t",
+    "fields": [
+        {"name": "before", "type": ["null", AVRO_ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "source", "type": AVRO_SOURCE},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+
+
+def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
+    """The registry's schemas say what a schema block would: the same rows, the same deletes."""
+    registered.declare(
+        schema=DDL.replace(", ratio DOUBLE", "").replace(", tags ARRAY<STRING>", ""),
+        format={"type": "debezium", "encoding": "avro", "columns": COLUMNS},
+    )
+    row = {
+        "id": 1,
+        "name": "é",
+        "total": Decimal("-1234.50"),
+        "born": 19_782,
+        "any_number": {"scale": 3, "value": (7125).to_bytes(2)},
+        "blob": b"\0",
+        "millis": FULL["millis"],
+        "micros": FULL["micros"],
+        "zoned": FULL["zoned"],
+    }
+    events = [
+        ("c", None, row),
+        ("c", None, {**row, "id": 2}),
+        ("u", None, {**row, "name": MISSING}),
+        ("u", None, {**row, "blob": MISSING.encode()}),
+        ("d", {"id": 2, "name": ""}, None),
+        ("t", None, None),
+        ("c", None, None),
+    ]
+    envelopes = [
+        {"before": b, "after": a, "op": op, "ts_ms": 1709210000123, "source": {"lsn": n}}
+        for n, (op, b, a) in enumerate(events)
+    ]
+    registered.send(*subject.avro(AVRO_ENVELOPE, *envelopes), b"{}", None)
+    registered.run()
+
+    (found,) = registered.rows()
+    assert (found["name"], found["lsn"], found["born"]) == ("é", 0, dt.date(2024, 2, 29))
+    assert (found["total"], found["any_number"]) == (Decimal("-1234.50"), Decimal("7.1250"))
+    assert (found["micros"], found["zoned"], found["millis"].year) == (MOMENT, MOMENT, 2024)
+    assert [each["reason"] for each in registered.quarantined()] == [
+        *["unavailable_value"] * 2,
+        "truncate",
+        "malformed_debezium",
+        "not_framed",
+    ]
+    assert evidence_against(registered) == ()
+
+
+HALF = "\\ud800"
+HALVES = {
+    "a declared value": f'{{"op": "c", "after": {{"id": "{HALF}"}}}}',
+    "an undeclared value": f'{{"op": "c", "after": {{"id": 1, "other": ["{HALF}"]}}}}',
+    "an undeclared name": f'{{"op": "c", "after": {{"id": 1, "{HALF}": 1}}}}',
+    "the operation": f'{{"op": "{HALF}", "after": {{"id": 1}}}}',
+}
+
+
+def test_half_a_character_blocks_nothing(world: World) -> None:
+    """Wherever it stands, its record goes to quarantine, and the others into the table."""
+    world.declare(schema="id BIGINT NOT NULL, name STRING", format="debezium")
+    world.declare(quarantine_rate={"stop_above": 1})
+    for text in HALVES.values():
+        deliver(world, text.encode())
+    deliver(world, b'{"op": "c", "after": {"id": 1, "name": "\\ud83d\\ude42"}}')
+    world.run()
+
+    assert world.rows() == [{"id": 1, "name": "\U0001f642"}]
+    assert [each["reason"] for each in world.quarantined()] == ["malformed_debezium"] * len(HALVES)
+    assert evidence_against(world) == ()
+
+
+def test_an_exploded_delete_without_its_array_is_seen(world: World) -> None:
+    """Which rows are gone it does not say: it waits, and is never taken for a filtered record."""
+    world.declare(
+        format="debezium",
+        value_schema="id INT NOT NULL, tag ARRAY<STRING>",
+        schema="id INT NOT NULL, tag STRING NOT NULL",
+        explode="tag",
+        keys=["id", "tag"],
+    )
+    log = postgres(schemas=False)
+    for id in (1, 2):
+        deliver(world, log.event("c", None, {"id": id, "tag": ["a", "b"]}))
+    deliver(world, log.event("d", {"id": 1, "tag": ["a", "b"]}, None))
+    deliver(world, log.event("d", {"id": 2, "tag": None}, None), id=2)
+    world.run()
+
+    (waits,) = world.quarantined()
+    assert (waits["reason"], waits["_offset"]) == ("missing_key", 3)
+    assert world.rows() == [{"id": 2, "tag": "a"}, {"id": 2, "tag": "b"}]
+    assert world.ledger[-1].counts.get("filtered", 0) == 0
+    assert evidence_against(world) == ()

@@ -1,0 +1,116 @@
+"""CSV, text, bytes, and JSON behind a schema id: what becomes of good and of hostile records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pytest
+
+from tests.support.oracle import evidence_against
+from tests.support.registry import Subject, framed
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+CSV = (
+    "id INT, name STRING, price DECIMAL(9, 2), ratio DOUBLE, small FLOAT, yes BOOLEAN, day DATE, "
+    "at TIMESTAMP, local TIMESTAMP_NTZ"
+)
+GOOD = b"1;'a;b''c';12.50;1e-3;0.1;true;2024-02-29;2024-02-29 12:30:00.5+01:00;2024-02-29T01:02"
+BAD_CSV = {
+    b"": "malformed_csv",
+    b"9;x": "malformed_csv",
+    GOOD + b";": "malformed_csv",
+    GOOD + b"\n" + GOOD: "malformed_csv",
+    GOOD.replace(b"'a;b''c'", b"'a"): "malformed_csv",
+    GOOD.replace(b"'a;b''c'", b"'a'b"): "malformed_csv",
+    GOOD.replace(b"'a;b''c'", b"a'b"): "malformed_csv",
+    GOOD.replace(b"'a;b''c'", b"\xff"): "invalid_utf8",
+    GOOD.replace(b"1;", b" 1;", 1): "type_mismatch",
+    GOOD.replace(b"1;", b"2147483648;", 1): "type_mismatch",
+    GOOD.replace(b"12.50", b"12.505"): "type_mismatch",
+    GOOD.replace(b"12.50", b"0x1F"): "type_mismatch",
+    GOOD.replace(b"1e-3", b"1e400"): "type_mismatch",
+    GOOD.replace(b"true", b"yes"): "type_mismatch",
+    GOOD.replace(b"2024-02-29;", b"2024-2-29;"): "type_mismatch",
+    GOOD.replace(b"2024-02-29;", b"2023-02-29;"): "type_mismatch",
+    GOOD.replace(b"T01:02", b"T01:02Z"): "type_mismatch",
+    b"\\N" + GOOD[1:]: "missing_key",
+}
+
+
+def test_csv_is_read_strictly(world: World) -> None:
+    """A line has the declared columns, in their order and of their types, or is quarantined."""
+    options = {"delimiter": ";", "quote": "'", "null_value": "\\N"}
+    world.declare(schema=CSV, format={"type": "csv", **options})
+    nulls = b";".join([b"2", b"'\\N'", *[b"\\N"] * 7])
+    world.send(GOOD + b"\r\n", nulls, *BAD_CSV)
+    world.run()
+
+    first, second = world.rows()
+    assert (first["name"], first["price"], first["ratio"]) == ("a;b'c", Decimal("12.50"), 0.001)
+    assert first["at"] == dt.datetime(2024, 2, 29, 11, 30, 0, 500000, dt.UTC)
+    assert (first["day"], first["local"].isoformat()) == (
+        dt.date(2024, 2, 29),
+        "2024-02-29T01:02:00",
+    )
+    assert second == dict.fromkeys(second) | {"id": 2, "name": "\\N"}
+    found = [(each["value"], each["reason"]) for each in world.quarantined()]
+    assert found == list(BAD_CSV.items())
+    assert evidence_against(world) == ()
+
+
+@pytest.mark.parametrize(("format", "type"), [("string", "STRING"), ("raw", "BINARY")])
+def test_text_and_bytes_are_taken_as_they_are(world: World, format: str, type: str) -> None:
+    """Every byte arrives; what is no UTF-8 is bad as a text, and only then."""
+    world.declare(schema=f"value {type}", keys=["value"], format=format, tombstones="ignore")
+    world.send(b"a", b"", "é\0".encode(), b"\xff\xfe", b"\xed\xa0\x80", None)
+    world.run()
+
+    found = {row["value"] for row in world.rows()}
+    texts = {"a", "", "é\0"}
+    if format == "string":
+        assert found == texts
+        assert [each["reason"] for each in world.quarantined()] == ["invalid_utf8"] * 2
+    else:
+        assert found == {text.encode() for text in texts} | {b"\xff\xfe", b"\xed\xa0\x80"}
+    assert evidence_against(world) == ()
+
+
+def test_json_behind_a_schema_id_is_json(registered: World, subject: Subject) -> None:
+    """The id leads to a JSON Schema, and what follows it is decoded as JSON is."""
+    registered.declare(format="json_schema", key_format="json_schema")
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Row",
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "name": {"type": ["string", "null"]}},
+    }
+    good = subject.json(schema, {"id": 1, "name": "a"}, {"id": 2, "name": None}, {"id": 3})
+    number = int.from_bytes(good[0][1:5])
+    avro = subject.register('{"type": "record", "name": "R", "fields": []}')
+    hostile = {
+        b'{"id": 4}': "not_framed",
+        b"": "short_header",
+        b"\0\0": "short_header",
+        framed(2**31 + 7, b"{}"): "unknown_schema_id",
+        framed(avro, b'{"id": 4}'): "wrong_schema_type",
+        framed(number, b""): "empty_value",
+        framed(number, b'{"id": 4'): "malformed_json",
+        framed(number, b'{"id": "4"}'): "wrong_type",
+        framed(number, b'{"name": "\xff"}'): "invalid_utf8",
+        framed(number, b"{}"): "missing_key",
+    }
+    registered.send(*good, *hostile)
+    key = framed(number, json.dumps({"id": 2}).encode())
+    registered.producer.produce(registered.topic, value=None, key=key, partition=0)
+    registered.producer.flush(30)
+    registered.run()
+
+    assert registered.rows() == [row(1, "a"), row(3, None)]
+    found = [(each["value"], each["reason"]) for each in registered.quarantined()]
+    assert found == list(hostile.items())
+    assert registered.quarantined()[-2]["detail"].startswith(f"schema id {number}: ")
+    assert evidence_against(registered) == ()

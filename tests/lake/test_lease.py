@@ -1,0 +1,169 @@
+"""A lease: one holder, left behind by a kill, and taken away only from the dead."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from ingestion.errors import SetupError, StreamLockedError
+from ingestion.lake.lease import Lease, Worker, read_lease
+from ingestion.lake.lock import Holder, held_by_python, holder_of
+from ingestion.lake.paths import StreamPaths
+from ingestion.operations.unlock import unlock
+from ingestion.settings import Settings
+from tests.cli.shell import home, oncelake
+
+__all__ = ["home"]
+
+
+@pytest.fixture
+def leasing(tmp_path: Path) -> Settings:
+    """A lake that is locked by leases."""
+    return Settings(lake=tmp_path / "lake", state=tmp_path / "state", lock="lease")
+
+
+def test_a_lease_has_one_holder(leasing: Settings) -> None:
+    """While one holds the stream the next is refused, by name; then it is free."""
+    paths = StreamPaths.of("orders", leasing)
+    with held_by_python("orders", paths, Holder.me("first")):
+        with (
+            pytest.raises(StreamLockedError, match=rf"run first \(pid {os.getpid()} .* unlock"),
+            held_by_python("orders", paths, Holder.me("second")),
+        ):
+            pass
+        held = holder_of(paths)
+
+    assert held is not None
+    assert held.run_id == "first"
+    assert holder_of(paths) is None
+
+
+def test_a_living_holder_keeps_its_lease(leasing: Settings) -> None:
+    """Unlock refuses while any process of the holder lives, be it only its JVM."""
+    paths = StreamPaths.of("orders", leasing)
+    with _process() as driver, _process() as jvm:
+        _left_behind(paths, driver, jvm)
+        driver.kill()
+        driver.wait()
+
+        with pytest.raises(StreamLockedError, match=f"lives \\(pid {jvm.pid}\\)"):
+            unlock("orders", leasing)
+
+    assert holder_of(paths) is not None
+
+
+def test_a_dead_holder_loses_its_lease(leasing: Settings) -> None:
+    """When none of its processes is left the lease is taken away, and the stream is free."""
+    paths = StreamPaths.of("orders", leasing)
+    with _process() as driver:
+        _left_behind(paths, driver)
+
+    taken = unlock("orders", leasing)
+
+    assert taken is not None
+    assert taken.run_id == "dead"
+    assert holder_of(paths) is None
+    assert unlock("orders", leasing) is None
+
+
+def test_a_pid_that_was_given_away_again_is_not_the_holder() -> None:
+    """Another process under the holder's pid does not keep the lease alive."""
+    mine = Worker.of(os.getpid())
+
+    assert mine.is_alive()
+    assert not replace(mine, started=mine.started - 3600).is_alive()
+
+
+def test_a_holder_on_another_host_takes_a_persons_word(leasing: Settings) -> None:
+    """What cannot be seen from here is not guessed."""
+    paths = StreamPaths.of("orders", leasing)
+    with _process() as driver:
+        _left_behind(paths, driver, host="elsewhere")
+
+    with pytest.raises(StreamLockedError, match="cannot be seen from here"):
+        unlock("orders", leasing)
+    taken = unlock("orders", leasing, sworn_dead=True)
+
+    assert taken is not None
+    assert read_lease(paths.lease or Path()) is None
+
+
+def test_a_persons_word_does_not_outweigh_what_can_be_seen(leasing: Settings) -> None:
+    """On this host a living holder stays, whatever anybody swears."""
+    paths = StreamPaths.of("orders", leasing)
+    with _process() as driver:
+        _left_behind(paths, driver)
+
+        with pytest.raises(StreamLockedError, match="lives"):
+            unlock("orders", leasing, sworn_dead=True)
+
+
+def test_the_command_exits_as_its_help_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit 4 while the holder lives, 0 when the lease is gone, and 0 where there was none."""
+    monkeypatch.setenv("ONCELAKE_LOCK", "lease")
+    paths = StreamPaths.of("orders", Settings(lake=home / "lake", lock="lease"))
+    with _process() as driver:
+        _left_behind(paths, driver)
+        refused = oncelake("unlock", "orders")
+    freed, free = oncelake("unlock", "orders"), oncelake("unlock", "orders")
+
+    assert (refused.exit_code, freed.exit_code, free.exit_code) == (4, 0, 0)
+    assert "took away the lease of run dead" in freed.stdout
+    assert "is free" in free.stdout
+
+
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That locks cannot be had is not taken for somebody holding one."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    paths = StreamPaths.of("orders", Settings(lake=tmp_path))
+
+    with (
+        pytest.raises(SetupError, match="ONCELAKE_LOCK=lease"),
+        held_by_python("orders", paths, Holder.me("first")),
+    ):
+        pass
+
+
+@contextmanager
+def _process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for as long as the block runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _left_behind(
+    paths: StreamPaths, *processes: subprocess.Popen[bytes], host: str | None = None
+) -> None:
+    """Leave a lease of these processes, as a kill would."""
+    assert paths.lease is not None
+    paths.lease.parent.mkdir(parents=True, exist_ok=True)
+    lease = Lease(
+        run_id="dead",
+        host=host or socket.gethostname(),
+        since="2026-01-01T00:00:00+00:00",
+        workers=tuple(Worker.of(each.pid) for each in processes),
+    )
+    paths.lease.write_text(json.dumps(asdict(lease)))

@@ -1,0 +1,283 @@
+"""``oncelake doctor``: what it finds on disk, in processes and in facts; no Spark, no Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.commit_metadata import UNKNOWN, Note
+from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.lease import Lease, Worker
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import Holder
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import is_running, process_locking
+from ingestion.lake.table_log import TableLog
+from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.machine import Machine, Place, ailments_of_machine
+from ingestion.operations.doctor.stream import ailments_of_stream, look_for_leftovers, orphans
+from ingestion.settings import load_settings
+from tests.cli.shell import answer, home, oncelake, row
+
+__all__ = ["home"]
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+
+
+@pytest.fixture
+def paths(home: Path) -> StreamPaths:
+    """Where the tables of ``orders`` lie."""
+    return StreamPaths.of("orders", load_settings())
+
+
+def found(paths: StreamPaths) -> list[Finding]:
+    """Examine what lies around of ``orders``."""
+    return list(ailments_of_stream(look_for_leftovers("orders", paths)))
+
+
+def commit(paths: StreamPaths, seq: int) -> None:
+    """Make a commit of ours that no ledger row speaks of."""
+    if not paths.data.exists():
+        write_deltalake(paths.data, pa.table({"_seq": pa.array([], pa.int64())}))
+    note = Note(
+        kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
+    )
+    commit_note("orders", paths, note)
+
+
+@contextmanager
+def locked_by_another(paths: StreamPaths, driver: int) -> Iterator[int]:
+    """Let another process hold the lock, as the JVM of a run does, for a driver of any pid."""
+    program = (
+        "import sys; from pathlib import Path; from ingestion.lake.paths import StreamPaths;"
+        "from ingestion.lake.lock import Holder, held_by_python;"
+        "from ingestion.settings import load_settings; from dataclasses import replace;"
+        "p = StreamPaths.of('orders', load_settings());"
+        f"me = replace(Holder.me('dead-run'), pid={driver});\n"
+        "with held_by_python('orders', p, me): print('held', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+    try:
+        yield other.pid
+    finally:
+        other.communicate(timeout=30)
+
+
+def ended_process() -> int:
+    """Return the pid of a process that is over."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(30)
+    return process.pid
+
+
+def test_a_stream_in_order_has_nothing(paths: StreamPaths) -> None:
+    """Without a table, and with one whose commits are all recorded, nothing is found."""
+    assert found(paths) == []
+
+    commit(paths, 1)
+    Ledger(paths.ledger).put(row(1, table_id=TableLog(paths.data).table_id()))
+
+    assert found(paths) == []
+
+
+def test_commits_without_a_ledger_row_are_found(paths: StreamPaths) -> None:
+    """A run that died between commit and ledger is told by its seqs; the next run heals it."""
+    commit(paths, 1)
+    commit(paths, 2)
+
+    (only,) = found(paths)
+
+    assert only.evidence == "seq 1, 2"
+    assert only.command == "oncelake run orders"
+
+
+def test_rows_of_a_dead_attempt_are_found(paths: StreamPaths) -> None:
+    """Quarantined records of a batch that was never committed are counted."""
+    write_deltalake(paths.quarantine, pa.table({"_seq": pa.array([1, 1], pa.int64())}))
+
+    (only,) = found(paths)
+
+    assert "rows of a batch that was never committed" in only.what
+    assert only.evidence == f"{paths.quarantine}: 2"
+
+
+def test_checkpoints_that_nobody_uses_are_found(paths: StreamPaths) -> None:
+    """A second generation, and the checkpoint of a stream that is gone, are told by folder."""
+    (paths.checkpoints / "3").mkdir(parents=True)
+    (paths.checkpoints / "4").mkdir()
+    (paths.checkpoints.parent / "gone").mkdir()
+
+    (two,) = found(paths)
+    (orphan,) = orphans(paths.checkpoints.parent, {"orders"})
+
+    assert two.evidence.endswith("3, " + str(paths.checkpoints / "4"))
+    assert (orphan.about, orphan.exit_code) == ("gone", 0)
+
+
+def test_a_lock_that_outlived_its_driver_is_named_with_who_has_it(paths: StreamPaths) -> None:
+    """The kernel tells which process holds on; killing that one is what to do."""
+    with locked_by_another(paths, driver=ended_process()) as jvm:
+        (only,) = found(paths)
+
+    assert only.exit_code == 1
+    assert "driver is dead" in only.what
+    assert "dead-run" in only.evidence
+    assert only.command == f"kill {jvm}"
+    assert process_locking(paths.lock) is None
+
+
+def test_a_lease_that_outlived_its_run_is_to_be_unlocked(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease stays when its holder is killed: nobody is left to kill, and the file must go."""
+    monkeypatch.setenv("ONCELAKE_LOCK", "lease")
+    paths = StreamPaths.of("orders", load_settings())
+    dead = Worker(pid=ended_process(), started=0.0)
+    me = Holder.me("dead-run")
+    lease = Lease(run_id=me.run_id, host=me.host, since=me.since, workers=(dead,))
+    assert paths.lease is not None
+    paths.lease.parent.mkdir(parents=True)
+    paths.lease.write_text(json.dumps(asdict(lease)))
+
+    (only,) = found(paths)
+
+    assert (only.exit_code, only.command) == (1, "oncelake unlock orders")
+
+
+def test_a_run_under_way_is_a_note(paths: StreamPaths) -> None:
+    """While a driver that lives holds the stream, nothing of it is a leftover."""
+    write_deltalake(paths.quarantine, pa.table({"_seq": pa.array([1], pa.int64())}))
+
+    with locked_by_another(paths, driver=os.getpid()):
+        (only,) = found(paths)
+
+    assert (only.exit_code, only.what) == (0, "a run holds this stream")
+
+
+def test_a_process_is_known_by_when_it_began() -> None:
+    """Neither one that is over, nor one that was given its number later, is the one meant."""
+    assert is_running(os.getpid(), since=time.time())
+    assert not is_running(os.getpid(), since=time.time() - 86_400 * 365)
+    assert not is_running(ended_process(), since=time.time())
+
+
+def machine(**changes: Any) -> Machine:
+    """A machine that has what runs need."""
+    place = Place(name="the lake", path=Path("/lake"), is_writable=True, free_bytes=5_000 * MIB)
+    base = {"java": "17", "java_version": 17, "missing_jars": (), "places": (place,)}
+    return Machine(**{**base, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({}, [], id="all there"),
+        pytest.param({"java_version": 11}, ["Java 17"], id="old Java"),
+        pytest.param({"java_version": None}, ["Java 17"], id="no Java"),
+        pytest.param({"missing_jars": ("spark/a.jar",)}, ["jars are not there"], id="jars"),
+        pytest.param(
+            {"places": (Place(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
+            ["cannot be written in", "almost full"],
+            id="places",
+        ),
+    ],
+)
+def test_what_a_machine_lacks_is_said(changes: dict[str, Any], says: list[str]) -> None:
+    """Each thing that runs need and that is not there is a finding of its own."""
+    findings = list(ailments_of_machine(machine(**changes)))
+
+    assert len(findings) == len(says)
+    for finding, words in zip(findings, says, strict=True):
+        assert words in finding.what
+
+
+def test_a_folder_that_cannot_be_written_in_is_seen(tmp_path: Path) -> None:
+    """A file in the place of a folder is no place to write in; one yet to be made is."""
+    (tmp_path / "file").touch()
+
+    assert not Place.of("lake", tmp_path / "file").is_writable
+    assert Place.of("lake", tmp_path / "not" / "yet").is_writable
+
+
+@pytest.fixture
+def sound_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine be in order, without Dagster, and with a Kafka that does not answer."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("ONCELAKE_JARS", str(ROOT / ".jars"))
+    monkeypatch.setattr("tempfile.tempdir", str(home))
+    monkeypatch.setattr("ingestion.operations.doctor.machine._LEAST_FREE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("sound_machine")
+def test_a_silent_kafka_alone_exits_with_5(home: Path) -> None:
+    """When all there is to find is that Kafka does not answer, trying again may help."""
+    result = oncelake("doctor", "--json")
+
+    told = answer(result)
+    assert (result.exit_code, told["exit_code"]) == (5, 5)
+    assert [(each["about"], each["exit_code"]) for each in told["findings"]] == [
+        ("kafka", 5),
+        ("dagster", 0),
+    ]
+    assert told["findings"][1]["what"] == "no Dagster instance here"
+
+
+@pytest.mark.usefixtures("sound_machine")
+def test_something_wrong_comes_before_a_silent_kafka(paths: StreamPaths) -> None:
+    """One real finding makes it exit 1, and each is printed with evidence and command."""
+    commit(paths, 1)
+
+    result = oncelake("doctor", "orders")
+
+    assert result.exit_code == 1
+    assert "orders: commits without a ledger row" in result.stdout
+    assert "  next: oncelake run orders" in result.stdout
+    assert "2 findings; 1 note" in result.stdout
+
+
+@pytest.mark.usefixtures("sound_machine")
+def test_a_stream_that_cannot_be_examined_is_a_finding(paths: StreamPaths) -> None:
+    """A table whose log is garbage does not end the doctor's round."""
+    commit(paths, 1)
+    (paths.data / "_delta_log" / f"{1:020d}.json").write_text("garbage")
+
+    result = oncelake("doctor", "--json")
+
+    assert result.exit_code == 1
+    assert {each["about"] for each in answer(result)["findings"]} == {"orders", "dagster"}
+
+
+@pytest.mark.usefixtures("sound_machine")
+def test_a_dagster_that_cannot_be_read_is_a_finding(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that is not there is no clean bill of health."""
+    monkeypatch.setenv("DAGSTER_HOME", str(home / "nowhere"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    result = oncelake("doctor", "--json")
+
+    (only,) = [each for each in answer(result)["findings"] if each["about"] == "dagster"]
+    assert only["exit_code"] == 1
+    assert "nothing is known of its runs" in only["what"]

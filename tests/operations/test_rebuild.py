@@ -1,0 +1,213 @@
+"""A table is made anew beside the old one, and takes its place; never half, and never by force."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ingestion.errors import (
+    InvalidSpecError,
+    OffsetsExpiredError,
+    StreamLockedError,
+    TopicRecreatedError,
+)
+from ingestion.lake.lock import Holder, held_by_jvm
+from ingestion.operations.adopt_topic import adopt_topic
+from tests.support.long import twins
+from tests.support.oracle import evidence_against
+from tests.support.world import World, row, settings_in
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def fill(world: World) -> None:
+    """Write a table of two batches, with a bad record and a delete."""
+    world.send(row(1, "a", 1), row(2, "b", 1), b"{", row(1, "A", 2))
+    world.run()
+    world.send({**row(3, "c", 1), "city": "Rome"})
+    world.send(None, id=2)
+    world.run()
+
+
+@pytest.fixture(scope="module")
+def filled(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_address: str,
+    java_options: str,
+    spark: SparkSession,
+) -> Iterator[World]:
+    """Such a table, of which tests take copies; its topic stays as it is."""
+    folder = tmp_path_factory.mktemp("filled")
+    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    with World.made(settings, spark) as world:
+        fill(world)
+        yield world
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def written(filled: World, tmp_path: Path) -> World:
+    """A copy of that table."""
+    return filled.copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+def test_a_new_schema_holds_for_every_record(written: World) -> None:
+    """What was passed over before is in the rebuilt table; the old one lies in the archive."""
+    written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
+
+    done = written.rebuild()
+
+    assert written.rows() == [
+        {"id": 1, "name": "A", "city": None},
+        {"id": 3, "name": "c", "city": "Rome"},
+    ]
+    assert sorted(path.name.removeprefix(written.topic) for path in done.archived) == [
+        "",
+        "__ledger",
+        "__quarantine",
+        "__tombstones",
+    ]
+    assert len(written.quarantined()) == 1
+    assert not written.paths.workshop.exists()
+    assert evidence_against(written) == ()
+
+
+def test_another_mode_makes_another_table(written: World) -> None:
+    """A mode that would be refused on the old table is what a rebuild is for."""
+    written.declare(mode="append", keys=[], tombstones="ignore")
+
+    written.rebuild()
+
+    assert sorted((each["id"], each["name"]) for each in written.rows()) == [
+        (1, "A"),
+        (1, "a"),
+        (2, "b"),
+        (3, "c"),
+    ]
+    assert evidence_against(written) == ()
+
+
+@pytest.mark.parametrize("place", ["put_away", *twins("finish_swap", "shutil.rmtree")])
+def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
+    written: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Before the old tables went, while they went, or before the new ones came."""
+    written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
+    with monkeypatch.context() as broken:
+        target = (
+            "ingestion.lake.archive.finish_swap"
+            if place == "finish_swap"
+            else f"ingestion.lake.archive.{place}"
+        )
+        broken.setattr(target, _crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            written.rebuild()
+
+    with _refused_meanwhile(written):
+        written.run()
+
+    assert [each["id"] for each in written.rows()] == [1, 3]
+    assert not written.paths.workshop.exists()
+    assert evidence_against(written) == ()
+
+
+@contextmanager
+def _refused_meanwhile(world: World) -> Iterator[None]:
+    """Nobody builds on a half that lies there."""
+    with pytest.raises(Exception, match="a rebuild was cut short"):
+        world.rebuild()
+    yield
+
+
+def _crash(*_: Any, **__: Any) -> None:
+    raise RuntimeError("crash")
+
+
+def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(world: World) -> None:
+    """Records that Kafka no longer holds would be missing, so it is refused until that is said."""
+    fill(world)
+    world.forget_before(partition=0, offset=2)
+
+    with pytest.raises(OffsetsExpiredError, match="--without-lost"):
+        world.rebuild()
+    assert len(world.rows()) == 2
+    world.rebuild(without_lost=True)
+
+    assert [each["id"] for each in world.rows()] == [1, 3]
+    assert evidence_against(world) == ()
+
+
+def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
+    """While a run holds the stream the tables do not change places."""
+    with (
+        held_by_jvm(written.spark, written.topic, written.paths, Holder.me("other")),
+        pytest.raises(StreamLockedError, match="other"),
+    ):
+        written.rebuild()
+    before = written.rows()
+
+    written.rebuild()
+
+    assert written.rows() == before
+
+
+def test_a_rebuild_by_two_declarations_is_none(world: World) -> None:
+    """What was begun before the declaration was changed is thrown away, and not gone on with."""
+    fill(world)
+    world.declare(max_offsets_per_trigger=2, where="name <> 'a'")
+    stop = threading.Event()
+    world.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+    assert (world.paths.workshop / world.topic).exists()
+
+    world.declare(where="name <> 'c'")
+    world.rebuild()
+
+    assert world.rows() == [row(1, "A", 2)]
+    assert evidence_against(world) == ()
+
+
+def test_a_rebuild_goes_on_where_it_was(world: World) -> None:
+    """With the same declaration no batch is written again."""
+    fill(world)
+    world.declare(max_offsets_per_trigger=2)
+    stop = threading.Event()
+    world.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+
+    done = world.rebuild()
+
+    assert done.report.seq == len(world.ledger) > len(done.report.batches)
+    assert world.rows() == [row(1, "A", 2), row(3, "c", 1)]
+
+
+def test_a_rebuild_from_a_topic_made_again_is_a_persons_to_decide(world: World) -> None:
+    """What the old topic held is in the old table alone, before and after it was adopted."""
+    fill(world)
+    before = world.rows()
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(7, "g"))
+
+    with pytest.raises(TopicRecreatedError, match="oncelake adopt-topic"):
+        world.rebuild()
+    adopt_topic(world.spec, world.settings, run_id="me")
+    world.run()
+    with pytest.raises(OffsetsExpiredError, match=r"adopted anew.*--without-lost"):
+        world.rebuild()
+    assert world.rows() == [*before, row(7, "g")]
+    world.rebuild(without_lost=True)
+
+    assert world.rows() == [row(7, "g")]
+    assert evidence_against(world) == ()
+
+
+def test_there_must_be_something_to_rebuild(world: World) -> None:
+    """A stream that never ran has no table to make anew."""
+    with pytest.raises(InvalidSpecError, match="there is no table yet"):
+        world.rebuild()

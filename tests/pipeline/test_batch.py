@@ -1,0 +1,252 @@
+"""What a run does with the records that are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingestion.errors import InvalidSpecError, KeyInTwoPartitionsError
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_records_become_rows_and_the_books_balance(world: World) -> None:
+    """Every record is a row, and the ledger says from which offsets."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.send(row(3, "c"), partition=1)
+
+    report = world.run()
+
+    assert world.rows() == [row(1, "a"), row(2, "b"), row(3, "c")]
+    (batch,) = world.ledger
+    assert batch.balanced
+    assert [(str(c.range), c.records, c.gaps) for c in batch.ranges] == [
+        (f"{world.topic}-0 [0, 2)", 2, 0),
+        (f"{world.topic}-1 [0, 1)", 1, 0),
+    ]
+    assert (batch.counts["read"], batch.counts["inserted"]) == (3, 3)
+    assert (report.seq, report.lag, report.row_count) == (1, 0, 3)
+
+
+def test_a_second_run_commits_nothing(world: World) -> None:
+    """With nothing new in the topic, the Delta version stays as it was."""
+    world.send(row(1, "a"))
+    first = world.run()
+
+    second = world.run()
+
+    assert second.delta_version == first.delta_version
+    assert second.batches == ()
+    assert len(world.ledger) == 1
+
+
+def test_an_empty_topic_makes_an_empty_table(world: World) -> None:
+    """A topic without records gives a table without rows, and no batch."""
+    report = world.run()
+
+    assert (report.row_count, report.batches, report.lag) == (0, (), 0)
+    assert world.rows() == []
+
+
+def test_the_newest_of_many_records_of_a_key_wins(world: World) -> None:
+    """Of a key that comes many times in one batch, the last offset is the row."""
+    world.send(*(row(1, f"v{i}") for i in range(50)), row(2, "b"))
+
+    world.run()
+
+    assert world.rows() == [row(1, "v49"), row(2, "b")]
+    (batch,) = world.ledger
+    assert (batch.counts["superseded"], batch.counts["inserted"]) == (49, 2)
+
+
+def test_a_late_older_record_is_stale(world: World) -> None:
+    """With an order, a record older than the row changes nothing and is counted."""
+    world.declare(sequence_by=["at"])
+    world.send(row(1, "new", at=5), row(2, "b", at=1))
+    world.run()
+    world.send(row(1, "old", at=3), partition=1)
+    world.send(row(2, "c", at=2))
+
+    world.run()
+
+    assert world.rows() == [row(1, "new", at=5), row(2, "c", at=2)]
+    assert {n: c for n, c in world.ledger[1].counts.items() if c} == {
+        "offsets": 2,
+        "read": 2,
+        "updated": 1,
+        "stale": 1,
+    }
+    assert world.ledger[1].balanced
+
+
+def test_a_delete_is_remembered_against_a_late_update(world: World) -> None:
+    """An update older than the delete of its key does not raise the dead; a newer one does."""
+    world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    world.send(row(1, "a", at=1), row(2, "b", at=1))
+    world.run()
+    world.send(row(1, "gone", at=9), row(2, "gone", at=9))
+    world.run()
+    world.send(row(1, "late", at=5), row(2, "reborn", at=10))
+
+    world.run()
+
+    assert world.rows() == [row(2, "reborn", at=10)]
+    assert world.ledger[1].counts["deleted"] == 2
+    assert (world.ledger[2].counts["stale"], world.ledger[2].counts["inserted"]) == (1, 1)
+    assert all(batch.balanced for batch in world.ledger)
+
+
+def test_a_null_value_deletes_the_row_of_its_key(world: World) -> None:
+    """A tombstone takes its key from the Kafka key; one of an absent key is counted apart."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.send(None, id=1)
+    world.send(None, id=77)
+
+    world.run()
+
+    assert world.rows() == [row(2, "b")]
+    assert (world.ledger[1].counts["deleted"], world.ledger[1].counts["deleted_absent"]) == (1, 1)
+    assert world.ledger[1].balanced
+
+
+def test_tombstones_without_an_order_are_quarantined_or_ignored_as_declared(world: World) -> None:
+    """Where a null value has no place in the order, the stream's choice is what happens."""
+    world.declare(sequence_by=["at"])
+    world.send(row(1, "a", at=1))
+    world.send(None, id=1)
+    world.run()
+    world.declare(tombstones="ignore")
+    world.send(None, id=1)
+
+    world.run()
+
+    assert world.rows() == [row(1, "a", at=1)]
+    assert [bad["reason"] for bad in world.quarantined()] == ["tombstone_without_order"]
+    assert [batch.counts["ignored"] for batch in world.ledger] == [0, 1]
+
+
+def test_kafkas_timestamp_is_an_order_for_tombstones_too(world: World) -> None:
+    """Sequenced by ``_timestamp``, a null value has its place and deletes."""
+    world.declare(sequence_by=["_timestamp"])
+    world.send(row(1, "a"), row(2, "b"))
+    world.send(None, partition=1, id=1)
+
+    world.run()
+
+    assert world.rows() == [row(2, "b")]
+    assert world.ledger[0].balanced
+
+
+@pytest.mark.parametrize("condition", ["nosuch = 1", "id + 1"])
+def test_a_condition_that_spark_does_not_understand_is_refused(
+    world: World, condition: str
+) -> None:
+    """A wrong ``apply_as_deletes`` is an error of the declaration, before anything is read."""
+    world.declare(apply_as_deletes=condition)
+    world.send(row(1, "a"))
+
+    with pytest.raises(InvalidSpecError, match="apply_as_deletes"):
+        world.run()
+
+    assert not world.log.exists
+
+
+def test_bad_records_are_kept_raw_with_their_reason(world: World) -> None:
+    """What cannot be decoded, or lacks a key, is in quarantine with its bytes and its offset."""
+    world.send(b"garbage", row(1, "a"), {"name": "no key"}, b'{"id": "x"}', b"\xff\xfe", b"")
+    world.send(None)
+    world.send(b'{"id": 5}{"id": 6}', b'{"id": 5} x', b' {"id": 7}\n')
+
+    world.run()
+
+    assert world.rows() == [row(1, "a"), row(7, None)]
+    assert [(bad["_offset"], bad["value"], bad["reason"]) for bad in world.quarantined()] == [
+        (0, b"garbage", "malformed_json"),
+        (2, b'{"name": "no key"}', "missing_key"),
+        (3, b'{"id": "x"}', "wrong_type"),
+        (4, b"\xff\xfe", "invalid_utf8"),
+        (5, b"", "empty_value"),
+        (6, None, "tombstone_without_key"),
+        (7, b'{"id": 5}{"id": 6}', "trailing_data"),
+        (8, b'{"id": 5} x', "trailing_data"),
+    ]
+    assert world.ledger[0].counts["quarantined"] == 8
+    assert world.ledger[0].balanced
+
+
+def test_a_batch_where_all_is_quarantined_moves_the_offsets(world: World) -> None:
+    """Nothing but bad records is still one commit, with no row, and is not read again."""
+    world.send(b"no", b"nothing")
+
+    first = world.run()
+    second = world.run()
+
+    assert (first.seq, first.row_count, first.lag) == (1, 0, 0)
+    assert second.batches == ()
+    assert len(world.quarantined()) == 2
+    assert world.ledger[0].balanced
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False], ids=["one batch", "two runs"])
+def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bool) -> None:
+    """Without an order, a key from two partitions stops the run and names both places."""
+    world.send(row(1, "a"))
+    if not in_one_batch:
+        world.run()
+    world.send(row(1, "b"), partition=1)
+
+    with pytest.raises(KeyInTwoPartitionsError) as refused:
+        world.run()
+
+    for part in ("id=1", f"{world.topic}-0 offset 0", f"{world.topic}-1 offset 0", "sequence_by"):
+        assert part in str(refused.value)
+    assert world.log.last_seq(world.topic) == (0 if in_one_batch else 1)
+
+
+def test_one_key_in_two_partitions_is_fine_with_an_order(world: World) -> None:
+    """With an order, the newer record wins, wherever it came from."""
+    world.declare(sequence_by=["at"])
+    world.send(row(1, "new", at=2))
+    world.send(row(1, "old", at=1), partition=1)
+
+    world.run()
+
+    assert world.rows() == [row(1, "new", at=2)]
+
+
+def test_a_key_column_may_be_called_like_kafkas_own(world: World) -> None:
+    """Columns named key, value, offset or s get in nobody's way."""
+    world.declare(schema="key STRING NOT NULL, value INT, offset INT, s INT, t INT", keys=["key"])
+    world.send({"key": "a'`\\\"é", "value": 1, "offset": 2, "s": 3, "t": 4})
+    world.run()
+    world.send({"key": "a'`\\\"é", "value": 9, "offset": 2, "s": 3, "t": 4})
+
+    world.run()
+
+    assert world.rows() == [{"key": "a'`\\\"é", "value": 9, "offset": 2, "s": 3, "t": 4}]
+
+
+def test_batches_are_bounded_and_contiguous(world: World) -> None:
+    """With a small limit one run makes several batches, each beginning where the last ended."""
+    world.declare(max_offsets_per_trigger=4)
+    world.send(*(row(i, "a") for i in range(10)))
+
+    report = world.run()
+
+    assert [batch.seq for batch in report.batches] == [1, 2, 3]
+    ends = [(c.range.start, c.range.end) for b in report.batches for c in b.ranges if c.records]
+    assert ends == [(0, 4), (4, 8), (8, 10)]
+    assert len(world.rows()) == 10
+
+
+def test_starting_at_latest_is_resolved_once(world: World) -> None:
+    """A stream that starts at the end misses nothing that comes before its second run."""
+    world.declare(starting="latest")
+    world.send(row(1, "before"))
+    world.run()
+    world.send(row(2, "after"))
+
+    world.run()
+
+    assert world.rows() == [row(2, "after")]

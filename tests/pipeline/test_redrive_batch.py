@@ -1,0 +1,112 @@
+"""What a redrive goes by: epochs, fingerprints, and the proof's own idea of what was sent in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.lake.books import imbalances
+from ingestion.pipeline.redrive_batch import epochs_of
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.fold import Fold
+from ingestion.verify.fold.recount import miscounts
+from ingestion.verify.fold.redrives import Redrives
+from tests.cli.shell import row
+from tests.verify.factories import batch, declared, horizon, record, remembering, stretch
+
+
+def test_epochs_are_told_by_the_ledger() -> None:
+    """What lies before the oldest row that is remembered is of the first epoch, which loses."""
+    rows = [row(seq, epoch=epoch) for seq, epoch in ((3, 1), (4, 2), (5, 2))]
+
+    first, second = epochs_of(rows)
+
+    assert [first.has(seq) for seq in (1, 3, 4)] == [True, True, False]
+    assert [second.has(seq) for seq in (3, 4, 99)] == [False, True, True]
+    assert [each.number for each in epochs_of(rows[1:])] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_same"),
+    [
+        pytest.param({"description": "x", "max_offsets_per_trigger": 1}, True, id="about runs"),
+        pytest.param({"quarantine_rate": {"stop_above": 1.0}}, True, id="the breaker"),
+        pytest.param({"schema": "id BIGINT, name STRING, at INT"}, False, id="schema"),
+        pytest.param({"tombstones": "ignore"}, False, id="tombstones"),
+    ],
+)
+def test_a_fingerprint_changes_with_what_judges_a_record(
+    fields: dict[str, Any], *, is_same: bool
+) -> None:
+    """A field that decides nothing about a record leaves it as it is."""
+    assert (fingerprint(declared()) == fingerprint(declared(**fields))) == is_same
+
+
+def test_a_redrive_reads_no_offsets() -> None:
+    """Its records must be accounted for all the same, and its offsets be none."""
+    counts = {"offsets": 0, "read": 3, "gaps": 0, "inserted": 2, "stale": 1}
+
+    def wrong(**more: int) -> int:
+        found = imbalances({**counts, **more}, rows_of_seq=2, rows_expected=2, kind="redrive")
+        return len(found)
+
+    assert (wrong(), wrong(offsets=3), wrong(stale=0), wrong(gaps=1)) == (0, 1, 1, 1)
+    assert imbalances(counts, rows_of_seq=2, rows_expected=2) != ()
+
+
+_SCHEMA = pa.schema(
+    [
+        *(("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())),
+        *(("_seq", pa.int64()), ("redriven_seq", pa.int64())),
+        *(("declaration", pa.string()), ("engine_version", pa.string())),
+    ]
+)
+
+
+def held(offset: int, mark: int | None, by: str = "then") -> dict[str, Any]:
+    """Return a row of a quarantine, read by batch 1."""
+    place = {"_topic": "t", "_partition": 0, "_offset": offset, "_seq": 1}
+    return {**place, "redriven_seq": mark, "declaration": by, "engine_version": engine_version()}
+
+
+def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
+    """A marked record is bad at its own batch and applied at its redrive; others wait, or not."""
+    write_deltalake(
+        tmp_path / "q",
+        pa.Table.from_pylist(
+            [held(1, 2), held(2, None), held(3, None, "now"), held(4, 9), held(9, 1)], _SCHEMA
+        ),
+    )
+    batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive", counts={"offsets": 0})}
+    sight = horizon(batches=batches)
+    records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
+    with remembering() as memory:
+        redrives = Redrives(memory, sight, declaration="now")
+        false_marks = list(redrives.learn(tmp_path / "q", last_seq=2))
+        fold = Fold(declared(), Judge(declared()), memory, sight, redrives=redrives)
+
+        first = fold.batch(batches[1], [records])
+        second = fold.batch(batches[2], redrives.of(batches[2]))
+
+        seqs = {
+            each.offset: each.seq for chunk in fold.rule.rows().chunks() for each in chunk.values()
+        }
+        can_recount = redrives.can_recount(batches[2])
+        limits = list(redrives.limits())
+    assert (first.read, first.quarantined, dict(first.fates)) == (5, 3, {"inserted": 2})
+    assert (second.read, second.quarantined, dict(second.fates)) == (1, 0, {"inserted": 1})
+    assert seqs == {0: 1, 1: 2, 3: 1}
+    assert ["is marked as redriven by batch 1" in each.what for each in false_marks] == [True]
+    assert can_recount
+    assert limits == [
+        "2 records in quarantine were bad for another declaration or engine, or without their "
+        "schema, and are good today; oncelake redrive sends them in"
+    ]
+    counts = {"offsets": 0, "gaps": 0, "read": 1, "inserted": 1}
+    assert list(miscounts(batch(2, kind="redrive", counts=counts), second)) == []
+    assert list(miscounts(batch(2, kind="redrive", counts={**counts, "read": 2}), second)) != []

@@ -1,0 +1,126 @@
+"""A changed declaration is planned, then made to fit by a commit of its own, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.errors import SchemaChangedError
+from ingestion.recovery.schema_diff import plan_of
+from tests.support.oracle import evidence_against
+from tests.support.world import COLUMNS, World, row, settings_in
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+MORE = f"{COLUMNS}, city STRING COMMENT 'It''s where', lines ARRAY<STRUCT<n: INT NOT NULL>>"
+
+
+@pytest.fixture(scope="module")
+def planned(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_address: str,
+    java_options: str,
+    spark: SparkSession,
+) -> Iterator[World]:
+    """A table that plans are made for, and none is carried out."""
+    folder = tmp_path_factory.mktemp("planned")
+    with World.made(settings_in(folder, kafka_address), spark) as world:
+        world.send(row(1, "a", 1))
+        world.run()
+        yield world
+
+
+@pytest.fixture
+def written(world: World) -> World:
+    """A table of three columns, with a row that says more than they hold."""
+    world.send({**row(1, "a", 1), "city": "Rome"})
+    world.run()
+    return world
+
+
+def test_a_column_more_is_a_commit_of_its_own_before_anything_is_read(written: World) -> None:
+    """The rows that are there have none, the new ones have it, and both are proven."""
+    written.declare(schema=MORE, schema_change="evolve")
+    written.send({**row(2, "b", 2), "city": "Oslo", "lines": [{"n": 1}]})
+
+    report = written.run()
+
+    assert [(batch.seq, batch.kind) for batch in written.ledger] == [
+        (1, "ingest"),
+        (2, "schema"),
+        (3, "ingest"),
+    ]
+    assert "the table was changed before anything was read: city: STRING is new" in report.notices
+    assert [(each["id"], each["city"], each["lines"]) for each in written.rows()] == [
+        (1, None, None),
+        (2, "Oslo", [{"n": 1}]),
+    ]
+    assert evidence_against(written) == ()
+
+
+def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: World) -> None:
+    """By default nothing changes a table; the refusal says what a person can do."""
+    written.declare(schema=MORE)
+    version = DeltaTable(written.paths.data).version()
+
+    with pytest.raises(SchemaChangedError, match="schema_change: evolve"):
+        written.run()
+    assert DeltaTable(written.paths.data).version() == version
+
+
+def test_a_crash_between_the_statements_and_the_note_is_healed(
+    written: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run finds the columns there, and writes down from where on they hold."""
+    written.declare(schema=MORE, schema_change="evolve")
+    with monkeypatch.context() as broken:
+        broken.setattr("ingestion.pipeline.evolve_schema.commit_note", _crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            written.run()
+
+    written.run()
+
+    assert [batch.kind for batch in written.ledger] == ["ingest", "schema"]
+    assert evidence_against(written) == ()
+
+
+def _crash(*_: Any) -> None:
+    raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize(
+    ("fields", "effect", "says"),
+    [
+        ({"schema": COLUMNS}, "nothing", ""),
+        ({"schema": f"{COLUMNS}, city STRING"}, "evolve", "city: STRING is new"),
+        ({"schema": "id INT, name STRING, at INT"}, "evolve", "id: may be null from now on"),
+        ({"schema": "id INT NOT NULL, name STRING NOT NULL, at INT"}, "nothing", "name: is req"),
+        ({"extra_fields": "keep"}, "evolve", "_extra_fields: VARIANT is new"),
+        ({"schema": f"{COLUMNS}, city STRING NOT NULL"}, "refused", "and NOT NULL, which"),
+        ({"schema": "id BIGINT NOT NULL, name STRING, at INT"}, "refused", "id: is INT in the"),
+        ({"schema": "id INT NOT NULL, name STRING"}, "refused", "at: INT is in the table, and not"),
+        ({"keys": ["id", "name"]}, "epoch", "keys: was id, becomes id, name"),
+        ({"sequence_by": ["at"]}, "epoch", "sequence_by: was not there, becomes at"),
+        ({"mode": "insert_only"}, "epoch", "mode: was upsert, becomes insert_only"),
+    ],
+    ids=[
+        *("the same", "added", "relaxed", "required", "kept", "added and required", "another type"),
+        *("removed", "keys", "order", "mode"),
+    ],
+)
+def test_the_plan_says_what_a_declaration_would_do(
+    planned: World, fields: dict[str, Any], effect: str, says: str
+) -> None:
+    """Like a diff, before it happens, and without Spark."""
+    spec = planned.spec.model_validate(
+        {**planned.spec.model_dump(by_alias=True, exclude_unset=True), **fields}
+    )
+
+    plan = plan_of(spec, planned.paths)
+
+    assert plan.effect == effect
+    assert says in "; ".join(f"{each.field}: {each.what}" for each in plan.changes)

@@ -1,0 +1,64 @@
+"""What is done before what, and what each count is measured by."""
+
+from __future__ import annotations
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ingestion.sinks.upsert import Upsert
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_deletes_are_remembered_before_they_are_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that dies at its commit has written its deletes down; the other order loses them."""
+    world.send(row(1, "a"))
+    world.run()
+    world.send(None, id=1)
+
+    def dying(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Upsert, "_merge", dying)
+    with pytest.raises(ZeroDivisionError):
+        world.run()
+
+    remembered = DeltaTable(world.paths.tombstones).to_pyarrow_table().to_pylist()
+    assert [(each["id"], each["_seq"]) for each in remembered] == [(1, 2)]
+    assert world.log.last_seq(world.topic) == 1
+
+
+def test_rows_that_do_not_carry_their_seq_turn_the_books_red(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What MERGE counted is held against the rows that are there, not against itself."""
+    world.send(row(1, "a"), row(2, "b"))
+    honest = Upsert._choose_winners
+
+    def astray(sink: Upsert) -> DataFrame:
+        seq = F.when(F.col("id") == 1, F.lit(0)).otherwise(F.col("_seq")).cast("long")
+        return honest(sink).withColumn("_seq", seq)
+
+    monkeypatch.setattr(Upsert, "_choose_winners", astray)
+
+    report = world.run()
+
+    assert report.batches[0].problems == ("the table holds 1 rows of this batch, expected 2",)
+
+
+def test_a_late_delete_changes_nothing(world: World) -> None:
+    """A delete that is older than the row is stale, like any other record."""
+    world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    world.send(row(1, "new", at=5))
+    world.run()
+    world.send(row(1, "gone", at=3))
+
+    world.run()
+
+    assert world.rows() == [row(1, "new", at=5)]
+    assert (world.ledger[1].counts["stale"], world.ledger[1].balanced) == (1, True)

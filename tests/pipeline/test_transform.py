@@ -1,0 +1,156 @@
+"""What is declared between value and row is applied, accounted for, and proven."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import InvalidSpecError
+from ingestion.pipeline.transform import refuse_bad_transformation
+from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from ingestion.verify.verify import verify
+from tests.support.oracle import evidence_against
+from tests.support.world import World
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+VALUE = "id INT NOT NULL, first STRING, last STRING, cents BIGINT, status STRING"
+TABLE = "id INT NOT NULL, name STRING, total DECIMAL(12, 2), tenant STRING, sent_at TIMESTAMP"
+SELECT = {
+    "name": "concat_ws(' ', first, last)",
+    "total": "CAST(cents / 100 AS DECIMAL(12, 2))",
+    "tenant": "CAST(element_at(filter(_headers, h -> h.key = 'tenant'), -1).value AS STRING)",
+    "sent_at": "_timestamp",
+}
+
+
+def test_a_condition_filters_records_and_counts_them(world: World) -> None:
+    """What `where` leaves out is in the books; a null value is not asked."""
+    world.declare(where="name <> 'test' AND at > 0")
+    world.send({"id": 1, "name": "a", "at": 1}, {"id": 2, "name": "test", "at": 1})
+    world.send({"id": 3, "name": None, "at": 1}, {"id": 4, "name": "b", "at": 2}, b"{")
+    world.send(None, id=1)
+    world.run()
+
+    (batch,) = world.ledger
+    told = {name: batch.counts[name] for name in ("filtered", "quarantined", "inserted", "read")}
+    assert told == {"filtered": 2, "quarantined": 1, "inserted": 1, "read": 6}
+    assert [row["id"] for row in world.rows()] == [4]
+    assert evidence_against(world) == ()
+
+
+def test_expressions_make_the_columns(world: World) -> None:
+    """`select` reads value, headers and time; what only Spark can say is told not to be proven."""
+    world.declare(schema=TABLE, value_schema=VALUE, select=SELECT, where="status rlike '^o'")
+    # Retention counts from the time that a record says.
+    now = time.time_ns() // 1_000_000_000 * 1_000
+    for id, status in ((1, "open"), (2, "shut"), (3, "odd")):
+        value = {"id": id, "first": "Ann", "last": "B.", "cents": 150, "status": status}
+        world.producer.produce(
+            world.topic,
+            json.dumps(value).encode(),
+            partition=0,
+            headers=[("tenant", b"t0"), ("tenant", f"t{id}".encode())],
+            timestamp=now + id,
+        )
+    assert world.producer.flush(30) == 0
+    world.run()
+
+    columns = ["id", "name", "total", "tenant", "sent_at"]
+    found = DeltaTable(world.paths.data).to_pyarrow_table(columns=columns).to_pylist()
+    assert sorted(
+        (row["id"], row["name"], str(row["total"]), row["tenant"], row["sent_at"].microsecond)
+        for row in found
+    ) == [(1, "Ann B.", "1.50", "t1", 1000), (3, "Ann B.", "1.50", "t3", 3000)]
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+    assert world.ledger[0].counts["filtered"] == 1
+
+
+def test_a_function_makes_the_rows(world: World) -> None:
+    """What it leaves out is filtered; what it is not asked about is what it was."""
+    world.declare(schema=TABLE, value_schema=VALUE, transform="tests.support.transforms.clean")
+    base = {"first": "Ann", "last": "B.", "cents": 150}
+    world.send({**base, "id": 1, "status": "open"}, {**base, "id": 2, "status": "test"}, b"{")
+    world.send({**base, "id": 3, "status": "shut"})
+    world.send(None, id=3)
+    world.run()
+
+    (batch,) = world.ledger
+    told = {name: batch.counts[name] for name in ("filtered", "quarantined", "inserted", "read")}
+    assert told == {"filtered": 1, "quarantined": 1, "inserted": 1, "read": 5}
+    assert [(row["id"], row["name"], str(row["total"])) for row in world.rows()] == [
+        (1, "Ann B.", "1.50")
+    ]
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
+def test_what_the_value_must_have_is_asked_for(world: World) -> None:
+    """Also where it is no column of the table; what `where` leaves out is not asked for more."""
+    value = "id INT NOT NULL, cents BIGINT NOT NULL, text STRING"
+    world.declare(schema="id INT NOT NULL, total BIGINT", value_schema=value)
+    world.declare(select={"total": "coalesce(cents, 0) + CAST(text AS INT)"}, where="text <> 'x'")
+    world.send({"id": 1, "cents": 1, "text": "2"}, {"id": 2, "text": "2"})
+    world.send({"id": 3, "cents": 1, "text": "x"}, {"id": 4, "text": "x"})
+    world.run()
+
+    (bad,) = world.quarantined()
+    assert world.rows() == [{"id": 1, "total": 3}]
+    assert (bad["reason"], bad["detail"], bad["_offset"]) == ("missing_required", "null: cents", 1)
+    assert world.ledger[-1].counts["filtered"] == 2
+    verdict = verify(world.spec, world.settings)
+    assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
+
+
+def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -> None:
+    """A proof that asks Spark again still holds the table against what it answers."""
+    world.declare(schema=TABLE, value_schema=VALUE, select=SELECT)
+    world.send({"id": 1, "first": "Ann", "last": "B.", "cents": 150, "status": "open"})
+    world.run()
+    DeltaTable(world.paths.data).update({"total": "cast(9.99 as decimal(12,2))"})
+
+    verdict = verify(world.spec, world.settings)
+
+    assert [each.what for each in verdict.differences] == ["column total differs"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"where": "nosuch = 1"}, "where: Spark cannot apply it"),
+        ({"select": {**SELECT, "total": "cents / 100"}}, "select.total: total becomes DOUBLE"),
+        ({"select": {**SELECT, "name": "explode(split(first, ','))"}}, "select.name: it is a Gen"),
+        ({"select": {**SELECT, "name": "max(first)"}}, "select.name: it is a Aggregate"),
+        ({"transform": "tests.support.transforms.nosuch"}, "transform: cannot be imported"),
+        (
+            {"transform": "tests.support.transforms.without_place"},
+            "transform: Spark cannot apply it",
+        ),
+        ({"transform": "tests.support.transforms.doubling"}, "transform: it is a Union"),
+        (
+            {"transform": "tests.support.transforms.by_chance"},
+            "transform: its result differs each time",
+        ),
+    ],
+    ids=[
+        *("unknown column", "another type", "several rows", "one row of many"),
+        *("no function", "no place", "twice", "chance"),
+    ],
+)
+def test_a_statement_that_cannot_be_trusted_is_refused(
+    spark: SparkSession, fields: dict[str, Any], says: str
+) -> None:
+    """Before anything is read, with the field and what to write instead."""
+    base = {"name": "s", "topic": "t", "schema": TABLE, "value_schema": VALUE, "keys": ["id"]}
+    select = {} if "transform" in fields else {"select": SELECT}
+    spec = StreamSpec.model_validate({**base, **select, **fields})
+
+    with pytest.raises(InvalidSpecError, match=says):
+        refuse_bad_transformation(spark, spec)

@@ -1,0 +1,437 @@
+"""Tables whose files are damaged, older, altered or gone: each heals exactly, or is refused.
+
+One stream is ingested once; each test damages a copy of its lake. No Spark may be asked for: what
+is refused here is refused before anything could be written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from ingestion.errors import (
+    DamagedTableError,
+    ForeignTableError,
+    IngestionError,
+    InvalidSpecError,
+    MemoryLostError,
+    RecordsForgottenError,
+    TableAlteredError,
+    TableReplacedError,
+    TableRestoredError,
+    TableRolledBackError,
+    TableSettingsError,
+    TopicRecreatedError,
+)
+from ingestion.lake.ledger import Ledger
+from ingestion.operations.accept import accept
+from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.pipeline.report import RunReport
+from ingestion.recovery.read_position import read_position
+from tests.support.damage import (
+    DAMAGES,
+    checkpoint,
+    data_file,
+    do,
+    forget_commits,
+    last_checkpoint,
+    newest_commit,
+    oldest_commit,
+    second_newest_commit,
+)
+from tests.support.long import twins
+from tests.support.world import World, row, settings_in
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+BATCHES = 6
+OTHERS = tuple(each for each in DAMAGES if each not in {"missing", "garbage"})
+# Delta writes one after ten commits; nobody has time for those.
+_CHECKPOINTS = "spark.databricks.delta.properties.defaults.checkpointInterval"
+
+
+@pytest.fixture(scope="module")
+def ingested(
+    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+) -> Iterator[World]:
+    """A stream of six batches, with a checkpoint in its log, bad records and deletes."""
+    folder = tmp_path_factory.mktemp("ingested")
+    spark.conf.set(_CHECKPOINTS, 4)
+    with World.made(settings_in(folder, kafka_address), spark) as world:
+        world.declare(max_offsets_per_trigger=3)
+        for number in range(BATCHES - 1):
+            world.send(row(number, "a"), b"bad")
+            world.send(None, id=number - 1)
+        world.run()
+        shutil.copytree(world.settings.lake, folder / "older")
+        world.send(row(99, "newest"), b"bad")
+        world.send(None, id=0)
+        world.run()
+        assert [each.seq for each in world.ledger] == list(range(1, BATCHES + 1))
+        spark.conf.unset(_CHECKPOINTS)
+        yield world
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def copied(ingested: World, tmp_path: Path) -> World:
+    """The stream, with a lake of the test's own."""
+    return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+def run(world: World) -> RunReport:
+    """Run the stream, and fail when it asks for Spark."""
+
+    def no_spark() -> NoReturn:
+        pytest.fail("the run went on to Spark")
+
+    return world.run(spark=no_spark)
+
+
+def refused(world: World, error: type[IngestionError], *said: str) -> None:
+    """Make sure that a run is refused, says these words and a command, and changes no table."""
+    before = _files(world.settings.lake)
+
+    with pytest.raises(error) as refusal:
+        run(world)
+
+    for words in said:
+        assert words in str(refusal.value)
+    assert "Next: " in str(refusal.value)
+    assert refusal.value.exit_code == 3
+    assert _files(world.settings.lake) == before
+
+
+def _files(lake: Path) -> dict[str, bytes]:
+    return {
+        str(at.relative_to(lake)): at.read_bytes()
+        for at in lake.rglob("*")
+        if at.is_file() and ".locks" not in at.parts
+    }
+
+
+def test_a_sound_table_is_not_refused(copied: World) -> None:
+    """The copy that all the other tests damage is itself in order."""
+    report = run(copied)
+
+    assert (report.seq, report.lag, report.notices) == (BATCHES, 0, ())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "file", [newest_commit, second_newest_commit, checkpoint], ids=lambda file: file.__name__
+)
+def test_a_damaged_log_is_refused(copied: World, file: object, damage: str) -> None:
+    """Whatever readers of the newest version rest on is refused, named, when it is damaged."""
+    assert callable(file)
+    damaged = file(copied.paths.data)
+    do(damage, damaged)
+
+    is_hinted = (file, damage) == (checkpoint, "missing")
+    named = "_last_checkpoint hint" if is_hinted else damaged.name.split(".")[0]
+    refused(copied, DamagedTableError, named, f"oncelake reset {copied.topic}")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", [last_checkpoint, oldest_commit], ids=lambda file: file.__name__)
+def test_damage_to_what_nobody_reads_changes_nothing(
+    copied: World, file: object, damage: str
+) -> None:
+    """The pointer to the checkpoint is a hint, and commits behind a checkpoint are history."""
+    assert callable(file)
+    do(damage, file(copied.paths.data))
+
+    report = run(copied)
+
+    assert (report.seq, report.lag, report.row_count) == (BATCHES, 0, 2)
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", *twins("zero-length", "truncated")])
+@pytest.mark.parametrize("table", ["data", "quarantine", "tombstones"])
+def test_a_damaged_data_file_is_refused(copied: World, table: str, damage: str) -> None:
+    """A file that a MERGE might never open is missed at the start, by its name and size."""
+    path = getattr(copied.paths, table)
+    lost = data_file(path)
+    do(damage, lost)
+
+    refused(copied, DamagedTableError, str(path), lost.name)
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", *twins(*OTHERS)])
+@pytest.mark.parametrize("table", ["quarantine", "tombstones"])
+def test_a_damaged_side_table_is_refused_until_accepted(
+    copied: World, table: str, damage: str
+) -> None:
+    """What cannot be made again is given up only in writing, and kept in the archive."""
+    path = getattr(copied.paths, table)
+    do(damage, newest_commit(path))
+
+    refused(copied, DamagedTableError, str(path), f"oncelake accept {copied.topic}")
+    decision = accept(copied.spec, copied.settings, reason="no backup", run_id="me")
+    run(copied)
+
+    assert decision.counts[f"{table}_written_off"] == BATCHES
+    assert not path.exists()
+    (archived,) = copied.paths.archive.glob(f"*/{path.name}")
+    assert data_file_names(archived)
+
+
+def data_file_names(table: Path) -> list[str]:
+    """Return the names of the data files that lie in a table's folder."""
+    return sorted(at.name for at in table.glob("*.parquet"))
+
+
+@pytest.mark.parametrize("came_back", [None, "older"])
+@pytest.mark.parametrize("table", ["quarantine", "tombstones"])
+def test_a_side_table_that_lost_rows_is_refused(
+    copied: World, ingested: World, table: str, came_back: str | None
+) -> None:
+    """A quarantine, or a memory of deletes, that is gone or older than the table is refused."""
+    path = getattr(copied.paths, table)
+    shutil.rmtree(path)
+    if came_back:
+        shutil.copytree(ingested.settings.lake.with_name(came_back) / path.name, path)
+
+    refused(copied, RecordsForgottenError, f"holds 0 rows of batch {BATCHES}, which wrote 1")
+
+
+def test_a_table_whose_newest_commit_is_gone_without_a_trace_is_refused(copied: World) -> None:
+    """The ledger knows a later seq: it is not given to other records."""
+    newest = f"{DeltaTable(copied.paths.data).version():020d}"
+    for trace in (copied.paths.data / "_delta_log").glob(f"*{newest}*"):
+        trace.unlink()
+
+    refused(copied, TableRolledBackError, f"seq {BATCHES - 1}", f"seq {BATCHES} ")
+
+
+def test_an_older_copy_of_the_table_is_refused(copied: World, ingested: World) -> None:
+    """A backup that was copied back leaves no RESTORE in the log, and is noticed all the same."""
+    shutil.rmtree(copied.paths.data)
+    older = ingested.settings.lake.with_name("older") / copied.topic
+    shutil.copytree(older, copied.paths.data)
+
+    refused(copied, TableRolledBackError, "older copy", f"oncelake reset {copied.topic}")
+
+
+def test_an_older_copy_of_the_ledger_is_healed(copied: World, ingested: World) -> None:
+    """What the ledger forgot is written again from the commits."""
+    before = copied.ledger
+    shutil.rmtree(copied.paths.ledger)
+    older = ingested.settings.lake.with_name("older") / copied.paths.ledger.name
+    shutil.copytree(older, copied.paths.ledger)
+
+    report = run(copied)
+
+    assert [each.seq for each in report.recovered] == [BATCHES]
+    assert [(r.seq, r.ranges, r.balanced, r.identity) for r in copied.ledger] == [
+        (r.seq, r.ranges, r.balanced, r.identity) for r in before
+    ]
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", *twins("zero-length", "truncated")])
+@pytest.mark.parametrize("file", [data_file, second_newest_commit], ids=lambda file: file.__name__)
+def test_a_damaged_ledger_is_made_again(copied: World, file: object, damage: str) -> None:
+    """It is a projection: the damaged one is kept in the archive, and the commits say the rest."""
+    assert callable(file)
+    before = copied.ledger
+    do(damage, file(copied.paths.ledger))
+
+    report = run(copied)
+
+    (archived,) = copied.paths.archive.glob(f"*/{copied.paths.ledger.name}")
+    assert f"{archived}, and made again from the commits" in report.notices[0]
+    assert f"seq 1 to {BATCHES}" in report.notices[0]
+    assert [(r.seq, r.ranges, r.balanced, r.counts["quarantined"]) for r in copied.ledger] == [
+        (r.seq, r.ranges, r.balanced, r.counts["quarantined"]) for r in before
+    ]
+    assert run(copied).notices == ()
+
+
+def test_a_ledger_that_lost_its_log_is_made_again(copied: World) -> None:
+    """Data files without a log are no ledger that was never written."""
+    shutil.rmtree(copied.paths.ledger / "_delta_log")
+
+    report = run(copied)
+
+    assert "its _delta_log is gone" in report.notices[0]
+    assert len(copied.ledger) == BATCHES
+
+
+def test_a_hole_in_the_ledger_is_filled(copied: World) -> None:
+    """A row that somebody deleted comes back from its commit."""
+    DeltaTable(copied.paths.ledger).delete("seq = 3")
+
+    report = run(copied)
+
+    assert [each.seq for each in report.recovered] == [3]
+    assert [each.seq for each in copied.ledger] == list(range(1, BATCHES + 1))
+
+
+@pytest.mark.parametrize("ledger", ["sound", "damaged"])
+def test_a_table_that_is_gone_is_never_an_empty_one(copied: World, ledger: str) -> None:
+    """Its ledger is the last trace, readable or not, and stays where it is."""
+    shutil.rmtree(copied.paths.data)
+    if ledger == "damaged":
+        do("garbage", newest_commit(copied.paths.ledger))
+
+    refused(copied, TableReplacedError, "is gone", f"oncelake reset {copied.topic}")
+
+
+def test_files_without_a_log_are_never_an_empty_table(copied: World) -> None:
+    """Neither log nor ledger is left: the files are somebody's, and are not written beside."""
+    shutil.rmtree(copied.paths.ledger)
+    shutil.rmtree(copied.paths.data / "_delta_log")
+
+    refused(copied, ForeignTableError, "no Delta log")
+
+
+def test_a_table_that_was_away_goes_on(copied: World) -> None:
+    """A folder that was renamed is missed, and is itself again when it is back."""
+    away = copied.paths.data.with_name("away")
+    copied.paths.data.rename(away)
+    refused(copied, TableReplacedError, "is gone")
+    away.rename(copied.paths.data)
+
+    assert run(copied).seq == BATCHES
+
+
+def _append(world: World, count: int) -> None:
+    like = DeltaTable(world.paths.data).to_pyarrow_table().slice(0, count)
+    write_deltalake(world.paths.data, like, mode="append")
+
+
+def _delete(world: World) -> None:
+    DeltaTable(world.paths.data).delete("id = 99")
+
+
+def _restore(world: World) -> None:
+    DeltaTable(world.paths.data).restore(DeltaTable(world.paths.data).version() - 1)
+
+
+@pytest.mark.parametrize(
+    ("alter", "error", "said"),
+    [
+        (lambda world: _append(world, 1), TableAlteredError, "WRITE"),
+        (_delete, TableAlteredError, "DELETE"),
+        (_restore, TableRestoredError, "restored"),
+    ],
+    ids=["append", "delete", "restore"],
+)
+def test_rows_changed_by_somebody_else_are_refused_until_accepted(
+    copied: World, alter: object, error: type[IngestionError], said: str
+) -> None:
+    """The table is no longer what the topic says; a person takes that upon themselves, once."""
+    assert callable(alter)
+    alter(copied)
+
+    refused(copied, error, said, f"oncelake accept {copied.topic}")
+    accept(copied.spec, copied.settings, reason="asked for", run_id="me")
+
+    assert run(copied).seq == BATCHES + 1
+
+
+def test_upkeep_by_somebody_else_changes_nothing(copied: World) -> None:
+    """OPTIMIZE, VACUUM and an empty write leave the rows as they are."""
+    DeltaTable(copied.paths.data).optimize.compact()
+    DeltaTable(copied.paths.data).vacuum(dry_run=False)
+    _append(copied, 0)
+
+    assert run(copied).seq == BATCHES
+
+
+def test_nothing_altered_is_nothing_to_accept(copied: World) -> None:
+    """A word without a cause is not written down."""
+    with pytest.raises(InvalidSpecError, match="nothing to accept"):
+        accept(copied.spec, copied.settings, reason="why not", run_id="me")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("delta.setTransactionRetentionDuration", "interval 1 days"), ("delta.appendOnly", "true")],
+)
+def test_a_property_that_breaks_the_promise_is_refused(
+    copied: World, name: str, value: str
+) -> None:
+    """The fence must not expire, and an upsert must be able to update."""
+    DeltaTable(copied.paths.data).alter.set_table_properties({name: value})
+
+    refused(copied, TableSettingsError, name, "UNSET TBLPROPERTIES")
+
+
+@pytest.mark.parametrize(
+    ("feature", "properties"),
+    [
+        ("deletionVectors", {"delta.enableDeletionVectors": "true"}),
+        (
+            "columnMapping",
+            {
+                "delta.columnMapping.mode": "name",
+                "delta.minReaderVersion": "2",
+                "delta.minWriterVersion": "5",
+            },
+        ),
+    ],
+    ids=["deletion vectors", "column mapping"],
+)
+def test_a_feature_that_the_audit_cannot_read_is_refused(
+    copied: World, feature: str, properties: dict[str, str]
+) -> None:
+    """An upgrade of the table's protocol is named, not met in the middle of a batch."""
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    copied.spark.sql(f"ALTER TABLE delta.`{copied.paths.data}` SET TBLPROPERTIES ({listed})")
+
+    refused(copied, TableSettingsError, feature, "DROP FEATURE")
+
+
+def _age(world: World) -> None:
+    """Let our commits age out, behind somebody's empty one."""
+    _append(world, 0)
+    forget_commits(world.paths.data)
+
+
+def test_the_ledger_remembers_what_has_aged_out(copied: World) -> None:
+    """Offsets, epoch and identity come from the ledger once the log has forgotten them."""
+    known = read_position(copied.topic, copied.paths)
+    _age(copied)
+
+    found = read_position(copied.topic, copied.paths)
+
+    assert known is not None
+    assert found == replace(known, columns="", learned_from="ledger")
+
+
+def test_a_recreated_topic_is_noticed_from_the_ledger_too(copied: World) -> None:
+    """An idle stream keeps its topic's id beyond the age of its commits."""
+    _age(copied)
+    last = copied.ledger[-1]
+    identity = replace(last.identity, topic_ids={copied.topic: "another"})
+    Ledger(copied.paths.ledger).put(replace(last, identity=identity))
+
+    refused(copied, TopicRecreatedError, "another")
+
+
+@pytest.mark.parametrize("ledger", ["gone", "older"])
+def test_offsets_that_nobody_remembers_are_not_guessed(
+    copied: World, ingested: World, ledger: str
+) -> None:
+    """Without commits and ledger, the topic is read again in a new epoch, by a person's word."""
+    _age(copied)
+    shutil.rmtree(copied.paths.ledger)
+    if ledger == "older":
+        older = ingested.settings.lake.with_name("older") / copied.paths.ledger.name
+        shutil.copytree(older, copied.paths.ledger)
+
+    refused(copied, MemoryLostError, f"seq {BATCHES}", f"oncelake adopt-topic {copied.topic}")
+    adopted = adopt_topic(copied.spec, copied.settings, run_id="me")
+    found = read_position(copied.topic, copied.paths)
+
+    assert (adopted.seq, adopted.epoch) == (BATCHES + 1, 2)
+    assert found is not None
+    assert set(found.next.values()) == {0}

@@ -1,0 +1,256 @@
+"""The guards that stand between a fault and the table: each test fails when its guard is gone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import ingestion.operations.run
+import ingestion.pipeline.batch
+from ingestion.errors import (
+    CommitConflictError,
+    OffsetHoleError,
+    RecordsMissedError,
+    TopicRecreatedError,
+    UnbalancedBatchError,
+)
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.empty_commit import commit_note
+from ingestion.operations.accept import accept
+from ingestion.recovery.read_position import read_position
+from ingestion.sinks.upsert import Upsert
+from tests.support.world import World, row, transactional
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_aborted_transactions_leave_proven_gaps(world: World) -> None:
+    """Markers and aborted records are gaps, asked again of a second client; no row is theirs."""
+    producer = transactional(world)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(world.topic, b'{"id": %d}' % number, partition=0)
+        producer.flush(30)
+        (producer.commit_transaction if number % 2 else producer.abort_transaction)(30)
+    world.send(row(9, "plain"), partition=1)
+    world.wait_for_end(12)
+
+    report = world.run()
+
+    assert [found["id"] for found in world.rows()] == [1, 3, 5, 9]
+    (batch,) = report.batches
+    assert (batch.counts["offsets"], batch.counts["read"], batch.counts["gaps"]) == (13, 4, 9)
+    assert "gaps_unproven" not in batch.counts
+    assert batch.balanced
+    assert report.lag == 0
+
+
+def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
+    """A tail without a single record is read to its end, and not read again."""
+    producer = transactional(world)
+    producer.begin_transaction()
+    producer.produce(world.topic, b'{"id": 1}', partition=0)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    world.wait_for_end(2)
+
+    first = world.run()
+    second = world.run()
+
+    assert (first.row_count, first.lag, first.total("gaps")) == (0, 0, 2)
+    assert second.batches == ()
+
+
+def test_gaps_that_nobody_asked_about_are_marked(world: World) -> None:
+    """With ``gaps: never`` the books balance, and say that the gaps are unproven."""
+    world.declare(gaps="never")
+    producer = transactional(world)
+    producer.begin_transaction()
+    producer.produce(world.topic, b'{"id": 1}', partition=0)
+    producer.commit_transaction(30)
+    world.wait_for_end(2)
+
+    report = world.run()
+
+    assert report.batches[0].counts["gaps_unproven"] == 1
+    assert report.is_balanced
+
+
+def test_a_record_that_spark_passed_over_stops_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing offset that holds a record is found by the second client, before any commit."""
+    world.send(*(row(i, "a") for i in range(6)))
+    honest = ingestion.pipeline.batch.judge
+
+    def lossy(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
+        return honest(records.where(F.col("_offset") != 3), *given, **named)
+
+    monkeypatch.setattr(ingestion.pipeline.batch, "judge", lossy)
+
+    with pytest.raises(RecordsMissedError, match=f"{world.topic}-0 offset 3"):
+        world.run()
+
+    assert world.log.last_seq(world.topic) == 0
+
+
+def test_a_record_delivered_twice_turns_the_books_red(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that doubles a record cannot balance: there are more records than offsets."""
+    world.send(row(1, "a"), row(2, "b"))
+    honest = ingestion.pipeline.batch.judge
+
+    def doubling(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
+        judged = honest(records, *given, **named)
+        return judged.unionAll(judged.where("_offset = 1"))
+
+    monkeypatch.setattr(ingestion.pipeline.batch, "judge", doubling)
+
+    report = world.run()
+
+    assert not report.is_balanced
+    assert "offsets in ranges 2 ≠ records read 3 + gaps 0" in report.batches[0].problems
+
+
+def test_a_lost_winner_is_red_until_somebody_accepts_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that the sink drops turns the batch red; red is refused until it is accepted."""
+    world.send(row(1, "a"), row(2, "dropped"), row(3, "c"))
+    honest = Upsert._source
+    monkeypatch.setattr(Upsert, "_source", lambda sink: honest(sink).where("id <> 2"))
+
+    red = world.run()
+    monkeypatch.setattr(Upsert, "_source", honest)
+    with pytest.raises(UnbalancedBatchError, match=f"oncelake accept {world.topic}"):
+        world.run()
+    accept(world.spec, world.settings, reason="a drill", run_id="me")
+    world.send(row(4, "d"))
+    world.run()
+
+    assert not red.is_balanced
+    assert "records read 3 ≠ 2 accounted for" in red.batches[0].problems[0]
+    assert [(each.seq, each.balanced, each.accepted) for each in world.ledger] == [
+        (1, False, "a drill"),
+        (2, True, "a drill"),
+        (3, True, None),
+    ]
+
+
+def test_red_survives_the_loss_of_the_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict is made again from the commit, and an acceptance is not forgotten."""
+    world.send(row(1, "a"), row(2, "b"))
+    honest = Upsert._source
+    monkeypatch.setattr(
+        Upsert, "_source", lambda sink: honest(sink).unionAll(honest(sink).where("id = 1"))
+    )
+    world.run()
+    monkeypatch.setattr(Upsert, "_source", honest)
+    shutil.rmtree(world.paths.ledger)
+
+    with pytest.raises(UnbalancedBatchError):
+        world.run()
+    accept(world.spec, world.settings, reason="a drill", run_id="me")
+    shutil.rmtree(world.paths.ledger)
+
+    assert world.run().is_balanced
+
+
+def test_an_overlap_is_dropped_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that the table holds already are not applied again, and are in the books."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.send(row(3, "c"))
+    _start_at(monkeypatch, world, 1)
+
+    report = world.run()
+
+    (batch,) = report.batches
+    assert (batch.counts["overlap"], batch.counts["inserted"]) == (1, 1)
+    assert [str(c.range) for c in batch.ranges if c.records] == [f"{world.topic}-0 [2, 3)"]
+    assert batch.balanced
+
+
+def test_a_plan_wholly_below_the_table_commits_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that the table holds already leaves no commit."""
+    world.send(row(1, "a"), row(2, "b"))
+    first = world.run()
+    _start_at(monkeypatch, world, 0)
+
+    second = world.run()
+
+    assert (second.batches, second.delta_version) == ((), first.delta_version)
+
+
+def test_a_hole_stops_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that begins beyond the table's offset would skip records."""
+    world.send(row(1, "a"), row(2, "b"), row(3, "c"))
+    world.declare(max_offsets_per_trigger=1)
+    _start_at(monkeypatch, world, 2)
+
+    with pytest.raises(OffsetHoleError, match=rf"{world.topic}-0 \[0, 2\)"):
+        world.run()
+
+
+def test_a_topic_recreated_during_a_batch_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic's id is asked once more after the batch was read, before anything is committed."""
+    world.send(row(1, "a"))
+    honest = ingestion.pipeline.batch.count_records
+
+    def recreating(copy: DataFrame) -> Any:
+        tally = honest(copy)
+        world.delete_topic()
+        world.create_topic()
+        return tally
+
+    monkeypatch.setattr(ingestion.pipeline.batch, "count_records", recreating)
+
+    with pytest.raises(TopicRecreatedError):
+        world.run()
+
+    assert world.log.last_seq(world.topic) == 0
+
+
+def test_a_statement_skipped_by_delta_is_no_success(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When our seq is in the log with other ranges, the MERGE is skipped, and the run stops."""
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(2, "b"))
+    honest = Upsert.prepare
+
+    def overtaken(sink: Upsert) -> Any:
+        position = read_position(world.topic, world.paths)
+        assert position is not None
+        commit_note(world.topic, world.paths, replace(position.next_note("a zombie"), reason="x"))
+        return honest(sink)
+
+    monkeypatch.setattr(Upsert, "prepare", overtaken)
+
+    with pytest.raises(CommitConflictError, match="of run a zombie"):
+        world.run()
+
+    assert world.rows() == [row(1, "a")]
+
+
+def _start_at(monkeypatch: pytest.MonkeyPatch, world: World, offset: int) -> None:
+    """Let the query begin at an offset of our choice, as a wrong checkpoint would."""
+    read = ingestion.operations.run.read_stream
+
+    def reading(*given: Any, starting: Offsets) -> DataFrame:
+        moved = Offsets({at: offset if at.partition == 0 else n for at, n in starting.items()})
+        return read(*given, starting=moved)
+
+    monkeypatch.setattr(ingestion.operations.run, "read_stream", reading)
+    shutil.rmtree(world.paths.checkpoints, ignore_errors=True)

@@ -1,0 +1,95 @@
+"""A pattern instead of a topic: whatever matches when a run begins is read, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import NewTopic
+from pyspark.sql import SparkSession
+
+from assets.sensors import lag_of
+from ingestion.errors import TopicMissingError
+from ingestion.kafka.admin import Kafka
+from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.settings import Settings
+from ingestion.verify.verify import verify
+from tests.support.oracle import evidence_against
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Matched(World):
+    """A stream that reads every topic whose name begins as its own does."""
+
+    def add_topic(self, suffix: str, *records: dict[str, object]) -> str:
+        """Create a topic beside the stream's own, and send records."""
+        name = f"{self.topic}{suffix}"
+        self.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        own, self.topic = self.topic, name
+        self.wait_for_end(0)
+        self.send(*records)
+        self.topic = own
+        return name
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession) -> Iterator[Matched]:
+    """A stream of a pattern; topics that it does not match are there, too."""
+    with Matched.made(settings, spark) as made:
+        assert isinstance(made, Matched)
+        made.declare(topic=None, topic_pattern=rf"{made.topic}(_\w+)?", sequence_by=["at"])
+        made.add_topic("-other", row(99, "not ours", at=1))
+        yield made
+
+
+def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: Matched) -> None:
+    """A topic that appears is read from its start; one that is gone is refused, not forgotten."""
+    world.send(row(1, "a", at=1))
+    world.add_topic("_x", row(1, "newer", at=2), row(2, "b", at=1))
+    first = world.run()
+    later = world.add_topic("_y", row(3, "c", at=1))
+    lag = lag_of(world.spec, world.settings)
+
+    second = world.run()
+
+    assert [each["id"] for each in world.rows()] == [1, 2, 3]
+    assert (first.total("read"), second.total("read")) == (3, 1)
+    assert {name: n for name, n in lag.items() if n} == {later: 1}
+    assert set(world.ledger[-1].identity.topic_ids) == {
+        world.topic, f"{world.topic}_x", f"{world.topic}_y"
+    }  # fmt: skip
+    assert evidence_against(world) == ()
+    world.admin.delete_topics([later])[later].result(30)
+    with pytest.raises(TopicMissingError, match=later):
+        world.run()
+
+
+def test_a_pattern_that_matches_nothing_is_refused(world: Matched) -> None:
+    """Kafka's own topics are nobody's records."""
+    world.declare(topic_pattern="__consumer.*|nothing-is-called-so")
+
+    with pytest.raises(TopicMissingError, match=r"no topic at .* matches"):
+        world.run()
+    assert not any(name.startswith("__") for name in Kafka(world.settings).names())
+
+
+def test_only_the_topic_that_was_made_again_is_read_again(world: Matched) -> None:
+    """The others go on where they were: a mode that appends would take their records twice."""
+    world.declare(mode="append", keys=[], sequence_by=[])
+    world.send(row(1, "a"))
+    other = world.add_topic("_x", row(2, "b"))
+    world.run()
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(3, "c"))
+    world.producer.produce(other, b'{"id": 4}', partition=0)
+    assert world.producer.flush(30) == 0
+
+    adopt_topic(world.spec, world.settings, run_id="me")
+    report = world.run()
+
+    assert sorted(each["id"] for each in world.rows()) == [1, 2, 3, 4]
+    assert (report.total("read"), report.lag) == (2, 0)
+    assert verify(world.spec, world.settings).holds

@@ -1,0 +1,188 @@
+"""Topics that are not what they were: made again, shortened, gone, or another cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame
+
+import ingestion.pipeline.batch
+from ingestion.errors import (
+    ClusterChangedError,
+    OffsetsExpiredError,
+    TopicMissingError,
+    TopicRecreatedError,
+)
+from ingestion.operations.accept import accept
+from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
+from tests.support.world import World, row, transactional
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def made_again(world: World, records: int) -> None:
+    """Delete the topic, and make it again with other records."""
+    world.delete_topic()
+    world.create_topic()
+    world.send(*(row(n, "another topic's") for n in range(records)))
+
+
+def before_the_fetch(
+    monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object], *, batch: int = 1
+) -> None:
+    """Let something happen when a batch is planned, and nothing of it has been read."""
+    honest, judged = ingestion.pipeline.batch.judge, []
+
+    def judging(*given: Any, **named: Any) -> DataFrame:
+        judged.append(given)
+        if len(judged) == batch:
+            happen()
+        return honest(*given, **named)
+
+    monkeypatch.setattr(ingestion.pipeline.batch, "judge", judging)
+
+
+def test_a_topic_made_again_with_as_many_records_is_refused(world: World) -> None:
+    """Offsets that fit mean nothing: the topic's id is another."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    made_again(world, records=2)
+
+    with pytest.raises(TopicRecreatedError, match=f"oncelake adopt-topic {world.topic}"):
+        world.run()
+
+
+@pytest.mark.parametrize("records", [3, 9], ids=["shorter", "longer"])
+def test_a_topic_made_again_before_the_fetch_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    """A topic made again between plan and fetch is named as such, whatever Spark makes of it."""
+    world.declare(max_offsets_per_trigger=4)
+    world.send(*(row(n, "a") for n in range(6)))
+    before_the_fetch(monkeypatch, lambda: made_again(world, records), batch=2)
+
+    with pytest.raises(TopicRecreatedError, match="was deleted and created again"):
+        world.run()
+
+    assert world.rows() == [row(n, "a") for n in range(4)]
+    assert [batch.balanced for batch in world.ledger] == [True]
+
+
+@pytest.mark.parametrize("records", [0, 9], ids=["shorter", "longer"])
+def test_a_topic_made_again_between_two_batches_is_refused(world: World, records: int) -> None:
+    """No record of the new topic gets into the table, be there more of them or fewer."""
+    world.declare(max_offsets_per_trigger=4)
+    world.send(*(row(n, "a") for n in range(6)))
+
+    with pytest.raises(TopicRecreatedError):
+        world.run(on_batch=lambda *_: made_again(world, records))
+
+    assert world.rows() == [row(n, "a") for n in range(4)]
+
+
+def test_a_topic_deleted_in_mid_run_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is gone when it is read is a matter for a person, not for a retry."""
+    world.settings = world.settings.model_copy(update={"kafka_timeout_seconds": PATIENCE_SECONDS})
+    world.send(row(1, "a"))
+    before_the_fetch(monkeypatch, world.delete_topic)
+
+    with pytest.raises(TopicMissingError):
+        world.run()
+    world.create_topic()
+
+    assert world.log.last_seq(world.topic) == 0
+
+
+def test_another_cluster_at_the_same_address_is_refused(
+    frail: FrailBroker, frail_world: World, kafka_address: str
+) -> None:
+    """Another cluster is named before the topic is called missing there, and when it is there."""
+    world = frail_world
+    world.send(row(1, "a"))
+    world.run()
+    other = AdminClient({"bootstrap.servers": kafka_address})
+
+    with frail.proxy.leading_to(int(kafka_address.rpartition(":")[2])):
+        with pytest.raises(ClusterChangedError, match=f"oncelake adopt-topic {world.topic}"):
+            world.run()
+        other.create_topics([NewTopic(world.topic, 2, 1)])[world.topic].result(30)
+        with pytest.raises(ClusterChangedError):
+            world.run()
+    other.delete_topics([world.topic])[world.topic].result(30)
+    world.send(row(2, "b"))
+    world.run()
+
+    assert world.rows() == [row(1, "a"), row(2, "b")]
+
+
+def test_records_deleted_before_the_fetch_are_refused_with_their_range(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What retention takes out of a planned batch is not skipped; accepted, it is in the ledger."""
+    world.send(*(row(n, "a") for n in range(5)))
+    world.send(*(row(n, "b") for n in range(5, 8)), partition=1)
+
+    def forget() -> None:
+        world.forget_before(0, 3)
+        world.forget_before(1, 1)
+
+    with monkeypatch.context() as patch:
+        before_the_fetch(patch, forget)
+        with pytest.raises(OffsetsExpiredError) as refused:
+            world.run()
+    accepted = accept(world.spec, world.settings, reason="too late", run_id="me")
+    report = world.run()
+
+    lost = [f"{world.topic}-0 [0, 3)", f"{world.topic}-1 [0, 1)"]
+    assert f"{', '.join(lost)} (4 offsets)" in str(refused.value)
+    assert [str(counted.range) for counted in accepted.ranges] == lost
+    assert (accepted.counts["lost"], accepted.accepted) == (4, "too late")
+    assert world.rows() == [row(3, "a"), row(4, "a"), row(6, "b"), row(7, "b")]
+    assert report.is_balanced
+
+
+def test_records_deleted_after_the_fetch_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before retention came is committed; gaps it took are marked as unproven."""
+    producer = transactional(world)
+    producer.begin_transaction()
+    producer.produce(world.topic, b'{"id": 1}', partition=0)
+    producer.commit_transaction(30)
+    world.wait_for_end(2)
+    world.send(row(2, "b"))
+    honest = ingestion.pipeline.batch.find_gaps
+
+    def too_late(*given: Any, **named: Any) -> Any:
+        world.forget_before(0, 2)
+        return honest(*given, **named)
+
+    monkeypatch.setattr(ingestion.pipeline.batch, "find_gaps", too_late)
+
+    report = world.run()
+
+    assert world.rows() == [row(1, None), row(2, "b")]
+    assert (report.total("gaps"), report.total("gaps_unproven")) == (1, 1)
+    assert report.is_balanced
+
+
+def test_a_topic_that_is_declared_no_longer_may_go(world: World) -> None:
+    """One of two topics is taken from the declaration and deleted; the other is read on."""
+    second = f"{world.topic}.second"
+    world.admin.create_topics([NewTopic(second, 1, 1)])[second].result(30)
+    world.declare(topic=None, topics=[world.topic, second])
+    world.send(row(1, "a"))
+    world.run()
+    world.declare(topic=world.topic, topics=[])
+    world.admin.delete_topics([second])[second].result(30)
+    world.send(row(2, "b"))
+
+    report = world.run()
+
+    assert world.rows() == [row(1, "a"), row(2, "b")]
+    assert report.lag == 0

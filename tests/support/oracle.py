@@ -1,0 +1,25 @@
+"""What must hold of a stream that was read to its end, and evidence where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ingestion.verify.verify import verify
+from tests.support.world import World
+
+
+def evidence_against(world: World) -> tuple[str, ...]:
+    """Return what is wrong, in words; nothing when each record was applied exactly once."""
+    return tuple(_evidence(world))
+
+
+def _evidence(world: World) -> Iterator[str]:
+    idle = world.run()
+    if idle.batches:
+        yield f"an idle run wrote batches {[each.seq for each in idle.batches]}"
+    if idle.lag:
+        yield f"{idle.lag} offsets are unread"
+    verdict = verify(world.spec, world.settings)
+    if not verdict.holds or verdict.limits:
+        yield f"{verdict.headline}; {'; '.join(verdict.limits)}"
+    yield from map(str, verdict.differences)

@@ -1,0 +1,214 @@
+"""A real schema registry: Apicurio, which answers Confluent's API, on a free port of loopback."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ipaddress
+import json
+import shutil
+import socket
+import ssl
+import sys
+import tarfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from ingestion.kafka.java import find_java
+from ingestion.local.process import Process, launch
+from tests.support.world import ROOT
+
+_MAIN = "io.quarkus.runner.GeneratedMain"
+
+
+@contextmanager
+def schema_registry(folder: Path) -> Iterator[str]:
+    """Yield the address of a registry that lives as long as the block, and no longer than us."""
+    found = list((ROOT / ".jars" / "registry").glob("*.tar.gz"))
+    assert found, "the registry of the tests is not there; run: make .jars/.tests-fetched"
+    with tarfile.open(found[0]) as packed:
+        packed.extractall(folder, filter="data")
+    (runner,) = folder.glob("*-runner.jar")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
+    command += ["-cp", f"{runner}:{folder}/lib/*", _MAIN]
+    launch(command, pid_file=folder / "pid", log=folder / "log", tied=True)
+    address = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    _await(f"{address}/subjects", folder / "log")
+    try:
+        yield address
+    finally:
+        pid = int((folder / "pid").read_text())
+        Process(pid=pid, command_ends_with=_MAIN).stop(grace_seconds=5)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await(url: str, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except OSError:
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.1)
+        else:
+            return
+
+
+class Subject:
+    """Registers schemas under one subject, and frames payloads by their ids."""
+
+    def __init__(self, address: str, subject: str) -> None:
+        """Take the registry's address and the subject's name."""
+        self.name = subject
+        self.client = SchemaRegistryClient({"url": address})
+
+    def __enter__(self) -> Subject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client._rest_client.session.close()
+
+    def register(
+        self, text: str, type: str = "AVRO", references: tuple[SchemaReference, ...] = ()
+    ) -> int:
+        """Register a schema, and return its id."""
+        return self.client.register_schema(self.name, Schema(text, type, list(references)))
+
+    def avro(self, schema: object, *records: object) -> list[bytes]:
+        """Write records by a schema, as confluent-kafka's own serializer does."""
+        serialize = AvroSerializer(self.client, json.dumps(schema))
+        topic, _, field = self.name.rpartition("-")
+        context = SerializationContext(topic, MessageField(field))
+        return [serialize(each, context) for each in records]
+
+    def json(self, schema: object, *records: object) -> list[bytes]:
+        """Write records by a JSON Schema, as confluent-kafka's own serializer does."""
+        serialize = JSONSerializer(json.dumps(schema), self.client)
+        context = SerializationContext(self.name.rpartition("-")[0], MessageField.VALUE)
+        return [serialize(each, context) for each in records]
+
+    def protobuf(self, *messages: Any) -> list[bytes]:
+        """Write messages of one type, as confluent-kafka's own serializer does."""
+        serialize = ProtobufSerializer(type(messages[0]), self.client)
+        context = SerializationContext(self.name.rpartition("-")[0], MessageField.VALUE)
+        return [serialize(each, context) for each in messages]
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    """Put Confluent's header in front of a payload."""
+    return b"\0" + schema_id.to_bytes(4) + payload
+
+
+class Guard(NamedTuple):
+    """Where a guarded registry is, and what gets in."""
+
+    address: str
+    certificate: Path
+    username: str
+    password: str
+
+
+@contextmanager
+def guarded(address: str, folder: Path) -> Iterator[Guard]:
+    """Put HTTPS and a login in front of a registry, for as long as the block lasts."""
+    certificate, key = _certified(folder)
+    login = base64.b64encode(b"reader:let me in").decode()
+    server = _Guarding(("127.0.0.1", 0), partial(_Gate, address, f"Basic {login}"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    # The handshake is for the connection's thread: the listener would wait for a slow one.
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    thread = threading.Thread(target=server.serve_forever, name="guard", daemon=True)
+    thread.start()
+    try:
+        port = server.server_address[1]
+        yield Guard(f"https://127.0.0.1:{port}", certificate, "reader", "let me in")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+class _Guarding(ThreadingHTTPServer):
+    """Answers each client in a thread of its own."""
+
+    daemon_threads = True
+
+    def handle_error(self, *whose: Any) -> None:
+        """Tell of everything but a client that does not trust the certificate, and hangs up."""
+        if not isinstance(sys.exception(), ssl.SSLError):
+            super().handle_error(*whose)
+
+
+class _Gate(BaseHTTPRequestHandler):
+    """Passes GET on to the registry, for who may."""
+
+    def __init__(self, registry: str, login: str, *arguments: Any) -> None:
+        self._registry, self._login = registry, login
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") != self._login:
+            self._answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+            return
+        try:
+            with urllib.request.urlopen(f"{self._registry}{self.path}", timeout=30) as found:
+                self._answer(found.status, found.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                self._answer(error.code, error.read())
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _certified(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for loopback that vouches for itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a registry of tests")])
+    now = dt.datetime.now(dt.UTC)
+    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([loopback]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, private = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return certificate, private

@@ -1,0 +1,228 @@
+"""A topic, a stream and a lake, and short words for what tests do to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import TableLog
+from ingestion.operations.rebuild import Rebuild, RebuildReport
+from ingestion.operations.redrive import Redrive, RedriveReport
+from ingestion.operations.run import Run
+from ingestion.pipeline.report import RunReport
+from ingestion.settings import Settings
+
+COLUMNS = "id INT NOT NULL, name STRING, at INT"
+ROOT = Path(__file__).parents[2]
+
+
+def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
+    """Return the settings of a lake, a state folder and declarations of a test's own."""
+    return Settings(
+        kafka=kafka_address,
+        lake=folder / "lake",
+        state=folder / "state",
+        streams=folder / "streams",
+        jars=ROOT / ".jars",
+        spark_master="local[2]",
+        **{"spark_driver_memory": "1g", "kafka_timeout_seconds": 10, **more},
+    )
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the environment that gives another process these settings, and this project."""
+    given = {
+        f"ONCELAKE_{name.upper()}": str(value)
+        for name, value in settings.model_dump(exclude_none=True).items()
+    }
+    return {**os.environ, **given, "PYTHONPATH": str(ROOT)}
+
+
+@dataclass(kw_only=True)
+class World:
+    """One stream under test; ``declare`` changes its declaration."""
+
+    settings: Settings
+    spark: SparkSession
+    admin: AdminClient
+    producer: Producer
+    topic: str
+    declared: dict[str, Any] = field(default_factory=dict)
+    runs: int = 0
+
+    @classmethod
+    @contextmanager
+    def made(cls, settings: Settings, spark: SparkSession) -> Iterator[World]:
+        """Make a topic of two partitions, and delete it in the end."""
+        address = {"bootstrap.servers": settings.bootstrap_servers(), "log_level": 0}
+        topic = f"t{uuid.uuid4().hex[:12]}"
+        world = cls(
+            settings=settings,
+            spark=spark,
+            admin=AdminClient(address),
+            producer=Producer({**address, "linger.ms": 1, "log_level": 0}),
+            topic=topic,
+        )
+        world.create_topic()
+        try:
+            yield world
+        finally:
+            world.delete_topic()
+
+    @property
+    def spec(self) -> StreamSpec:
+        """The stream as declared: an upsert by ``id``, ordered by nothing but offsets."""
+        base = {"name": self.topic, "topic": self.topic, "schema": COLUMNS, "keys": ["id"]}
+        return StreamSpec.model_validate({**base, **self.declared})
+
+    @property
+    def paths(self) -> StreamPaths:
+        """Where its tables lie."""
+        return StreamPaths.of(self.topic, self.settings)
+
+    @property
+    def log(self) -> TableLog:
+        """The data table's log."""
+        return TableLog(self.paths.data)
+
+    @property
+    def ledger(self) -> tuple[LedgerRow, ...]:
+        """The ledger's rows."""
+        return Ledger(self.paths.ledger).rows()
+
+    def declare(self, **fields: Any) -> None:
+        """Change the declaration."""
+        self.declared |= fields
+
+    def copied_to(self, lake: Path, **places: Path) -> World:
+        """Copy its tables into another lake, to be damaged or declared otherwise there."""
+        shutil.copytree(self.settings.lake, lake)
+        settings = self.settings.model_copy(update={"lake": lake, **places})
+        return replace(self, settings=settings, declared=dict(self.declared))
+
+    def create_topic(self, partitions: int = 2) -> None:
+        """Create the topic, and wait until the broker tells of it: that comes a moment later."""
+        self.admin.create_topics([NewTopic(self.topic, partitions, 1)])[self.topic].result(30)
+        deadline = time.monotonic() + 30
+        while not self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
+            assert time.monotonic() < deadline, "the topic never appeared"
+
+    def delete_topic(self) -> None:
+        """Delete the topic."""
+        self.admin.delete_topics([self.topic])[self.topic].result(30)
+
+    def add_partitions(self, total: int) -> None:
+        """Raise the number of partitions."""
+        self.admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(30)
+        deadline = time.monotonic() + 30
+        while len(self.producer.list_topics(self.topic).topics[self.topic].partitions) < total:
+            assert time.monotonic() < deadline, "the new partitions never appeared"
+
+    def forget_before(self, partition: int, offset: int) -> None:
+        """Delete records as retention would, up to ``offset``."""
+        at = ClientTopicPartition(self.topic, partition, offset)
+        self.admin.delete_records([at])[at].result(30)
+
+    def send(self, *records: dict[str, Any] | bytes | None, partition: int = 0, **key: Any) -> None:
+        """Produce to one partition: a dict as JSON, ``None`` with its key as a tombstone."""
+        raw_key = json.dumps(key).encode() if key else None
+        for record in records:
+            value = json.dumps(record).encode() if isinstance(record, dict) else record
+            self.producer.produce(self.topic, value=value, key=raw_key, partition=partition)
+        assert self.producer.flush(30) == 0
+
+    def wait_for_end(self, offset: int, partition: int = 0) -> None:
+        """Wait until partition ends at ``offset``: markers are written after the client is told."""
+        at = TopicPartition(self.topic, partition)
+        deadline = time.monotonic() + 30
+        while Kafka(self.settings).stable_end([at])[at] < offset:
+            assert time.monotonic() < deadline, f"{at} never reached {offset}"
+
+    def write_declaration(self) -> None:
+        """Write the stream's file, for runs in another process."""
+        declared = {"topic": self.topic, "schema": COLUMNS, "keys": ["id"], **self.declared}
+        self.settings.streams.mkdir(parents=True, exist_ok=True)
+        (self.settings.streams / f"{self.topic}.yaml").write_text(json.dumps(declared))
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment that gives another process this world's settings."""
+        return environment_of(self.settings)
+
+    @property
+    def command(self) -> list[str]:
+        """What runs the stream in another process; it needs the declaration's file."""
+        return [sys.executable, "-m", "ingestion", "run", self.topic]
+
+    def run_elsewhere(self) -> subprocess.CompletedProcess[str]:
+        """Run the stream once in another process, as a person would, and wait for its end."""
+        return subprocess.run(
+            self.command,
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def run(self, **parts: Any) -> RunReport:
+        """Run the stream once."""
+        self.runs += 1
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+
+    def redrive(self, **parts: Any) -> RedriveReport:
+        """Send in again what waits in quarantine."""
+        self.runs += 1
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+
+    def rebuild(self, **parts: Any) -> RebuildReport:
+        """Make the table anew by the declaration of now."""
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        return Rebuild(**{**given, "run_id": "rebuild", **parts}).execute()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read the user's columns of the table by delta-rs, by key."""
+        names = [column.name for column in self.spec.columns]
+        found = DeltaTable(self.paths.data).to_pyarrow_table(columns=names).to_pylist()
+        return sorted(found, key=lambda row: [str(row[key]) for key in self.spec.keys])
+
+    def quarantined(self) -> list[dict[str, Any]]:
+        """Read the quarantine by delta-rs, in the order of the offsets."""
+        found = DeltaTable(self.paths.quarantine).to_pyarrow_table().to_pylist()
+        return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
+
+
+def row(id: int, name: str | None, at: int | None = None) -> dict[str, Any]:
+    """One row, or the record that says it."""
+    return {"id": id, "name": name, "at": at}
+
+
+def transactional(world: World, **options: Any) -> Producer:
+    """A producer whose records count only when it commits."""
+    address = {"bootstrap.servers": world.settings.bootstrap_servers(), "log_level": 0}
+    producer = Producer({**address, "transactional.id": world.topic, **options})
+    producer.init_transactions(30)
+    return producer

@@ -1,0 +1,209 @@
+"""What the ledger must look like, and that each way of being wrong is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from ingestion.verify.compare import ledger
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.difference import Difference
+from ingestion.verify.read.delta_log import Batch, Commit
+from tests.verify.factories import P0, P1, batch, stretch, unlike
+
+LEDGER = [batch(1, stretch(0, 4)), batch(2, stretch(4, 8)), batch(3, stretch(8, 8))]
+
+
+def commit(of: Batch, **fields: Any) -> Commit:
+    """Return the commit that a ledger row was made from; fields of its note can be changed."""
+    note = {
+        "oncelake": 1,
+        "kind": of.kind,
+        "seq": of.seq,
+        "epoch": of.epoch,
+        "run_id": of.run_id,
+        "counts": {"read": of.counts["read"], "winners": 99},
+        "next": {},
+        "ranges": [
+            {**p.at._asdict(), "start": p.start, "end": p.end, "records": p.records, "gaps": p.gaps}
+            for p in of.ranges
+        ],
+    }
+    return Commit(
+        version=fields.pop("version", of.delta_version),
+        operation="MERGE",
+        txn=fields.pop("txn", of.seq),
+        note={**note, **fields},
+    )
+
+
+COMMITS = [commit(each) for each in LEDGER]
+
+
+def said(found: Iterable[Difference]) -> list[str]:
+    """Return the differences as people see them."""
+    return [str(each) for each in found]
+
+
+def test_a_sound_ledger_has_no_difference() -> None:
+    """Batches that follow one another and agree with their commits are in order."""
+    begins = {(1, P0): 0}
+
+    assert said(ledger.broken_numbers(LEDGER, table_id="table")) == []
+    assert said(ledger.broken_ranges(LEDGER, begins)) == []
+    assert said(ledger.broken_books(LEDGER)) == []
+    assert said(ledger.broken_agreement(LEDGER, COMMITS)) == []
+
+
+def test_missing_doubled_and_foreign_batches_are_named() -> None:
+    """Seqs run from 1 without a hole, each once, and all of one table."""
+    rows = [LEDGER[0], LEDGER[2], LEDGER[2], unlike(LEDGER[1], table_id="another")]
+
+    assert said(ledger.broken_numbers(rows, table_id="table")) == [
+        "batch 2: is of another table: expected table, found another",
+        "batch 2: is not in the ledger",
+        "batch 3: is in the ledger more than once",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "found"),
+    [
+        ([(0, 4), (5, 8)], "leaves a hole behind batch 1: expected 4"),
+        ([(0, 4), (3, 8)], "leaves an overlap behind batch 1: expected 4"),
+        ([(1, 4), (4, 8)], "does not start where the stream began: expected 0"),
+        ([(0, 4), (4, 3)], "ends before it starts"),
+    ],
+    ids=["hole", "overlap", "start", "backwards"],
+)
+def test_ranges_that_do_not_follow_are_named(ranges: list[tuple[int, int]], found: str) -> None:
+    """Each range begins where the last of its partition ended, the first where the stream did."""
+    rows = [batch(seq, stretch(*each)) for seq, each in enumerate(ranges, 1)]
+
+    (problem,) = said(ledger.broken_ranges(rows, {(1, P0): 0}))
+
+    assert problem.endswith(found)
+
+
+def test_each_epoch_and_each_partition_is_a_chain_of_its_own() -> None:
+    """A new epoch begins anew; a partition that was added begins at 0."""
+    rows = [
+        batch(1, stretch(5, 9)),
+        batch(2, kind="accept", epoch=2),
+        batch(3, stretch(2, 4), stretch(0, 3, at=P1), epoch=2),
+        batch(4, stretch(4, 6), stretch(4, 5, at=P1), epoch=2),
+    ]
+
+    found = said(ledger.broken_ranges(rows, {(1, P0): 5, (2, P0): 2}))
+
+    assert found == ["t-1 offset 4 · batch 4: its range t-1 [4, 5) leaves a hole behind batch 3: "
+                     "expected 3"]  # fmt: skip
+
+
+def test_where_an_epoch_began_comes_from_the_commit_that_began_it() -> None:
+    """The opening of the table, and an adoption, say their offsets; other commits do not."""
+    opened = commit(batch(0), next={"t": {"0": 7}}, seq=0)
+    adopted = commit(batch(3, kind="accept", epoch=2), next={"t": {"0": 2}})
+    later = commit(batch(4, epoch=2), next={"t": {"0": 99}})
+
+    assert ledger.begins_in([opened, commit(LEDGER[0]), adopted, later]) == {(1, P0): 7, (2, P0): 2}
+    assert ledger.begins_in([later]) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"balanced": False}, "its books do not balance"),
+        ({"counts": {"offsets": 5}}, "offsets are not read + gaps"),
+        ({"counts": {"stale": 1}}, "records read are not all accounted for"),
+    ],
+    ids=["red", "offsets", "records"],
+)
+def test_books_that_do_not_add_up_are_named(fields: dict[str, Any], found: str) -> None:
+    """A red verdict, and counts that contradict a green one, are differences."""
+    (problem,) = said(ledger.broken_books([batch(1, stretch(0, 4), **fields)]))
+
+    assert found in problem
+
+
+def test_an_accepted_red_batch_is_no_difference() -> None:
+    """What a person accepted is told elsewhere."""
+    rows = [batch(1, stretch(0, 4), balanced=False, accepted="why", counts={"stale": 1})]
+
+    assert said(ledger.broken_books(rows)) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"run_id": "another"}, "run_id"),
+        ({"kind": "accept"}, "kind"),
+        ({"epoch": 2}, "epoch"),
+        ({"delta_version": 9}, "delta_version"),
+        ({"ranges": (stretch(4, 9),)}, "ranges"),
+        ({"ranges": (stretch(4, 8, records=3),)}, "ranges"),
+        ({"counts": {**LEDGER[1].counts, "read": 3}}, "read"),
+    ],
+    ids=["run", "kind", "epoch", "version", "range", "gaps", "count"],
+)
+def test_a_ledger_row_unlike_its_commit_is_named(changed: dict[str, Any], name: str) -> None:
+    """Every field that ledger and commit share is compared."""
+    rows = [LEDGER[0], unlike(LEDGER[1], **changed), LEDGER[2]]
+
+    (problem,) = said(ledger.broken_agreement(rows, COMMITS))
+
+    assert problem.startswith(f"batch 2: its {name} is not its commit's: expected")
+
+
+def test_a_commit_without_row_and_a_row_without_commit_are_named() -> None:
+    """As far as the log reaches, each has the other."""
+    assert said(ledger.broken_agreement([LEDGER[0], LEDGER[2]], COMMITS)) == [
+        "batch 2: its commit, version 3, has no ledger row"
+    ]
+    assert said(ledger.broken_agreement(LEDGER, [COMMITS[0], COMMITS[2]])) == [
+        "batch 2: the log has no commit of it; the ledger says version 3"
+    ]
+
+
+def test_what_the_log_no_longer_holds_is_no_difference() -> None:
+    """Commits that have aged out are remembered by the ledger alone."""
+    assert said(ledger.broken_agreement(LEDGER, COMMITS[1:])) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"txn": 1}, "records another txn than its note's seq"),
+        ({"txn": None}, "is a commit of ours without its txn"),
+    ],
+    ids=["another", "none"],
+)
+def test_a_txn_that_is_not_the_seq_is_named(changed: dict[str, Any], found: str) -> None:
+    """The fence and the note of a commit say one number."""
+    problems = said(ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)]))
+
+    assert found in problems[0]
+
+
+def test_txns_that_do_not_grow_are_named() -> None:
+    """A seq that was committed again is a second commit of the same batch."""
+    again = commit(LEDGER[0], version=4)
+
+    problems = said(ledger.broken_agreement(LEDGER[:2], [*COMMITS[:2], again]))
+
+    assert "the txn of version 4 does not grow: expected above 2, found 1" in problems
+
+
+def test_a_commit_that_nobody_finished_is_named_with_its_cure() -> None:
+    """What a crash left is healed by the next run."""
+    (problem,) = said(ledger.torn([COMMITS[2]], "orders"))
+
+    assert "oncelake run orders heals it" in problem
+
+
+def test_a_kind_that_is_not_known_is_no_verdict() -> None:
+    """What a replay did cannot be judged by rules made for ingesting."""
+    with pytest.raises(UnprovableError, match="batch 1 is a replay"):
+        ledger.refuse_unknown_kinds([batch(1, kind="replay")])

@@ -1,0 +1,209 @@
+"""A table's rows held against what the topic says: every way to be wrong is named by its key."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.verify.compare.rows import RowsProof
+from ingestion.verify.compare.tombstones import deletes_that_explain
+from ingestion.verify.coverage import Horizon
+from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.modes import Means, rule_of
+from ingestion.verify.read.record import Change, Row, text_of
+from tests.verify.factories import P0, batch, declared, horizon, record, remembering, stretch
+
+BLIND = {"earliest": {P0: 5}, "batches": {1: batch(1, stretch(0, 20))}}
+
+
+def changes(spec: StreamSpec) -> dict[str, Change]:
+    """Return four living keys, 10 to 13, of offsets 10 to 13, and a dead one, 14."""
+    judge = Judge(spec)
+    values = [{"id": i, "name": f"n{i}", "at": i} for i in range(10, 15)]
+    told = judge.judge([record(v["id"], v) for v in values], seq=1).changes
+    return {each.key: each._replace(row=None) if "14" in each.key else each for each in told}
+
+
+def row_of(key: int, **fields: Any) -> Row:
+    """Return the row that key's record says, with some columns changed."""
+    sent = dt.datetime.fromtimestamp(fields.get("offset", key), dt.UTC)
+    given = {"id": key, "name": f"n{key}", "at": key, "topic": "t", "partition": 0, "offset": key}
+    return tuple({**given, "timestamp": sent, "epoch": 1, "seq": 1, **fields}.values())
+
+
+@contextmanager
+def proof(sight: Horizon | None = None, spec: StreamSpec | None = None) -> Iterator[RowsProof]:
+    """Lend a proof of those keys."""
+    spec = spec or declared()
+    with remembering() as memory:
+        shelf = memory.shelf("expected")
+        shelf.put(changes(spec))
+        seen = sight or horizon()
+        rule = rule_of(Means(spec=spec, judge=Judge(spec), memory=memory, horizon=seen))
+        yield RowsProof(spec, rule, shelf, seen)
+
+
+def found(
+    table: list[Row], sight: Horizon | None = None, spec: StreamSpec | None = None
+) -> list[str]:
+    """Return the differences of a table, seen in two chunks."""
+    with proof(sight, spec) as made:
+        parts = (table[: len(table) // 2], table[len(table) // 2 :])
+        there = [str(each) for part in parts for each in made.differences(part)]
+        return there + [str(each) for each in made.missing(lambda living: set())]
+
+
+SOUND = [row_of(key) for key in range(10, 14)]
+
+
+def test_the_rows_that_the_topic_says_have_no_difference() -> None:
+    """Equal rows, in any order, are proven."""
+    with proof() as made:
+        assert list(made.differences(SOUND[::-1])) == []
+        assert list(made.missing(lambda living: set())) == []
+        assert (made.tally.compared, list(made.tally.sentences())) == (4, [])
+
+
+def test_a_missing_row_is_named() -> None:
+    """A key that lives and is not there is lost."""
+    assert found(SOUND[1:]) == ["key (id=10) · t-0 offset 10 · batch 1: is missing from the table"]
+
+
+@pytest.mark.parametrize("at", [0, 3], ids=["same chunk", "another chunk"])
+def test_a_row_that_is_there_twice_is_named(at: int) -> None:
+    """The second row of a key is one too many, equal or not."""
+    again = "key (id=13) · t-0 offset 13 · batch 1: is in the table more than once"
+
+    assert found([*SOUND, row_of(13)] if at else [row_of(13), *SOUND]) == [again]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "x"}, "column name differs: expected 'n11', found 'x'"),
+        ({"name": None}, "column name differs: expected 'n11', found None"),
+        ({"timestamp": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "column _timestamp differs"),
+        ({"seq": 2}, "column _seq differs: expected 1, found 2"),
+    ],
+    ids=["value", "null", "timestamp", "seq"],
+)
+def test_a_changed_value_is_named_by_its_column(changed: dict[str, Any], said: str) -> None:
+    """Every column counts, the system's too."""
+    (problem,) = found([SOUND[0], row_of(11, **changed), *SOUND[2:]])
+
+    assert problem.startswith(
+        f"key (id=11) · t-0 offset 11 · batch {changed.get('seq', 1)}: {said}"
+    )
+
+
+def test_a_row_that_no_record_says_is_named() -> None:
+    """A key that the topic never had, and one that it deleted, should not be there."""
+    problems = found([*SOUND, row_of(99), row_of(14)])
+
+    assert [each.partition(": ")[2].partition(":")[0] for each in problems] == [
+        "is in the table, and no record of the topic says so",
+        "is in the table, and t-0 offset 14 deleted it",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"offset": 9}, {"epoch": 0}, {"epoch": 2}],
+    ids=["offset", "earlier epoch", "later epoch"],
+)
+def test_a_row_of_another_record_than_the_newest_is_named(changed: dict[str, int]) -> None:
+    """The row must come from the newest record of its key."""
+    (problem,) = found([row_of(10, **changed), *SOUND[1:]])
+
+    assert "is not the row of its newest record: expected the record at t-0 offset 10" in problem
+
+
+def test_a_row_from_before_the_horizon_is_not_judged_alone() -> None:
+    """A record that Kafka no longer holds may have said anything, and is counted as unseen."""
+    with proof(horizon(**BLIND)) as made:
+        assert list(made.differences([*SOUND, row_of(3)])) == []
+        assert "1 rows come from records that Kafka no longer holds" in next(made.tally.sentences())
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seq": 2}, {"epoch": 0}, {"topic": "u"}], ids=["batch", "epoch", "topic"]
+)
+def test_a_row_from_before_the_horizon_was_read_by_its_batch(changed: dict[str, Any]) -> None:
+    """The ledger remembers what Kafka no longer holds: at which batch each offset was read."""
+    sight = horizon(**{**BLIND, "begin": {P0: 0}})
+    lost = row_of(3, **changed)
+
+    (problem,) = found([*SOUND, lost], sight)
+
+    assert problem.startswith("key (id=3)")
+
+
+def test_a_row_from_before_the_horizon_must_have_given_way_to_newer_records() -> None:
+    """Whatever it said, a newer record of its key replaces or deletes it."""
+    older, dead = row_of(10, offset=3, at=4), row_of(14, offset=4, at=4)
+
+    problems = found([older, *SOUND[1:], dead], horizon(**BLIND))
+
+    assert ["id=10" in problems[0], "id=14" in problems[1], len(problems)] == [True, True, 2]
+
+
+def test_a_late_winner_from_before_the_horizon_may_stay() -> None:
+    """With a declared order a record from before may be the newest of its key."""
+    assert found([row_of(10, offset=3, at=77), *SOUND[1:]], horizon(**BLIND)) == []
+
+
+def test_by_offset_alone_nothing_from_before_the_horizon_may_stay() -> None:
+    """Without a declared order, a row from before a seen record of its key is wrong."""
+    sight = horizon(**BLIND, is_ordered=False)
+
+    (problem,) = found([row_of(10, offset=3, at=77), *SOUND[1:]], sight, declared(sequence_by=[]))
+
+    assert "is not the row of its newest record" in problem
+
+
+def test_a_missing_row_is_excused_only_by_a_remembered_delete_beyond_the_horizon() -> None:
+    """The engine must remember the delete; and where nothing could delete, nothing excuses."""
+    for sight, excused in ((horizon(**BLIND), True), (horizon(), False)):
+        with proof(sight) as made:
+            list(made.differences(SOUND[1:]))
+            problems = list(made.missing(lambda living: {"[10]"}))
+            assert (problems == [], made.tally.explained) == (excused, int(excused))
+    assert len(found(SOUND[1:], horizon(**BLIND))) == 1
+
+
+def test_a_delete_explains_only_what_it_has_beaten_unseen() -> None:
+    """A delete that can be seen is the topic's to tell, and an older one beats nothing."""
+    sight, living = horizon(**BLIND), changes(declared())
+    newer, older, seen = (
+        Change(key="[10]", place=(1, at, "t", 0, offset, 0), row=None, seq=1)
+        for at, offset in ((50, 3), (2, 3), (50, 8))
+    )
+
+    assert [deletes_that_explain([[each]], sight, living) for each in (newer, older, seen)] == [
+        {"[10]"},
+        set(),
+        set(),
+    ]
+
+
+def test_what_a_person_accepted_is_counted_and_not_blamed() -> None:
+    """Rows that an accepted batch decided may differ; all others may not."""
+    sight = horizon(doubted=frozenset({1}))
+    with proof(sight) as made:
+        assert list(made.differences([row_of(10, name="x"), *SOUND[1:3]])) == []
+        assert list(made.missing(lambda living: set())) == []
+        assert made.tally.accepted == 2
+
+
+def test_a_moment_is_the_same_key_in_every_zone() -> None:
+    """Readers of a table name UTC differently, and equal keys must have equal texts."""
+    moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    zones = (dt.UTC, ZoneInfo("UTC"), ZoneInfo("Asia/Tokyo"))
+
+    assert len({text_of([moment.astimezone(zone), 1]) for zone in zones}) == 1

@@ -1,0 +1,467 @@
+"""A stream proven from its topic, and every kind of damage to its tables told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from ingestion.cli.app import app
+from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import Holder, held_by_jvm
+from ingestion.operations.accept import accept
+from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.sinks.upsert import Upsert
+from ingestion.verify.verdict import Verdict
+from ingestion.verify.verify import verify
+from tests.support.world import World, row, settings_in, transactional
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+COLUMNS = (
+    "id INT NOT NULL, name STRING, at INT NOT NULL, price DECIMAL(9, 2), ratio FLOAT, raw BINARY, "
+    "seen TIMESTAMP, day DATE, tags ARRAY<STRING>, more STRUCT<a: INT, b: MAP<STRING, DOUBLE>>"
+)
+RICH = {
+    "price": 12.5,
+    "ratio": 0.1,
+    "raw": "aGk=",
+    "seen": "2024-02-03T04:05:06.789+01:00",
+    "day": "2024-02-29",
+    "tags": ["x", None, "é"],
+    "more": {"a": 1, "b": {"k": 1.5}},
+}
+
+
+def proven(world: World) -> Verdict:
+    """Prove the world's stream."""
+    return verify(world.spec, world.settings)
+
+
+def said(world: World) -> list[str]:
+    """Return what is wrong with the world's stream."""
+    return [str(each) for each in proven(world).differences]
+
+
+def send_a_story(world: World) -> None:
+    """Send all that can befall a record, in two partitions, but for transactions."""
+    world.send(row(1, "a", at=1) | RICH, row(2, "b", at=1), row(3, "c", at=1), b"garbage")
+    world.send(row(4, "late", at=9), row(4, "later", at=8), {"name": "no key", "at": 1})
+    world.send(row(5, "e", at=1), {"id": 6, "at": "x"}, row(7, "g", at=1), partition=1)
+    world.send(None, id=1)
+
+
+def send_more(world: World) -> None:
+    """Change what is there: update, delete, come late, raise the dead, abort."""
+    world.send(row(1, "old", at=0), row(2, "B", at=2), row(3, "gone", at=2), row(8, "gone", at=1))
+    world.send(row(3, "undead", at=1), row(7, "G", at=5) | RICH, b"\xff", partition=1)
+    producer = transactional(world)
+    for number, end in enumerate((producer.abort_transaction, producer.commit_transaction)):
+        producer.begin_transaction()
+        value = json.dumps(row(20 + number, "in a transaction", at=1)).encode()
+        producer.produce(world.topic, value, partition=1)
+        producer.flush(30)
+        end(30)
+    world.wait_for_end(10, partition=1)
+
+
+@pytest.fixture(scope="module")
+def told(
+    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+) -> Iterator[World]:
+    """A stream that has been through everything, ingested once for all tests of this module."""
+    home = tmp_path_factory.mktemp("verify")
+    with World.made(settings_in(home, kafka_address), spark) as world:
+        world.declare(
+            schema=COLUMNS,
+            sequence_by=["at"],
+            apply_as_deletes="name = 'gone'",
+            tombstones="ignore",
+        )
+        world.write_declaration()
+        send_a_story(world)
+        world.run()
+        send_more(world)
+        world.run()
+        world.send(row(7, "gone", at=6), row(9, "i", at=1))
+        world.run()
+        yield world
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def damaged(told: World, tmp_path: Path) -> World:
+    """A copy of that stream's tables, to be damaged."""
+    return told.copied_to(tmp_path / "lake")
+
+
+def test_a_sound_stream_is_proven(told: World) -> None:
+    """Every kind of record, type and disposition is counted again and found as it should be."""
+    verdict = proven(told)
+
+    assert (verdict.holds, verdict.limits, verdict.total) == (True, (), 0)
+    assert (verdict.seq, verdict.batches, verdict.rows) == (3, 3, len(told.rows()))
+    assert (verdict.records, verdict.quarantined) == (21, 4)
+    counts: dict[str, int] = {}
+    for each in told.ledger:
+        counts |= {name: counts.get(name, 0) + n for name, n in each.counts.items()}
+    assert all(counts[name] for name in _EVERY_FATE), counts
+
+
+_EVERY_FATE = (
+    *("gaps", "ignored", "quarantined", "superseded"),
+    *("inserted", "updated", "deleted", "deleted_absent", "stale"),
+)
+
+
+def test_the_command_says_it_and_exits_with_its_verdict(
+    damaged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 0 and a sentence when it holds; exit 1 and one JSON document when it does not."""
+    for name, value in damaged.environment().items():
+        monkeypatch.setenv(name, value)
+    sound = CliRunner().invoke(app, ["verify", damaged.topic])
+    DeltaTable(damaged.paths.data).delete("id = 9")
+    DeltaTable(damaged.paths.data).delete("id = 5")
+
+    wrong = CliRunner().invoke(app, ["verify", damaged.topic, "--json", "--most", "1"])
+
+    assert (sound.exit_code, "proven: records 21" in sound.stdout) == (0, True), sound.output
+    document = json.loads(wrong.stdout)
+    assert (wrong.exit_code, document["holds"]) == (1, False)
+    assert document["difference_count"] == {"total": 2, "rows": 2}
+    assert [each["what"] for each in document["differences"]] == ["is missing from the table"]
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Replace a table's rows by what ``change`` makes of them."""
+    table = DeltaTable(path)
+    changed = change(pa.table(table.to_pyarrow_table()))
+    write_deltalake(table, changed, mode="overwrite")
+
+
+def changed(**columns: Any) -> Callable[[pa.Table], pa.Table]:
+    """Return what changes columns of the row with id 2, and leaves the others."""
+
+    def change(table: pa.Table) -> pa.Table:
+        is_it = pc.equal(table["id"], 2)
+        for name, value in columns.items():
+            field = table.schema.field(name)
+            new = pc.if_else(is_it, pa.scalar(value, field.type), table[name])
+            table = table.set_column(table.schema.get_field_index(name), field, new)
+        return table
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda t: t.filter(pc.not_equal(t["id"], 2)), "is missing from the table"),
+        (
+            lambda t: pa.concat_tables([t, t.filter(pc.equal(t["id"], 2))]),
+            "is in the table more than once",
+        ),
+        (changed(name="x"), "column name differs: expected 'B', found 'x'"),
+        (changed(price=1), "column price differs: expected None, found Decimal('1.00')"),
+        (changed(_seq=1), "column _seq differs: expected 2, found 1"),
+        (changed(_epoch=2), "is not the row of its newest record"),
+        (changed(_offset=1), "is not the row of its newest record"),
+        (changed(_timestamp=0), "column _timestamp differs"),
+    ],
+    ids=["deleted", "doubled", "changed", "null", "seq", "epoch", "offset", "timestamp"],
+)
+def test_damage_to_a_row_is_named_by_its_key(
+    damaged: World, damage: Callable[[pa.Table], pa.Table], found: str
+) -> None:
+    """Somebody's later commit is seen, and nothing else is blamed."""
+    rewrite(damaged.paths.data, damage)
+
+    (problem,) = said(damaged)
+
+    assert problem.startswith("key (id=2)")
+    assert found in problem
+
+
+def test_a_row_that_nobody_sent_is_named(damaged: World) -> None:
+    """One row too many is told by its key."""
+    rewrite(
+        damaged.paths.data,
+        lambda t: pa.concat_tables(
+            [t, t.slice(0, 1).set_column(0, t.schema.field(0), pa.array([77], pa.int32()))]
+        ),
+    )
+
+    (problem,) = said(damaged)
+
+    assert "key (id=77)" in problem
+    assert "no record of the topic says so" in problem
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda t: t.slice(1), "belongs in quarantine"),
+        (lambda t: pa.concat_tables([t, t.slice(0, 1)]), "is in quarantine more than once"),
+        (
+            lambda t: t.set_column(
+                t.schema.get_field_index("value"),
+                t.schema.field("value"),
+                pa.array([b"x", *t["value"].to_pylist()[1:]]),
+            ),
+            "its value in quarantine is not the record's",
+        ),
+        (
+            lambda t: t.set_column(
+                t.schema.get_field_index("_offset"),
+                t.schema.field("_offset"),
+                pa.array([0, *t["_offset"].to_pylist()[1:]]),
+            ),
+            "the topic has no bad record there",
+        ),
+    ],
+    ids=["removed", "doubled", "altered", "good one"],
+)
+def test_damage_to_the_quarantine_is_named(
+    damaged: World, damage: Callable[[pa.Table], pa.Table], found: str
+) -> None:
+    """The quarantine holds exactly the bad records, raw."""
+    rewrite(damaged.paths.quarantine, lambda t: damage(t.sort_by([("_partition", "descending")])))
+
+    assert any(found in problem for problem in said(damaged))
+
+
+def changed_ledger(world: World, seq: int, **fields: Any) -> None:
+    """Change a row of the ledger."""
+    ledger = Ledger(world.paths.ledger)
+    (batch,) = (each for each in ledger.rows() if each.seq == seq)
+    ledger.put(replace(batch, **fields))
+
+
+def test_a_ledger_row_that_was_removed_is_named(damaged: World) -> None:
+    """A batch that the ledger forgot is told, and its records are still accounted for."""
+    DeltaTable(damaged.paths.ledger).delete("seq = 2")
+
+    assert [problem for problem in said(damaged) if "behind batch" not in problem] == [
+        "batch 2: is not in the ledger",
+        "batch 2: its commit, version 3, has no ledger row",
+    ]
+
+
+def test_a_ledger_range_that_was_shifted_is_named(damaged: World) -> None:
+    """The commit tells the true ranges; the ledger's are told as the difference."""
+    first = damaged.ledger[0].ranges[0]
+    shifted = replace(first, range=replace(first.range, start=1))
+    changed_ledger(damaged, 1, ranges=(shifted, *damaged.ledger[0].ranges[1:]))
+
+    problems = said(damaged)
+
+    assert any("its ranges is not its commit's" in problem for problem in problems)
+    assert any("does not start where the stream began" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(("lower", "higher"), [("updated", "inserted"), ("stale", "unchanged")])
+def test_a_ledger_count_that_was_changed_is_named(damaged: World, lower: str, higher: str) -> None:
+    """Counts are counted again: that they balance is not enough."""
+    counts = dict(damaged.ledger[1].counts)
+    counts |= {lower: counts[lower] - 1, higher: counts[higher] + 1}
+    changed_ledger(damaged, 2, counts=counts)
+
+    assert said(damaged) == [
+        f"batch 2: {name}, counted again: expected {found + d}, found {found}"
+        for name, d in sorted({lower: 1, higher: -1}.items(), key=lambda p: _SPLIT.index(p[0]))
+        for found in [counts[name]]
+    ]
+
+
+_SPLIT = ("inserted", "updated", "deleted", "deleted_absent", "stale", "unchanged")
+
+
+def test_a_verdict_of_red_is_a_difference(damaged: World) -> None:
+    """A batch that does not balance and that nobody accepted is told."""
+    changed_ledger(damaged, 3, balanced=False)
+
+    assert said(damaged) == ["batch 3: its books do not balance, and nobody has accepted that"]
+
+
+def torn(world: World) -> None:
+    """Leave the last commit without its ledger row, as a crash would."""
+    DeltaTable(world.paths.ledger).delete("seq = 3")
+
+
+def test_a_torn_commit_is_named_with_its_cure(damaged: World) -> None:
+    """A commit without ledger row, with nobody there to write it, is what a crash left."""
+    torn(damaged)
+
+    verdict = proven(damaged)
+
+    (problem,) = map(str, verdict.differences)
+    assert f"oncelake run {damaged.topic} heals it" in problem
+    assert (verdict.seq, verdict.delta_version) == (2, 3)
+
+
+def test_a_run_that_is_committing_is_waited_for_by_nobody(damaged: World) -> None:
+    """While a run holds the stream, the proof ends before the commit it is making."""
+    torn(damaged)
+
+    with held_by_jvm(damaged.spark, damaged.topic, damaged.paths, Holder.me("run-x")):
+        verdict = proven(damaged)
+
+    assert (verdict.holds, verdict.seq) == (True, 2), verdict.differences
+    assert "run run-x is committing right now" in verdict.limits[-1]
+
+
+def test_a_commit_that_is_not_the_engines_is_named(damaged: World) -> None:
+    """A second commit under the stream's fence is a fault of its own."""
+    table = DeltaTable(damaged.paths.data)
+    write_deltalake(
+        table,
+        table.to_pyarrow_table().slice(0, 0),
+        mode="append",
+        commit_properties=CommitProperties(
+            app_transactions=[Transaction(f"oncelake:{damaged.topic}", 3)]
+        ),
+    )
+
+    problems = said(damaged)
+
+    assert any("without its note" in problem for problem in problems)
+    assert any("does not grow: expected above 3, found 3" in problem for problem in problems)
+
+
+def test_a_data_file_that_is_gone_is_told(damaged: World) -> None:
+    """A table that cannot be read is not as it should be; nothing is thrown."""
+    for file in damaged.paths.data.glob("*.parquet"):
+        file.unlink()
+
+    assert any("delta-rs cannot read it" in problem for problem in said(damaged))
+
+
+def test_a_log_that_cannot_be_read_is_told(damaged: World) -> None:
+    """Broken bookkeeping is an error with its cure, not a traceback."""
+    newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
+    newest.write_text("{garbage")
+
+    with pytest.raises(TerminalError, match=f"oncelake reset {damaged.topic}"):
+        proven(damaged)
+
+
+def test_a_log_that_has_aged_out_is_said_and_the_rest_is_proven(damaged: World) -> None:
+    """The ledger outlives the commits; without them nothing tells topic ids."""
+    table = DeltaTable(damaged.paths.data)
+    write_deltalake(table, table.to_pyarrow_table().slice(0, 0), mode="append")
+    DeltaTable(damaged.paths.data).create_checkpoint()
+    for file in sorted((damaged.paths.data / "_delta_log").glob("*.json"))[:-1]:
+        file.unlink()
+
+    verdict = proven(damaged)
+    DeltaTable(damaged.paths.data).delete("id = 2")
+
+    assert (verdict.holds, verdict.seq, verdict.batches) == (True, 3, 3), verdict.differences
+    assert "our commits have aged out of the log" in verdict.limits[0]
+    assert len(said(damaged)) == 1
+
+
+def test_a_condition_that_cannot_be_told_for_sure_is_not_proven(damaged: World) -> None:
+    """What only Spark can evaluate is no proof, and no difference either."""
+    damaged.declare(apply_as_deletes="name rlike '^gone$'")
+
+    verdict = proven(damaged)
+
+    assert (verdict.holds, verdict.total) == (False, 0)
+    assert "apply_as_deletes is not provable" in verdict.obstacles[0]
+
+
+def test_kafka_that_does_not_answer_is_unreachable(damaged: World) -> None:
+    """No broker, no proof: the same command may succeed later."""
+    settings = damaged.settings.model_copy(
+        update={"kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1.0}
+    )
+
+    with pytest.raises(DependencyError, match="does not answer"):
+        verify(damaged.spec, settings)
+
+
+def test_what_retention_ate_is_said_and_the_rest_is_proven(world: World) -> None:
+    """From the first offset that is left on everything is proven; damage there is still seen."""
+    world.send(row(1, "a"), row(2, "b"), b"garbage", row(3, "c"))
+    world.run()
+    world.send(row(1, "A"), row(4, "d"), b"more garbage")
+    world.send(None, id=3)
+    world.run()
+    world.forget_before(0, 4)
+
+    verdict = proven(world)
+    DeltaTable(world.paths.data).delete("id = 4")
+    worse = said(world)
+
+    assert (verdict.holds, verdict.batches, verdict.rows) == (True, 1, 2), verdict.differences
+    assert verdict.limits[0] == (
+        f"{world.topic}-0: proven from offset 4 on; Kafka no longer holds [0, 4)"
+    )
+    assert "1 rows come from records that Kafka no longer holds" in verdict.limits[1]
+    assert worse == [f"key (id=4) · {world.topic}-0 offset 5 · batch 2: is missing from the table"]
+
+
+def test_a_second_epoch_is_proven_and_the_first_is_said_to_be_gone(world: World) -> None:
+    """Rows of an earlier epoch must have given way to the new one's, and that is all we know."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(1, "new"), row(3, "c"))
+    with pytest.raises(TopicRecreatedError):
+        proven(world)
+    adopt_topic(world.spec, world.settings, run_id="me")
+    world.run()
+
+    verdict = proven(world)
+    rewrite(world.paths.data, _first_epoch)
+    (problem,) = said(world)
+
+    assert (verdict.holds, verdict.epoch, verdict.rows) == (True, 2, 2), verdict.differences
+    assert "epoch 2 began behind batch 1" in verdict.limits[0]
+    assert "key (id=1)" in problem
+    assert "is not the row of its newest record" in problem
+
+
+def _first_epoch(table: pa.Table) -> pa.Table:
+    is_it, field = pc.equal(table["id"], 1), table.schema.field("_epoch")
+    older = pc.if_else(is_it, pa.scalar(1, field.type), table["_epoch"])
+    return table.set_column(table.schema.get_field_index("_epoch"), field, older)
+
+
+def test_what_a_person_accepted_is_said_and_not_blamed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A red batch and a lost range that were accepted are told as limits of the proof."""
+    world.send(row(1, "a"), row(2, "dropped"))
+    honest = Upsert._source
+    monkeypatch.setattr(Upsert, "_source", lambda sink: honest(sink).where("id <> 2"))
+    world.run()
+    monkeypatch.setattr(Upsert, "_source", honest)
+    red = said(world)
+    accept(world.spec, world.settings, reason="a drill", run_id="me")
+    world.send(row(2, "again"), row(3, "lost"), row(4, "kept"))
+    world.forget_before(0, 4)
+    accept(world.spec, world.settings, reason="too late", run_id="me")
+    world.run()
+
+    verdict = proven(world)
+
+    assert any("is missing from the table" in problem for problem in red)
+    assert any("its books do not balance" in problem for problem in red)
+    assert verdict.holds, verdict.differences
+    assert any("was accepted: a drill" in limit for limit in verdict.limits)
+    assert any("was lost, and that was accepted: too late" in limit for limit in verdict.limits)
