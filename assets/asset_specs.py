@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
@@ -21,7 +21,7 @@ _OUR_COLUMNS = {
 }
 
 
-def asset_spec(declared: Declared) -> dg.AssetSpec:
+def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
     """Describe a stream's asset; one whose file is broken says what is wrong with it."""
     if declared.spec is None:
         return dg.AssetSpec(

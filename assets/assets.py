@@ -11,12 +11,12 @@ import dagster as dg
 from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
 from assets.evidence import gather
-from assets.metadata import metadata_of, recovered, telling_batches
+from assets.metadata import log_batches, metadata_of, recovered_materializations
 from assets.refusals import remember_refusal, state_of
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TerminalError, TransientError
-from ingestion.lake.failpoints import At, reached
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
@@ -42,11 +42,11 @@ def run_stream(
         settings=settings,
         spark=lambda: spark.spark_session,
         run_id=run_id,
-        on_batch=telling_batches(say),
+        on_batch=log_batches(say),
     ).execute()
 
 
-def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDefinition:
+def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.AssetsDefinition:
     """Return the asset of a declared stream; that of a broken declaration fails with its error."""
 
     @dg.multi_asset(
@@ -65,8 +65,8 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
             spec = _sound(declared)
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report, context.instance)
-            reached(At.EVIDENCE_GATHERED)
-            for swallowed in recovered(evidence, by=context.run.run_id):
+            hit(Failpoint.EVIDENCE_GATHERED)
+            for swallowed in recovered_materializations(evidence, by=context.run.run_id):
                 context.log_event(swallowed)
             return dg.MaterializeResult(
                 metadata=metadata_of(evidence), check_results=check_results(evidence)
@@ -75,7 +75,7 @@ def ingest_asset(declared: Declared, engine: Engine = run_stream) -> dg.AssetsDe
     return ingest
 
 
-def _sound(declared: Declared) -> StreamSpec:
+def _sound(declared: DeclaredStream) -> StreamSpec:
     if declared.spec is None:
         raise declared.error or TerminalError(f"{declared.path}: no stream, and no reason why")
     return declared.spec
@@ -83,7 +83,7 @@ def _sound(declared: Declared) -> StreamSpec:
 
 @contextmanager
 def _translated(
-    context: dg.AssetExecutionContext, declared: Declared, *parts: SettingsPart
+    context: dg.AssetExecutionContext, declared: DeclaredStream, *parts: SettingsPart
 ) -> Iterator[Settings]:
     """Read the settings, and turn the engine's errors into Dagster's: only here."""
     settings = None

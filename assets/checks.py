@@ -14,7 +14,7 @@ import dagster as dg
 
 from assets.evidence import Evidence
 from assets.proof import metadata_of, sentences
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.ledger import LedgerRow
@@ -89,7 +89,7 @@ def _by_partition(rows: Iterable[LedgerRow], epoch: int) -> dict[TopicPartition,
     return found
 
 
-def check_specs(declared: Declared) -> list[dg.AssetCheckSpec]:
+def check_specs(declared: DeclaredStream) -> list[dg.AssetCheckSpec]:
     """Declare the checks of a stream's asset."""
     return [
         dg.AssetCheckSpec(
@@ -149,7 +149,7 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
     return result(
         evidence,
         "quarantine_rate",
-        passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.untold.unknown,
+        passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.unreported.unknown,
         severity=ERROR if rate > limit.fail_above else WARN,
         says=f"{quarantined:,} records in quarantine ({rate:.2%})"
         + (f": {why}" if why else "")
@@ -196,7 +196,7 @@ def expectations(evidence: Evidence) -> dg.AssetCheckResult:
     outcomes = evidence.outcomes or ()
     missed = [each for each in outcomes if not each.success]
     is_error = any(each.severity == "critical" or each.error for each in missed)
-    passed = not missed and not (evidence.spec.expectations and evidence.untold.unknown)
+    passed = not missed and not (evidence.spec.expectations and evidence.unreported.unknown)
     return result(
         evidence,
         "expectations",
@@ -244,7 +244,7 @@ def _red(row: LedgerRow) -> dict[str, Any]:
 
 def _earlier(evidence: Evidence) -> str:
     """Say that batches of earlier runs may have been judged by nobody: unknown is not green."""
-    unknown = evidence.untold.unknown
+    unknown = evidence.unreported.unknown
     return f"; of earlier batches nothing is known, since {unknown}" if unknown else ""
 
 

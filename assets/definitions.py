@@ -17,7 +17,7 @@ from assets.assets import ingest_asset
 from assets.jobs import ingest_job, ingest_schedule, redrive_job
 from assets.proof import verify_job
 from assets.sensors import lag_sensor
-from ingestion.declaration.loader import Declared, load_streams
+from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import load_settings, variable
 from resources.kafka import KafkaResource
@@ -41,7 +41,7 @@ def definitions() -> dg.Definitions:
     return dg.Definitions.merge(shared, *map(_of_stream, streams))
 
 
-def _of_stream(declared: Declared) -> dg.Definitions:
+def _of_stream(declared: DeclaredStream) -> dg.Definitions:
     """Wire one stream; a broken one is there as well, and breaks no other."""
     if declared.spec is None:
         return dg.Definitions(assets=[ingest_asset(declared)])

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import dagster as dg
 
 from assets.expectations import evaluate
-from assets.history import Untold, find_untold
+from assets.history import UnreportedBatches, find_unreported
 from assets.proof import prove
-from assets.refusals import Outcome, not_evaluated
-from ingestion.declaration.loader import Declared
+from assets.refusals import ExpectationOutcome, not_evaluated
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
@@ -45,16 +45,16 @@ class Evidence:
     report: RunReport
     table_id: str
     ledger: tuple[LedgerRow, ...]
-    untold: Untold
+    unreported: UnreportedBatches
     reasons: Mapping[str, int]
-    outcomes: tuple[Outcome, ...] | None
+    outcomes: tuple[ExpectationOutcome, ...] | None
     now: dt.datetime
     proof: Verdict | str | None = None
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
         """The batches that no check has judged before: the run's own, and the untold."""
-        return judged_rows(self.report, self.untold)
+        return judged_rows(self.report, self.unreported)
 
     def total(self, count: str) -> int:
         """Add up one count over the batches judged."""
@@ -62,7 +62,7 @@ class Evidence:
 
 
 def gather(
-    declared: Declared,
+    declared: DeclaredStream,
     settings: Settings,
     spark: SparkResource,
     report: RunReport,
@@ -74,7 +74,7 @@ def gather(
     table_id = TableLog(paths.data).table_id()
     ledger = Ledger(paths.ledger).rows_of(table_id)
     mine = {row.seq for row in report.batches}
-    untold = find_untold(
+    untold = find_unreported(
         instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
     )
     judged = judged_rows(report, untold)
@@ -83,7 +83,7 @@ def gather(
         report=report,
         table_id=table_id,
         ledger=ledger,
-        untold=untold,
+        unreported=untold,
         reasons=_reasons(paths, judged),
         outcomes=_outcomes(declared, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
@@ -91,7 +91,7 @@ def gather(
     )
 
 
-def judged_rows(report: RunReport, untold: Untold) -> tuple[LedgerRow, ...]:
+def judged_rows(report: RunReport, untold: UnreportedBatches) -> tuple[LedgerRow, ...]:
     """Return the batches that no check has judged before, by seq.
 
     Without Dagster's history, what the run healed stands in for what is untold.
@@ -117,8 +117,8 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
 
 
 def _outcomes(
-    declared: Declared, spark: SparkResource, report: RunReport, judged: tuple[LedgerRow, ...]
-) -> tuple[Outcome, ...] | None:
+    declared: DeclaredStream, spark: SparkResource, report: RunReport, judged: tuple[LedgerRow, ...]
+) -> tuple[ExpectationOutcome, ...] | None:
     spec = declared.spec
     if spec is None or not spec.expectations or not judged:
         return None

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from assets.refusals import EXAMPLES, Outcome, not_evaluated, outcome_of
+from assets.refusals import EXAMPLES, ExpectationOutcome, not_evaluated, outcome_of
 from ingestion.declaration.parts import Expectation
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _RESULT_FORMAT: Final = {"result_format": "SUMMARY", "partial_unexpected_count":
 
 def evaluate(
     declared: Sequence[Expectation], rows: DataFrame, *, declared_in: str
-) -> tuple[Outcome, ...]:
+) -> tuple[ExpectationOutcome, ...]:
     """Evaluate expectations on rows, each into an outcome of its own.
 
     Args:
@@ -47,7 +47,7 @@ def evaluate(
 
 def _evaluated(
     declared: Sequence[Expectation], rows: DataFrame, declared_in: str
-) -> tuple[Outcome, ...]:
+) -> tuple[ExpectationOutcome, ...]:
     """Validate one suite of all that can be built: each by itself would take twice the time."""
     gx = great_expectations()
     batch = _batch(gx, rows)

@@ -23,7 +23,7 @@ _MOST_EVENTS: Final = 5_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Untold:
+class UnreportedBatches:
     """Batches that are in the table, and in no materialization.
 
     Attributes:
@@ -40,7 +40,7 @@ class Untold:
         return f"unknown: {self.unknown}" if self.unknown else COMPLETE
 
 
-def find_untold(
+def find_unreported(
     instance: dg.DagsterInstance,
     stream: str,
     ledger: Sequence[LedgerRow],
@@ -48,7 +48,7 @@ def find_untold(
     table_id: str,
     mine: Collection[int],
     up_to: int,
-) -> Untold:
+) -> UnreportedBatches:
     """Find the batches that Dagster has not been told of.
 
     Args:
@@ -62,9 +62,11 @@ def find_untold(
     try:
         told = [range(up_to + 1, sys.maxsize), *_told(instance, stream, table_id)]
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
-        return Untold(unknown=f"{type(error).__name__}: {error}")
+        return UnreportedBatches(unknown=f"{type(error).__name__}: {error}")
     known = [*told, mine]
-    return Untold(rows=tuple(row for row in ledger if not any(row.seq in seqs for seqs in known)))
+    return UnreportedBatches(
+        rows=tuple(row for row in ledger if not any(row.seq in seqs for seqs in known))
+    )
 
 
 def _told(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:

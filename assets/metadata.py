@@ -34,7 +34,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "recovered": False,
         "healed": ", ".join(str(row.seq) for row in report.recovered) or "none",
         "notices": "\n".join(report.notices) or "none",
-        "history": evidence.untold.history,
+        "history": evidence.unreported.history,
         "table_id": evidence.table_id,
         "dagster/row_count": report.row_count,
         "dagster/column_schema": column_schema(spec),
@@ -63,7 +63,7 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
     )
 
 
-def telling_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], None]:
+def log_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], None]:
     """Return what tells of each batch in one line: its records, their rate, and the lag left."""
     since = time.monotonic()
 
@@ -84,14 +84,16 @@ def telling_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], No
 MOST_RUNS: Final = 20
 
 
-def recovered(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:
+def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:
     """Yield a materialization a swallowed run; one stands for all but the last ``MOST_RUNS``.
 
     Args:
         evidence: What is known when the run that tells them has ended.
         by: Id of that run.
     """
-    runs = [tuple(rows) for _, rows in groupby(evidence.untold.rows, key=lambda row: row.run_id)]
+    runs = [
+        tuple(rows) for _, rows in groupby(evidence.unreported.rows, key=lambda row: row.run_id)
+    ]
     older = [row for rows in runs[:-MOST_RUNS] for row in rows]
     if older:
         dead = f"{len(runs) - MOST_RUNS} runs"

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.parts import Expectation
 from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.java import find_java
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings, load_settings
 
 REFUSED = "oncelake/refused"
@@ -48,7 +48,7 @@ def standing_refusal(instance: dg.DagsterInstance, run_id: str | None, *, state:
     )
 
 
-def state_of(declared: Declared, settings: Settings) -> str:
+def state_of(declared: DeclaredStream, settings: Settings) -> str:
     """Return a short text that changes whenever a refused run may fare better.
 
     It covers the versions of table and ledger, the declaration's text, who Kafka is, and what a
@@ -92,12 +92,12 @@ def _text(path: Path) -> str:
         return str(error)
 
 
-def _kafka(declared: Declared, settings: Settings) -> str:
+def _kafka(declared: DeclaredStream, settings: Settings) -> str:
     if declared.spec is None:
         return "not asked"
     try:
         kafka = Kafka(settings)
-        spec = with_topics(declared.spec, kafka, StreamPaths.of(declared.name, settings))
+        spec = resolve_topics(declared.spec, kafka, StreamPaths.of(declared.name, settings))
         topics = kafka.topics(declared.name, spec.subscribed)
     except IngestionError as error:
         return type(error).__name__
@@ -109,7 +109,7 @@ _LONGEST: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class ExpectationOutcome:
     """What became of one expectation.
 
     Attributes:
@@ -155,12 +155,12 @@ class Outcome:
 
 def outcome_of(
     declared: Expectation, *, success: bool, result: Mapping[str, Any], raised: str
-) -> Outcome:
+) -> ExpectationOutcome:
     """Read one result of Great Expectations; where it raised, nothing is known of the rows."""
     if raised:
         return not_evaluated(declared, raised)
     examples = [_shortened(each) for each in result.get("partial_unexpected_list") or ()]
-    return Outcome(
+    return ExpectationOutcome(
         type=declared.type,
         severity=declared.severity,
         on=_arguments(declared),
@@ -171,9 +171,9 @@ def outcome_of(
     )
 
 
-def not_evaluated(declared: Expectation, error: str) -> Outcome:
+def not_evaluated(declared: Expectation, error: str) -> ExpectationOutcome:
     """Return the outcome of an expectation of which nothing is known."""
-    return Outcome(
+    return ExpectationOutcome(
         type=declared.type,
         severity=declared.severity,
         on=_arguments(declared),

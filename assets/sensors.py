@@ -13,7 +13,7 @@ from assets.asset_specs import topic_key
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.jobs import job_name, sensor_name
 from assets.refusals import standing_refusal, state_of
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
@@ -22,7 +22,7 @@ from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.read_position import read_position
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -34,7 +34,7 @@ _MOST_SECONDS = 10.0
 Tick = dg.SensorResult | dg.SkipReason
 
 
-def lag_sensor(declared: Declared) -> dg.SensorDefinition:
+def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
     """Return the sensor of a declared stream; a person switches it on."""
     spec = declared.spec
     assert spec is not None
@@ -71,7 +71,7 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
     """
     paths, client = StreamPaths.of(spec.name, settings), Kafka(settings)
     position = read_position(spec.name, paths)
-    spec = with_topics(spec, client, paths)
+    spec = resolve_topics(spec, client, paths)
     partitions = client.topics(spec.name, spec.subscribed).partitions
     reached = position.next if position else client.earliest(partitions)
     ends = client.stable_end(partitions)
@@ -99,7 +99,7 @@ def _decided(spec: StreamSpec, settings: Settings) -> Tick:
 def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
     """Find what open transactions have held back for long: there is no lag, and yet no progress."""
     client = Kafka(settings)
-    spec = with_topics(spec, client, StreamPaths.of(spec.name, settings))
+    spec = resolve_topics(spec, client, StreamPaths.of(spec.name, settings))
     return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
 
 
@@ -111,7 +111,9 @@ def _told_once(stalls: tuple[Stall, ...]) -> Tick | None:
     return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"held back: {where}")])
 
 
-def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Settings) -> str | None:
+def _hindrance(
+    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
+) -> str | None:
     """Return in words what keeps a run from being started now."""
     under_way = _under_way(instance, declared.name)
     if under_way:
@@ -124,7 +126,7 @@ def _hindrance(instance: dg.DagsterInstance, declared: Declared, settings: Setti
 
 
 def _awaited(
-    instance: dg.DagsterInstance, declared: Declared, settings: Settings, record: dg.RunRecord
+    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings, record: dg.RunRecord
 ) -> str:
     """Say which run is waited for; one that died unseen is reported as failed.
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from assets.checks import check_results
 from assets.evidence import gather
 from bench.cpu import cpu_seconds
-from ingestion.declaration.loader import Declared, load_stream
+from ingestion.declaration.loader import DeclaredStream, load_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.operations.run import Run
 from ingestion.pipeline.session import spark_config, start_session
@@ -38,7 +38,7 @@ STREAM = Path(__file__).parent / "flights.yaml"
 def oncelake(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
     """Our run: books, ledger and audit included, and the checks that Dagster shows."""
     spark = start_session(settings)
-    declared = Declared(name=spec.name, path=STREAM, spec=spec, error=None)
+    declared = DeclaredStream(name=spec.name, path=STREAM, spec=spec, error=None)
     resource = cast("SparkResource", SimpleNamespace(spark_session=spark))
     instance = dg.DagsterInstance.ephemeral()
 

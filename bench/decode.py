@@ -41,7 +41,7 @@ _WARM_UP: Final = 4
 _ROOT: Final = Path(__file__).parents[1]
 
 
-class Contender(NamedTuple):
+class DecodeCase(NamedTuple):
     """One way to decode.
 
     Attributes:
@@ -74,7 +74,7 @@ def one_core() -> Iterator[SparkSession]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def contenders(spark: SparkSession, count: int, registry: Settings) -> Iterator[Contender]:
+def contenders(spark: SparkSession, count: int, registry: Settings) -> Iterator[DecodeCase]:
     """Yield each format strictly, and JSON by ``from_json`` alone."""
     demo, fewer = (
         row_type(load_stream(_ROOT / path).ddl)
@@ -87,8 +87,8 @@ def contenders(spark: SparkSession, count: int, registry: Settings) -> Iterator[
         "orders, with DECIMAL and objects": (of_orders, row_type(ORDERS)),
     }
     for name, (values, schema) in samples.items():
-        yield Contender(f"{name}: from_json", _bare(values, schema), "")
-        yield Contender(name, _strict(values, schema, "json", registry), f"{name}: from_json")
+        yield DecodeCase(f"{name}: from_json", _bare(values, schema), "")
+        yield DecodeCase(name, _strict(values, schema, "json", registry), f"{name}: from_json")
 
 
 def _held(spark: SparkSession, values: list[bytes]) -> DataFrame:
@@ -113,7 +113,7 @@ def _strict(values: DataFrame, schema: StructType, format_: str, settings: Setti
     )
 
 
-def measured(all_: list[Contender], rounds: int) -> dict[str, Cost]:
+def measured(all_: list[DecodeCase], rounds: int) -> dict[str, Cost]:
     """Let them take turns, and return the medians."""
     costs: dict[str, list[Cost]] = {each.name: [] for each in all_}
     for number in range(_WARM_UP + rounds):
@@ -129,7 +129,7 @@ def measured(all_: list[Contender], rounds: int) -> dict[str, Cost]:
     }
 
 
-def _table(all_: list[Contender], costs: dict[str, Cost], count: int) -> Table:
+def _table(all_: list[DecodeCase], costs: dict[str, Cost], count: int) -> Table:
     table = Table("decoded", "CPU s", "wall s", "records / CPU s", "CPU, from_json = 1", "wall")
     for each in all_:
         cost, bare = costs[each.name], costs.get(each.bare)
@@ -149,7 +149,7 @@ def main(count: int = RECORDS, rounds: int = ROUNDS) -> None:
             settings = load_settings().model_copy(update={"schema_registry": address})
             all_ = list(contenders(spark, count, settings))
             avro = _strict(_held(spark, framed), demo, "avro", settings)
-            all_.append(Contender(f"flights in Avro, {len(demo)} columns", avro, ""))
+            all_.append(DecodeCase(f"flights in Avro, {len(demo)} columns", avro, ""))
             costs = measured(all_, rounds)
     Console(width=120).print(_table(all_, costs, count))
 

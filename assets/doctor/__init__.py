@@ -14,17 +14,17 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.doctor.findings import ailments
-from assets.doctor.instance import look_at
+from assets.doctor.findings import diagnose_dagster
+from assets.doctor.instance import read_instance
 from ingestion.settings import load_settings
 
 
 def main(streams: Sequence[str]) -> None:
     """Print what is wrong with the instance, of these streams or of all."""
     with dg.DagsterInstance.get() as instance:
-        facts = look_at(instance, os.environ.get("DAGSTER_HOME", ""), load_settings())
+        facts = read_instance(instance, os.environ.get("DAGSTER_HOME", ""), load_settings())
     wanted = {*streams, "dagster"}
-    found = [each for each in ailments(facts) if not streams or each.about in wanted]
+    found = [each for each in diagnose_dagster(facts) if not streams or each.about in wanted]
     sys.stdout.write(json.dumps({"findings": [each.document() for each in found]}))
 
 

@@ -22,7 +22,7 @@ _QUEUE_PATIENCE_SECONDS: Final = 600.0
 _SLOT_PATIENCE_SECONDS: Final = 120.0
 
 
-def ailments(facts: InstanceFacts) -> Iterator[Finding]:
+def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
     """Say everything that is wrong with an instance."""
     for run in facts.runs:
         yield from _of_run(run, facts)

@@ -12,7 +12,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 
 from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
 from assets.jobs import sensor_name
-from ingestion.declaration.loader import Declared, load_streams
+from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.settings import Settings, project_root
 
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
@@ -48,7 +48,7 @@ class InstanceFacts:
         )
 
 
-def look_at(instance: dg.DagsterInstance, home: str, settings: Settings) -> InstanceFacts:
+def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -> InstanceFacts:
     """Gather what an instance holds that can go wrong."""
     streams = load_streams(settings.streams)
     surveyor = Runs(instance, settings, [each.name for each in streams])
@@ -74,6 +74,6 @@ def look_at(instance: dg.DagsterInstance, home: str, settings: Settings) -> Inst
     )
 
 
-def _needs(declared: Declared) -> bool:
+def _needs(declared: DeclaredStream) -> bool:
     """Tell whether only its sensor can start a stream's runs."""
     return declared.spec is not None and declared.spec.schedule is None

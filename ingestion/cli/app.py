@@ -24,7 +24,7 @@ from ingestion.cli import (
     streams,
     verify,
 )
-from ingestion.cli.command import Guarded
+from ingestion.cli.command import OncelakeCommand
 
 app = typer.Typer(
     name="oncelake",
@@ -50,28 +50,28 @@ def oncelake(
         bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
     ] = False,
 ) -> None:
-    """Take the options that all commands share; ``Guarded`` reads them from the context."""
+    """Take the options that all commands share; ``OncelakeCommand`` reads them from the context."""
 
 
-app.command("run", cls=Guarded)(run.run)
-app.command("status", cls=Guarded)(status.status)
-app.command("ledger", cls=Guarded)(ledger.ledger)
-app.command("doctor", cls=Guarded)(doctor.doctor)
-app.command("verify", cls=Guarded)(verify.verify)
-app.command("quarantine", cls=Guarded)(quarantine.quarantine)
-app.command("redrive", cls=Guarded)(redrive.redrive)
-app.command("plan", cls=Guarded)(plan.plan)
-app.command("rebuild", cls=Guarded)(rebuild.rebuild)
-app.command("validate", cls=Guarded)(streams.validate)
-app.command("schema", cls=Guarded)(streams.schema)
-kafka_app.command("up", cls=Guarded)(kafka.up)
-kafka_app.command("down", cls=Guarded)(kafka.down)
-kafka_app.command("status", cls=Guarded)(kafka.status)
+app.command("run", cls=OncelakeCommand)(run.run)
+app.command("status", cls=OncelakeCommand)(status.status)
+app.command("ledger", cls=OncelakeCommand)(ledger.ledger)
+app.command("doctor", cls=OncelakeCommand)(doctor.doctor)
+app.command("verify", cls=OncelakeCommand)(verify.verify)
+app.command("quarantine", cls=OncelakeCommand)(quarantine.quarantine)
+app.command("redrive", cls=OncelakeCommand)(redrive.redrive)
+app.command("plan", cls=OncelakeCommand)(plan.plan)
+app.command("rebuild", cls=OncelakeCommand)(rebuild.rebuild)
+app.command("validate", cls=OncelakeCommand)(streams.validate)
+app.command("schema", cls=OncelakeCommand)(streams.schema)
+kafka_app.command("up", cls=OncelakeCommand)(kafka.up)
+kafka_app.command("down", cls=OncelakeCommand)(kafka.down)
+kafka_app.command("status", cls=OncelakeCommand)(kafka.status)
 app.add_typer(kafka_app, name="kafka")
-app.command("accept", cls=Guarded)(decisions.accept)
-app.command("adopt-topic", cls=Guarded)(decisions.adopt_topic)
-app.command("reset", cls=Guarded)(decisions.reset)
-app.command("unlock", cls=Guarded)(decisions.unlock)
+app.command("accept", cls=OncelakeCommand)(decisions.accept)
+app.command("adopt-topic", cls=OncelakeCommand)(decisions.adopt_topic)
+app.command("reset", cls=OncelakeCommand)(decisions.reset)
+app.command("unlock", cls=OncelakeCommand)(decisions.unlock)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from ingestion.cli.failure import Failure
 from ingestion.cli.output import document
 
 
-class Guarded(TyperCommand):
+class OncelakeCommand(TyperCommand):
     """A command whose errors are told, not thrown: in red, and with ``--json`` as a document."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -126,9 +126,9 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
 def _refuse_unknown(stream: str, settings: Settings) -> None:
     """Refuse a name that is neither declared nor has anything on disk."""
     from ingestion.cli.streams import declared_as
-    from ingestion.declaration.names import problem_with
+    from ingestion.declaration.names import name_problem
 
-    if problem_with(stream) or not _kept(stream, settings):
+    if name_problem(stream) or not _kept(stream, settings):
         declared_as(stream, settings)
 
 

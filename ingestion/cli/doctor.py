@@ -15,9 +15,9 @@ from ingestion.cli.streams import chosen
 
 if TYPE_CHECKING:
     from ingestion.cli.failure import Failure
-    from ingestion.declaration.loader import Declared
+    from ingestion.declaration.loader import DeclaredStream
     from ingestion.operations.doctor.finding import Finding
-    from ingestion.operations.status import Surveyor
+    from ingestion.operations.status import StatusReader
     from ingestion.settings import Settings
 
 
@@ -46,17 +46,17 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
 
 
 def _examine(
-    settings: Settings, declared: list[Declared], *, named: bool, tell: Tell
+    settings: Settings, declared: list[DeclaredStream], *, named: bool, tell: Tell
 ) -> Iterator[Finding]:
     """Yield what is wrong, part by part: machine, streams, Dagster."""
     from ingestion.operations.doctor.dagster import ask_dagster, dagster_home
-    from ingestion.operations.doctor.machine import ailments_of_machine, look_at_machine
+    from ingestion.operations.doctor.machine import diagnose_machine, read_machine
     from ingestion.operations.doctor.stream import orphans
-    from ingestion.operations.status import Surveyor
+    from ingestion.operations.status import StatusReader
 
     tell("looking at this machine…")
-    yield from ailments_of_machine(look_at_machine(settings, dagster_home()))
-    surveyor = Surveyor(settings)
+    yield from diagnose_machine(read_machine(settings, dagster_home()))
+    surveyor = StatusReader(settings)
     for each in declared:
         tell(f"{each.name}: looking at its table, its ledger, its lock, and Kafka…")
         yield from _of_stream(each, settings, surveyor)
@@ -66,16 +66,18 @@ def _examine(
     yield from ask_dagster([each.name for each in declared] if named else [])
 
 
-def _of_stream(declared: Declared, settings: Settings, surveyor: Surveyor) -> list[Finding]:
+def _of_stream(
+    declared: DeclaredStream, settings: Settings, surveyor: StatusReader
+) -> list[Finding]:
     """Examine a stream; one that cannot be examined does not keep the others from it."""
     from ingestion.cli.failure import Failure
     from ingestion.lake.paths import StreamPaths
-    from ingestion.operations.doctor.stream import ailments_of_stream, look_for_leftovers
+    from ingestion.operations.doctor.stream import diagnose_stream, find_leftovers
 
     try:
-        problems = [_of_problem(each) for each in surveyor.survey(declared).problems]
-        left = look_for_leftovers(declared.name, StreamPaths.of(declared.name, settings))
-        return [*problems, *ailments_of_stream(left)]
+        problems = [_of_problem(each) for each in surveyor.read_status(declared).problems]
+        left = find_leftovers(declared.name, StreamPaths.of(declared.name, settings))
+        return [*problems, *diagnose_stream(left)]
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
         return [_of_problem(Failure.of(error, stream=declared.name))]
 

@@ -44,12 +44,12 @@ def ledger(
 
 def _rows(stream: str, settings: Settings) -> tuple[LedgerRow, ...]:
     from ingestion.cli.streams import declared_as
-    from ingestion.declaration.names import problem_with
+    from ingestion.declaration.names import name_problem
     from ingestion.lake.ledger import Ledger
     from ingestion.lake.paths import StreamPaths
 
     book = Ledger(StreamPaths.of(stream, settings).ledger)
-    if problem_with(stream) or not book.exists:
+    if name_problem(stream) or not book.exists:
         declared_as(stream, settings)
         return ()
     return book.rows()

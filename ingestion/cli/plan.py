@@ -11,7 +11,7 @@ from ingestion.cli.exit_codes import DONE, REFUSED
 from ingestion.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ingestion.recovery.schema_diff import Change, Plan
+    from ingestion.recovery.schema_diff import SchemaChange, SchemaPlan
 
 _SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
 _SAYS = {
@@ -36,13 +36,13 @@ def plan(
     """
     from ingestion.declaration.loader import find_stream, load_streams
     from ingestion.lake.paths import StreamPaths
-    from ingestion.recovery.schema_diff import as_document, plan_of
+    from ingestion.recovery.schema_diff import as_document, plan_schema_change
     from ingestion.settings import load_settings
 
     settings = load_settings()
     names = streams or [each.name for each in load_streams(settings.streams) if each.spec]
     specs = [find_stream(settings.streams, name) for name in names]
-    plans = [plan_of(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
+    plans = [plan_schema_change(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
     stopped = [
         spec.schema_change == "freeze" if each.effect == "evolve" else each.effect != "nothing"
         for spec, each in zip(specs, plans, strict=True)
@@ -55,7 +55,7 @@ def plan(
     raise typer.Exit(REFUSED if any(stopped) else DONE)
 
 
-def _report(plan: Plan, *, is_stopped: bool) -> None:
+def _report(plan: SchemaPlan, *, is_stopped: bool) -> None:
     if plan.table is None:
         output.say(f"{plan.stream}: the first run will make the table")
         return
@@ -66,7 +66,7 @@ def _report(plan: Plan, *, is_stopped: bool) -> None:
         output.say("  `schema_change: evolve` lets the next run do so")
 
 
-def _tell(change: Change) -> None:
+def _tell(change: SchemaChange) -> None:
     output.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
     if change.statement:
         output.say(f"      {change.statement}")

@@ -28,7 +28,7 @@ def progress() -> Iterator[Tell]:
         yield lambda text: shown.update(Text(text))
 
 
-def telling_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
+def print_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
     """Return what tells of each batch: records so far, their rate, and the lag that is left."""
     began, records = time.monotonic(), 0
 

@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.options import AsJson, Stream
 
 if TYPE_CHECKING:
-    from ingestion.operations.inspect_quarantine import Found, Inspection, Sample
+    from ingestion.operations.inspect_quarantine import Inspection, QuarantinedRecord, Sample
 
 _COLUMNS = ("reason", "records", "share", "first", "last", "first seen (UTC)", "last seen (UTC)")
 _IN_DOCUMENT = 10_000
@@ -44,25 +44,30 @@ def quarantine(
 
 def _refuse_unknown(stream: str, *, exists: bool) -> None:
     from ingestion.cli.streams import declared_as
-    from ingestion.declaration.names import problem_with
+    from ingestion.declaration.names import name_problem
     from ingestion.settings import load_settings
 
-    if problem_with(stream) or not exists:
+    if name_problem(stream) or not exists:
         declared_as(stream, load_settings())
 
 
 def _say(stream: str, found: Inspection) -> None:
-    from ingestion.operations.inspect_quarantine import escaped
+    from ingestion.operations.inspect_quarantine import printable
 
     if not found.waiting:
         output.say(f"{stream}: nothing waits in quarantine")
     else:
         output.table(_COLUMNS, _cells(found), right=["records", "share"])
     for sample in found.samples:
-        detail = escaped(sample.row["detail"]) if sample.row["detail"] else ""
-        output.say(f"\n{sample.found} (batch {sample.found.seq}): {escaped(sample.row['reason'])}")
-        shown = {"detail": detail, "key": escaped(sample.row["key"])}
-        shown |= {"value": escaped(sample.row["value"]), "headers": _headers(sample)}
+        detail = printable(sample.row["detail"]) if sample.row["detail"] else ""
+        output.say(
+            f"\n{sample.found} (batch {sample.found.seq}): {printable(sample.row['reason'])}"
+        )
+        shown = {"detail": detail, "key": printable(sample.row["key"])}
+        shown |= {
+            "value": printable(sample.row["value"]),
+            "headers": _headers(sample),
+        }
         for name, text in shown.items():
             if text:
                 output.say(f"  {name:8}{text}")
@@ -74,11 +79,11 @@ def _say(stream: str, found: Inspection) -> None:
 
 
 def _cells(found: Inspection) -> list[tuple[object, ...]]:
-    from ingestion.operations.inspect_quarantine import escaped
+    from ingestion.operations.inspect_quarantine import printable
 
     return [
         (
-            escaped(group.reason),
+            printable(group.reason),
             group.count,
             f"{group.count / found.waiting:.1%}",
             group.first,
@@ -91,10 +96,10 @@ def _cells(found: Inspection) -> list[tuple[object, ...]]:
 
 
 def _headers(sample: Sample) -> str:
-    from ingestion.operations.inspect_quarantine import escaped
+    from ingestion.operations.inspect_quarantine import printable
 
     headers = sample.row["headers"] or ()
-    return ", ".join(f"{escaped(each['key'])}={escaped(each['value'])}" for each in headers)
+    return ", ".join(f"{printable(each['key'])}={printable(each['value'])}" for each in headers)
 
 
 def _document(stream: str, found: Inspection) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def _document(stream: str, found: Inspection) -> dict[str, Any]:
     }
 
 
-def _place(at: Found) -> dict[str, Any]:
+def _place(at: QuarantinedRecord) -> dict[str, Any]:
     return {
         "topic": at.topic,
         "partition": at.partition,
@@ -127,12 +132,12 @@ def _place(at: Found) -> dict[str, Any]:
 
 
 def _sample(sample: Sample) -> dict[str, Any]:
-    from ingestion.operations.inspect_quarantine import escaped
+    from ingestion.operations.inspect_quarantine import printable
 
     row, told = sample.row, {}
     for name in ("reason", "detail", "schema_id", "engine_version", "run_id"):
         told[name] = row.get(name)
     for name in ("key", "value"):
-        told[name] = None if row[name] is None else escaped(row[name], longest=_IN_DOCUMENT)
+        told[name] = None if row[name] is None else printable(row[name], longest=_IN_DOCUMENT)
         told[f"{name}_bytes"] = None if row[name] is None else len(row[name])
     return {**_place(sample.found), **told, "headers": _headers(sample)}

@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import new_run_id
 from ingestion.cli.exit_codes import DONE, WRONG
 from ingestion.cli.options import AsJson, Stream
-from ingestion.cli.progress import progress, telling_batches
+from ingestion.cli.progress import print_batches, progress
 from ingestion.cli.session import session
 from ingestion.cli.signals import Interrupt
 
@@ -45,7 +45,7 @@ def rebuild(
             spark=lambda: session(settings, tell),
             run_id=new_run_id(),
             without_lost=without_lost,
-            on_batch=telling_batches(stream, tell),
+            on_batch=print_batches(stream, tell),
             stop=interrupt.stop,
         ).execute()
     if as_json:

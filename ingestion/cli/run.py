@@ -13,8 +13,8 @@ from ingestion.cli.exit_codes import first_of
 from ingestion.cli.failure import Failure
 from ingestion.cli.options import AsJson, Streams
 from ingestion.cli.output import document
-from ingestion.cli.progress import Tell, progress, telling_batches
-from ingestion.cli.run_result import Outcome
+from ingestion.cli.progress import Tell, print_batches, progress
+from ingestion.cli.run_result import RunResult
 from ingestion.cli.session import session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import declared_as, sound
@@ -22,7 +22,7 @@ from ingestion.cli.streams import declared_as, sound
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ingestion.declaration.loader import Declared
+    from ingestion.declaration.loader import DeclaredStream
     from ingestion.settings import Settings
 
 
@@ -65,7 +65,7 @@ class _Runs:
     interrupt: Interrupt = field(default_factory=Interrupt)
     _spark: SparkSession | None = None
 
-    def of(self, streams: list[Declared]) -> Iterator[Outcome]:
+    def of(self, streams: list[DeclaredStream]) -> Iterator[RunResult]:
         """Run streams one after another, whatever becomes of each."""
         with self.interrupt.listening():
             for each in streams:
@@ -73,7 +73,7 @@ class _Runs:
                     outcome = self._outcome(each, tell)
                 yield outcome
 
-    def _outcome(self, declared: Declared, tell: Tell) -> Outcome:
+    def _outcome(self, declared: DeclaredStream, tell: Tell) -> RunResult:
         try:
             return self._run(declared, tell)
         except KeyboardInterrupt:
@@ -82,9 +82,9 @@ class _Runs:
             if self.interrupt.stop.is_set():
                 return self._interrupted(declared)
             failure = Failure.of(error, stream=declared.name, debug=self.debug)
-            return Outcome(stream=declared.name, failure=failure)
+            return RunResult(stream=declared.name, failure=failure)
 
-    def _run(self, declared: Declared, tell: Tell) -> Outcome:
+    def _run(self, declared: DeclaredStream, tell: Tell) -> RunResult:
         spec = sound(declared)
         if self.interrupt.stop.is_set():
             return self._interrupted(declared)
@@ -97,15 +97,15 @@ class _Runs:
                 settings=self.settings,
                 spark=lambda: self._session(tell),
                 run_id=self.run_id,
-                on_batch=telling_batches(declared.name, tell),
+                on_batch=print_batches(declared.name, tell),
                 stop=self.interrupt.stop,
             ).execute()
         cut_short = self.interrupt.stop.is_set() and report.lag > 0
         code = self.interrupt.exit_code if cut_short else 0
-        return Outcome(stream=declared.name, report=report, interrupted_by=code)
+        return RunResult(stream=declared.name, report=report, interrupted_by=code)
 
-    def _interrupted(self, declared: Declared) -> Outcome:
-        return Outcome(stream=declared.name, interrupted_by=self.interrupt.exit_code)
+    def _interrupted(self, declared: DeclaredStream) -> RunResult:
+        return RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
 
     def _session(self, tell: Tell) -> SparkSession:
         """Start Spark, once."""

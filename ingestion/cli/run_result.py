@@ -16,7 +16,7 @@ _MOST_RANGES = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RunResult:
     """One stream's part of a command.
 
     Attributes:

@@ -12,7 +12,7 @@ from ingestion.cli.options import AnyStream, AsJson
 from ingestion.cli.streams import chosen
 
 if TYPE_CHECKING:
-    from ingestion.operations.status import Standing
+    from ingestion.operations.status import StreamStatus
 
 _NUMBERS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
 
@@ -30,10 +30,10 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
-    from ingestion.operations.status import Surveyor
+    from ingestion.operations.status import StatusReader
 
-    surveyor = Surveyor(settings)
-    found = [surveyor.survey(each) for each in declared]
+    surveyor = StatusReader(settings)
+    found = [surveyor.read_status(each) for each in declared]
     code = first_of(each.exit_code for each in found)
     if as_json:
         documents = [each.document() for each in found]
@@ -43,7 +43,7 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     raise typer.Exit(code)
 
 
-def _print(found: list[Standing]) -> None:
+def _print(found: list[StreamStatus]) -> None:
     if not found:
         output.say("no stream is declared")
         return
@@ -57,7 +57,7 @@ def _print(found: list[Standing]) -> None:
         output.say(message, "bold red")
 
 
-def _cells(each: Standing) -> tuple[object, ...]:
+def _cells(each: StreamStatus) -> tuple[object, ...]:
     at = each.position
     return (
         each.stream,
@@ -71,7 +71,7 @@ def _cells(each: Standing) -> tuple[object, ...]:
     )
 
 
-def _state(each: Standing) -> str:
+def _state(each: StreamStatus) -> str:
     words = [problem.type.removesuffix("Error") for problem in each.problems]
     if each.holder:
         words.append("running")

@@ -11,7 +11,7 @@ from ingestion.cli.exit_codes import DONE, USAGE
 from ingestion.cli.options import AnyStreams, AsJson
 
 if TYPE_CHECKING:
-    from ingestion.declaration.loader import Declared
+    from ingestion.declaration.loader import DeclaredStream
     from ingestion.declaration.spec import StreamSpec
     from ingestion.settings import Settings
 
@@ -43,7 +43,7 @@ def schema() -> None:
     output.document(json_schema())
 
 
-def chosen(names: list[str] | None, settings: Settings) -> list[Declared]:
+def chosen(names: list[str] | None, settings: Settings) -> list[DeclaredStream]:
     """Return the declarations of these names, or all of them when none is named.
 
     Raises:
@@ -56,22 +56,22 @@ def chosen(names: list[str] | None, settings: Settings) -> list[Declared]:
     return list(load_streams(settings.streams))
 
 
-def declared_as(name: str, settings: Settings) -> Declared:
+def declared_as(name: str, settings: Settings) -> DeclaredStream:
     """Return the declaration of a name, sound or broken.
 
     Raises:
         InvalidSpecError: the name is not declared; says the nearest that is.
     """
-    from ingestion.declaration.loader import Declared, find_stream, load_streams
+    from ingestion.declaration.loader import DeclaredStream, find_stream, load_streams
 
     for each in load_streams(settings.streams):
         if each.name == name:
             return each
     spec = find_stream(settings.streams, name)
-    return Declared(name=name, path=settings.streams, spec=spec, error=None)
+    return DeclaredStream(name=name, path=settings.streams, spec=spec, error=None)
 
 
-def sound(declared: Declared) -> StreamSpec:
+def sound(declared: DeclaredStream) -> StreamSpec:
     """Return the stream that a file declares.
 
     Raises:
@@ -82,17 +82,17 @@ def sound(declared: Declared) -> StreamSpec:
     return declared.spec
 
 
-def _broken(found: list[Declared]) -> list[Declared]:
+def _broken(found: list[DeclaredStream]) -> list[DeclaredStream]:
     return [each for each in found if each.spec is None]
 
 
-def _verdict(found: list[Declared]) -> str:
+def _verdict(found: list[DeclaredStream]) -> str:
     broken = len(_broken(found))
     streams = output.counted(len(found), "stream")
     return f"{streams}, {broken} broken" if broken else f"{streams}, all valid"
 
 
-def _document(declared: Declared) -> dict[str, object]:
+def _document(declared: DeclaredStream) -> dict[str, object]:
     lines = str(declared.error).splitlines() if declared.error else []
     return {
         "stream": declared.name,

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.modes import MODES
-from ingestion.declaration.names import problem_with
+from ingestion.declaration.names import name_problem
 from ingestion.declaration.parts import (
     Count,
     Cron,
@@ -153,7 +153,7 @@ class Declaration(Part):
     @field_validator("name")
     @classmethod
     def _name_is_free(cls, name: str) -> str:
-        if problem := problem_with(name):
+        if problem := name_problem(name):
             raise ValueError(problem)
         return name
 

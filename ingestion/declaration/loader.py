@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ingestion.declaration.json_schema import json_schema
 from ingestion.declaration.messages import Problem, problems_in
-from ingestion.declaration.names import nearest_allowed, problem_with
+from ingestion.declaration.names import name_problem, nearest_allowed
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
 from ingestion.errors import InvalidSpecError
@@ -49,7 +49,7 @@ def each_topic(spec: StreamSpec, taken: Collection[str] = ()) -> tuple[StreamSpe
     topics: dict[str, str] = {}
     for topic in spec.topics:
         name = stream_of(spec.name, topic)
-        if problem := problem_with(name):
+        if problem := name_problem(name):
             raise BadNamesError(f"topic {topic!r} would be the stream {name!r}: {problem}")
         if name in topics or name in taken:
             other = f"topic {topics[name]!r}" if name in topics else f"{name}.yaml"
@@ -103,7 +103,7 @@ def file_name_problem(path: Path) -> str | None:
     """Say why no stream can live in a file of that name, and how to rename it; None if one can."""
     if path.suffix != ".yaml":
         return f"a stream's file ends in .yaml; rename it to {path.stem}.yaml"
-    if problem := problem_with(path.stem):
+    if problem := name_problem(path.stem):
         return f"{problem}; rename the file, for example to {nearest_allowed(path.stem)}.yaml"
     return None
 
@@ -194,11 +194,11 @@ def shown_path(path: Path) -> str:
     return str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
 
 
-__all__ = ["Declared", "find_stream", "json_schema", "load_stream", "load_streams"]
+__all__ = ["DeclaredStream", "find_stream", "json_schema", "load_stream", "load_streams"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
+class DeclaredStream:
     """One file of the streams' folder: a stream, or what is wrong with it.
 
     Attributes:
@@ -214,7 +214,7 @@ class Declared:
     error: InvalidSpecError | None
 
 
-def load_streams(folder: Path) -> tuple[Declared, ...]:
+def load_streams(folder: Path) -> tuple[DeclaredStream, ...]:
     """Read every declaration of a folder, the broken ones too; none when there is no folder.
 
     Raises:
@@ -250,22 +250,22 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
     raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
 
 
-def _sound(found: Declared) -> StreamSpec:
+def _sound(found: DeclaredStream) -> StreamSpec:
     if found.spec is None:
         raise found.error or InvalidSpecError(str(found.path))
     return found.spec
 
 
-def _declared(name: str, path: Path, others: set[str]) -> list[Declared]:
+def _declared(name: str, path: Path, others: set[str]) -> list[DeclaredStream]:
     """Read one file: a stream, one for each of its topics, or what is wrong with it."""
     try:
         streams = each_topic(load_stream(path), others)
     except InvalidSpecError as error:
-        return [Declared(name=name, path=path, spec=None, error=error)]
+        return [DeclaredStream(name=name, path=path, spec=None, error=error)]
     except BadNamesError as error:
         wrong = InvalidSpecError(f"{shown_path(path)}: topics: {error}")
-        return [Declared(name=name, path=path, spec=None, error=wrong)]
-    return [Declared(name=each.name, path=path, spec=each, error=None) for each in streams]
+        return [DeclaredStream(name=name, path=path, spec=None, error=wrong)]
+    return [DeclaredStream(name=each.name, path=path, spec=each, error=None) for each in streams]
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ingestion.declaration.parts import QuarantineRate, Starting, Window
-from ingestion.declaration.rules import ContradictionsError
+from ingestion.declaration.rules import RuleViolationsError
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import FieldPath
 
@@ -114,8 +114,8 @@ def unknown_key(field: FieldPath) -> Problem:
 def _in_words(details: ErrorDetails) -> list[Problem]:
     field, kind, context = details["loc"], details["type"], details.get("ctx", {})
     error = context.get("error")
-    if isinstance(error, ContradictionsError):
-        return [Problem(field=each.field, text=each.problem) for each in error.contradictions]
+    if isinstance(error, RuleViolationsError):
+        return [Problem(field=each.field, text=each.problem) for each in error.violations]
     if kind == "extra_forbidden":
         return [unknown_key(field)]
     return [Problem(field=field, text=_sentence(field, kind, context, details))]

@@ -14,7 +14,7 @@ from ingestion.declaration.aggregates import (
     aggregates_of,
     scale_of,
 )
-from ingestion.declaration.rules import Contradiction
+from ingestion.declaration.rules import RuleViolation
 
 if TYPE_CHECKING:
     from ingestion.declaration.spec import StreamSpec
@@ -25,15 +25,15 @@ _NESTED: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _INEXACT: Final = ("FLOAT", "DOUBLE")
 
 
-def aggregate_violations(spec: StreamSpec) -> Iterator[Contradiction]:
+def aggregate_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
     """Find what is wrong with the aggregates of a declaration."""
     if not spec.aggregates:
-        yield Contradiction(
+        yield RuleViolation(
             ("aggregates",),
             "missing; `mode: aggregate` needs at least one, for example `{records: count(*)}`",
         )
     if spec.extra_fields == "keep":
-        yield Contradiction(
+        yield RuleViolation(
             ("extra_fields",), "a group has no fields of its own; write `ignore` or `reject`"
         )
     yield from _problems_of_window(spec)
@@ -43,36 +43,36 @@ def aggregate_violations(spec: StreamSpec) -> Iterator[Contradiction]:
         yield from _twice(spec)
 
 
-def _problems_of_window(spec: StreamSpec) -> Iterator[Contradiction]:
+def _problems_of_window(spec: StreamSpec) -> Iterator[RuleViolation]:
     types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
     name = spec.window.column if spec.window else "_timestamp"
     if name not in types:
-        yield Contradiction(("window", "column"), _no_column(name, types))
+        yield RuleViolation(("window", "column"), _no_column(name, types))
     elif types[name] != "TIMESTAMP":
         said = f"{name} is {types[name]}; write a TIMESTAMP column, or _timestamp"
-        yield Contradiction(("window", "column"), said)
+        yield RuleViolation(("window", "column"), said)
 
 
-def _problems_of(spec: StreamSpec, name: str) -> Iterator[Contradiction]:
+def _problems_of(spec: StreamSpec, name: str) -> Iterator[RuleViolation]:
     at, types = ("aggregates", name), {column.name: column.type for column in spec.columns}
     if not _NAME.fullmatch(name):
-        yield Contradiction(at, "a column's name is letters, digits and `_`, a letter first")
+        yield RuleViolation(at, "a column's name is letters, digits and `_`, a letter first")
         return
     found = CALL.fullmatch(spec.aggregates[name])
     if not found or found[1].lower() not in FUNCTIONS:
         near = get_close_matches(found[1].lower(), FUNCTIONS, n=1) if found else ()
         hint = f"; did you mean `{near[0]}`?" if near else ""
         known = ", ".join(FUNCTIONS)
-        yield Contradiction(at, f"write `function(column)`, with one of: {known}{hint}")
+        yield RuleViolation(at, f"write `function(column)`, with one of: {known}{hint}")
         return
     function, column = found[1].lower(), found[2].strip("`")
     if column not in types and (function, column) != ("count", "*"):
-        yield Contradiction(at, _no_column(column, types))
+        yield RuleViolation(at, _no_column(column, types))
         return
     if problem := _unfit(function, types.get(column, "")):
-        yield Contradiction(at, f"{column} is {types[column]}; {problem}")
+        yield RuleViolation(at, f"{column} is {types[column]}; {problem}")
     if function in ("first", "last") and not spec.sequence_by:
-        yield Contradiction(
+        yield RuleViolation(
             at, f"`{function}` needs an order between records; declare `sequence_by`"
         )
 
@@ -96,7 +96,7 @@ def _unfit(function: str, type_: str) -> str | None:
     return None
 
 
-def _twice(spec: StreamSpec) -> Iterator[Contradiction]:
+def _twice(spec: StreamSpec) -> Iterator[RuleViolation]:
     """Find two columns of one name; ``avg`` and some others have more than one."""
     taken = {name.lower(): f"key {name}" for name in spec.keys}
     if spec.window:
@@ -105,7 +105,7 @@ def _twice(spec: StreamSpec) -> Iterator[Contradiction]:
         for name in each.columns("STRING"):
             if name.lower() in taken:
                 other = taken[name.lower()]
-                yield Contradiction(
+                yield RuleViolation(
                     ("aggregates", each.name), f"column {name} is also of {other}; rename one"
                 )
             taken[name.lower()] = f"aggregate {each.name}"
@@ -132,16 +132,16 @@ def history_columns(spec: StreamSpec) -> str:
     return f"{spec.ddl}, {VALID_FROM} {moment}, {VALID_TO} {moment}, {CURRENT} BOOLEAN"
 
 
-def history_violations(spec: StreamSpec) -> Iterator[Contradiction]:
+def history_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
     """Find what is wrong with a declaration of versions."""
     if len(spec.sequence_by) != 1:
-        yield Contradiction(
+        yield RuleViolation(
             ("sequence_by",),
             "`mode: scd2` needs exactly one column, which says from when on a version is valid; "
             "`_timestamp` (Kafka's) is allowed",
         )
     for column in spec.columns:
         if column.name.lower() in (VALID_FROM, VALID_TO, CURRENT):
-            yield Contradiction(
+            yield RuleViolation(
                 ("schema",), f"column {column.name} is one that `mode: scd2` adds; rename it"
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ingestion.declaration import aggregates, mode_rules
-from ingestion.declaration.rules import Contradiction
+from ingestion.declaration.rules import RuleViolation
 
 if TYPE_CHECKING:
     from ingestion.declaration.spec import StreamSpec
@@ -38,21 +38,21 @@ def _variant(spec: StreamSpec) -> str:
     return soft or ("of partial updates" if spec.ignore_null_updates else "")
 
 
-def _of_partial_updates(spec: StreamSpec) -> Iterator[Contradiction]:
+def _of_partial_updates(spec: StreamSpec) -> Iterator[RuleViolation]:
     if spec.ignore_null_updates and spec.sequence_by:
-        yield Contradiction(
+        yield RuleViolation(
             ("ignore_null_updates",),
             "a record that comes late would need an order of its own for every column; remove "
             "`sequence_by`, so that offsets order the records of a key, or send whole rows",
         )
     if spec.ignore_null_updates and spec.deletes == "soft":
-        yield Contradiction(
+        yield RuleViolation(
             ("ignore_null_updates",),
             "a row that stays when it is deleted has nothing to keep; write `deletes: hard`",
         )
 
 
-def _nothing(spec: StreamSpec) -> Iterator[Contradiction]:
+def _nothing(spec: StreamSpec) -> Iterator[RuleViolation]:
     yield from ()
 
 
@@ -87,7 +87,7 @@ class Mode:
     fields: tuple[str, ...] = ()
     columns: Callable[[StreamSpec], str] = _as_declared
     rule: Callable[[StreamSpec], str] = _no_more
-    problems: Callable[[StreamSpec], Iterator[Contradiction]] = _nothing
+    problems: Callable[[StreamSpec], Iterator[RuleViolation]] = _nothing
 
 
 MODES: Final[dict[str, Mode]] = {

@@ -17,7 +17,7 @@ _RESERVED: Final = frozenset(keyword.kwlist) | {
 }
 
 
-def problem_with(name: str) -> str | None:
+def name_problem(name: str) -> str | None:
     """Say why a stream cannot have that name, and what to choose instead; None when it can."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         return "a stream's name is lower-case letters, digits and _, with a letter in front"
@@ -33,7 +33,7 @@ def problem_with(name: str) -> str | None:
 def nearest_allowed(name: str, taken: Collection[str] = ()) -> str:
     """Return a name that is allowed, not in ``taken``, and as like to ``name`` as can be."""
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[: MAX_LENGTH - 10]
-    if problem_with(plain):
+    if name_problem(plain):
         plain = f"stream_{plain}".strip("_")
     candidates = [plain, *(f"{plain}_{number}" for number in range(2, len(taken) + 3))]
     return next(each for each in candidates if each not in taken)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
 
 
-class Contradiction(NamedTuple):
+class RuleViolation(NamedTuple):
     """One disagreement: the field to edit, and what is wrong with it."""
 
     field: tuple[str, ...]
@@ -30,11 +30,11 @@ _BARE: Final = {"raw": "BINARY", "string": "STRING"}
 _NESTED_OR_BYTES: Final = re.compile(r"ARRAY|MAP|STRUCT|BINARY")
 
 
-def format_contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
+def format_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
     """Yield every disagreement between a format and other fields of ``spec``."""
     name, key = spec.format.type, spec.key_format.type
     if not FORMATS[key].for_keys:
-        yield Contradiction(("key_format",), f"`{key}` is no format of keys; write `json`")
+        yield RuleViolation(("key_format",), f"`{key}` is no format of keys; write `json`")
     if spec.tombstone_policy == "delete":
         yield from _about_keys(spec)
     if name not in {"json", "json_schema"}:
@@ -47,31 +47,31 @@ def format_contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
         yield from _about_debezium(spec, spec.format.options)
 
 
-def _about_what_only_json_can(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_what_only_json_can(spec: StreamSpec) -> Iterator[RuleViolation]:
     name = spec.format.type
     for column in spec.value_columns:
         if "VARIANT" in column.type:
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
-            yield Contradiction(("schema",), f"{problem}; write the type that it has")
+            yield RuleViolation(("schema",), f"{problem}; write the type that it has")
     if spec.extra_fields == "keep":
         problem = f"`format: {name}` cannot keep them; write `ignore` or `reject`"
-        yield Contradiction(("extra_fields",), problem)
+        yield RuleViolation(("extra_fields",), problem)
 
 
-def _about_keys(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_keys(spec: StreamSpec) -> Iterator[RuleViolation]:
     """Tell keys that no Kafka key could give, or not as the values do."""
     name = spec.key_format.type
     types = {column.name: column.type for column in spec.columns}
     of_keys = [types[key] for key in spec.keys if key in types]
     if name in _BARE and of_keys != [_BARE[name]]:
         problem = f"`{name}` reads exactly one key column, a {_BARE[name]}"
-        yield Contradiction(("key_format",), f"{problem}; the keys are {', '.join(of_keys)}")
+        yield RuleViolation(("key_format",), f"{problem}; the keys are {', '.join(of_keys)}")
     if name == "csv" and any(map(_NESTED_OR_BYTES.match, of_keys)):
-        yield Contradiction(("key_format",), "a field of CSV is none of these keys; write `json`")
+        yield RuleViolation(("key_format",), "a field of CSV is none of these keys; write `json`")
     of_value = {column.name for column in spec.value_columns}
     for key in spec.keys:
         if key in spec.select and key in of_value:
-            yield Contradiction(
+            yield RuleViolation(
                 ("select", key),
                 f"it makes another {key} of the value's; a null value has only its Kafka key, to "
                 "which it is not applied, so that the delete would miss its row; write "
@@ -79,20 +79,20 @@ def _about_keys(spec: StreamSpec) -> Iterator[Contradiction]:
             )
 
 
-def _about_one_column(spec: StreamSpec, type_: str) -> Iterator[Contradiction]:
+def _about_one_column(spec: StreamSpec, type_: str) -> Iterator[RuleViolation]:
     if [column.type for column in spec.value_columns] != [type_]:
         problem = f"`format: {spec.format.type}` fills exactly one column, a {type_}"
-        yield Contradiction(("schema",), f"{problem}; write for example `value {type_} NOT NULL`")
+        yield RuleViolation(("schema",), f"{problem}; write for example `value {type_} NOT NULL`")
 
 
-def _about_flat_columns(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_flat_columns(spec: StreamSpec) -> Iterator[RuleViolation]:
     for column in spec.value_columns:
         if _NESTED_OR_BYTES.match(column.type):
             problem = f"column {column.name}: a field of CSV is no {column.type}"
-            yield Contradiction(("schema",), f"{problem}; declare STRING")
+            yield RuleViolation(("schema",), f"{problem}; declare STRING")
 
 
-def _about_debezium(spec: StreamSpec, options: DebeziumOptions) -> Iterator[Contradiction]:
+def _about_debezium(spec: StreamSpec, options: DebeziumOptions) -> Iterator[RuleViolation]:
     known = [column.name for column in spec.value_columns]
     units = options.timestamps if isinstance(options.timestamps, dict) else {}
     for option, names in (("columns", options.columns), ("timestamps", units)):
@@ -100,12 +100,12 @@ def _about_debezium(spec: StreamSpec, options: DebeziumOptions) -> Iterator[Cont
             if name not in known:
                 near = get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
-                yield Contradiction(
+                yield RuleViolation(
                     ("format", option), f"{name!r} is not a column of `schema`; {hint}"
                 )
     for name in spec.sequence_by:
         if name in known and name not in {*options.columns, *spec.keys}:
-            yield Contradiction(
+            yield RuleViolation(
                 ("sequence_by",),
                 f"a delete does not tell its {name} reliably; sequence by a column that `columns` "
                 "takes from the envelope, such as `lsn: source.lsn`, or leave it out: Kafka keeps "
@@ -125,23 +125,23 @@ _OF_ONE_MODE = {
 }
 _NO_ORDER = re.compile(r"\b(MAP|VARIANT)\b")
 
-__all__ = ["Contradiction", "ContradictionsError", "contradictions"]
+__all__ = ["RuleViolation", "RuleViolationsError", "rule_violations"]
 
 
-class ContradictionsError(ValueError):
+class RuleViolationsError(ValueError):
     """Every disagreement of one declaration.
 
     Attributes:
-        contradictions: What to edit, one by one.
+        violations: What to edit, one by one.
     """
 
-    def __init__(self, contradictions: tuple[Contradiction, ...]) -> None:
+    def __init__(self, violations: tuple[RuleViolation, ...]) -> None:
         """Compose the message of all of them."""
-        super().__init__("; ".join(f"{'.'.join(at)}: {problem}" for at, problem in contradictions))
-        self.contradictions = contradictions
+        super().__init__("; ".join(f"{'.'.join(at)}: {problem}" for at, problem in violations))
+        self.violations = violations
 
 
-def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
+def rule_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
     """Yield every disagreement between the fields of ``spec``."""
     yield from _about_topics(spec)
     yield from _about_columns(spec, "keys", spec.keys)
@@ -149,134 +149,134 @@ def contradictions(spec: StreamSpec) -> Iterator[Contradiction]:
     yield from _about_types(spec)
     yield from _about_mode(spec)
     yield from _about_transformation(spec)
-    yield from format_contradictions(spec)
+    yield from format_violations(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
-        yield Contradiction(
+        yield RuleViolation(
             ("tombstones",),
             f"a null value has no {', '.join(spec.sequence_by)}, so that a delete could not be "
             "placed; write `ignore` or `quarantine`, or sequence by _timestamp or by columns of "
             "`keys`",
         )
     if spec.quarantine_rate.warn_above > spec.quarantine_rate.fail_above:
-        yield Contradiction(
+        yield RuleViolation(
             ("quarantine_rate", "warn_above"),
             f"{spec.quarantine_rate.warn_above:g} lies above `fail_above`, "
             f"{spec.quarantine_rate.fail_above:g}, so that it would never warn; write at most that",
         )
 
 
-def _about_mode(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_mode(spec: StreamSpec) -> Iterator[RuleViolation]:
     mode = f"`mode: {spec.mode}`"
     if spec.write_mode.has_keys and not spec.keys:
         needed = f"missing; {mode} needs the columns that identify a row"
-        yield Contradiction(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
+        yield RuleViolation(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
     if spec.keys and not spec.write_mode.has_keys:
-        yield Contradiction(("keys",), f"{mode} keeps every record as a row of its own; remove it")
+        yield RuleViolation(("keys",), f"{mode} keeps every record as a row of its own; remove it")
     if spec.delivery == "at_least_once" and spec.mode == "aggregate":
-        yield Contradiction(
+        yield RuleViolation(
             ("delivery",),
             "a topic that is read again is folded again, and the sums would count it twice; write "
             "`exactly_once`",
         )
     if spec.sequence_by and not spec.write_mode.has_order:
-        yield Contradiction(("sequence_by",), f"{mode} lets no record win over another; remove it")
+        yield RuleViolation(("sequence_by",), f"{mode} lets no record win over another; remove it")
     if not spec.write_mode.has_deletes:
         if spec.apply_as_deletes:
-            yield Contradiction(("apply_as_deletes",), f"{mode} deletes no rows; remove it")
+            yield RuleViolation(("apply_as_deletes",), f"{mode} deletes no rows; remove it")
         if spec.tombstones == "delete":
-            yield Contradiction(
+            yield RuleViolation(
                 ("tombstones",), f"{mode} deletes no rows; write `ignore` or `quarantine`"
             )
     for field, of_mode in _OF_ONE_MODE.items():
         if field in spec.model_fields_set and field not in spec.write_mode.fields:
             said = f"{mode} has no such thing; remove it, or write `mode: {of_mode}`"
-            yield Contradiction((field,), said)
+            yield RuleViolation((field,), said)
     yield from spec.write_mode.problems(spec)
 
 
-def _about_transformation(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_transformation(spec: StreamSpec) -> Iterator[RuleViolation]:
     columns, given = [c.name for c in spec.columns], {c.name for c in spec.value_columns}
     for name in spec.select:
         if name not in columns:
             near = get_close_matches(name, columns, n=1, cutoff=0.5)
             hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(columns)}"
-            yield Contradiction(("select", name), f"{name!r} is not a column of `schema`; {hint}")
+            yield RuleViolation(("select", name), f"{name!r} is not a column of `schema`; {hint}")
     if spec.explode:
         yield from _about_explode(spec, spec.explode)
     if spec.transform and spec.select:
-        yield Contradiction(("select",), "declare either `select` or `transform`, not both")
+        yield RuleViolation(("select",), "declare either `select` or `transform`, not both")
     missing = [name for name in columns if name not in given and name not in spec.select]
     if missing and not spec.transform:
-        yield Contradiction(
+        yield RuleViolation(
             ("select",),
             f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
         )
 
 
-def _about_explode(spec: StreamSpec, name: str) -> Iterator[Contradiction]:
+def _about_explode(spec: StreamSpec, name: str) -> Iterator[RuleViolation]:
     types = {column.name: column.type for column in spec.value_columns}
     if spec.value_ddl is None:
         said = "missing; declare the value's columns there, the array among them"
-        yield Contradiction(("value_schema",), said)
+        yield RuleViolation(("value_schema",), said)
     elif name not in types:
         near = get_close_matches(name, types, n=1, cutoff=0.5)
         hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(types)}"
-        yield Contradiction(("explode",), f"{name!r} is not a column of `value_schema`; {hint}")
+        yield RuleViolation(("explode",), f"{name!r} is not a column of `value_schema`; {hint}")
     elif not types[name].startswith("ARRAY<"):
         said = f"{name} is {types[name]}; only the elements of an ARRAY can give rows"
-        yield Contradiction(("explode",), said)
+        yield RuleViolation(("explode",), said)
     if spec.ignore_null_updates:
-        yield Contradiction(
+        yield RuleViolation(
             ("explode",),
             "with `ignore_null_updates` the elements of a record would be filled from each other; "
             "send whole rows",
         )
 
 
-def _about_topics(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_topics(spec: StreamSpec) -> Iterator[RuleViolation]:
     if spec.topic is None and not spec.topics and spec.topic_pattern is None:
-        yield Contradiction(
+        yield RuleViolation(
             ("topic",), f"missing; write for example `topic: {spec.name}`, or `topics: [a, b]`"
         )
     if spec.topic_pattern is not None and (spec.topic is not None or spec.topics):
-        yield Contradiction(("topic_pattern",), "declare topics by name or by pattern, not both")
+        yield RuleViolation(("topic_pattern",), "declare topics by name or by pattern, not both")
     if spec.topic_pattern is not None and spec.starting.offsets is not None:
-        yield Contradiction(
+        yield RuleViolation(
             ("starting", "offsets"), "nobody can name every partition of a pattern; write a time"
         )
     if spec.table_per_topic and not spec.topics:
-        yield Contradiction(
+        yield RuleViolation(
             ("table_per_topic",),
             "each table is named for its topic when the file is loaded; write `topics: [a, b]`",
         )
     if spec.topic is not None and spec.topics:
-        yield Contradiction(("topics",), "declare either `topic` or `topics`, not both")
+        yield RuleViolation(("topics",), "declare either `topic` or `topics`, not both")
     for name in _twice(spec.topics):
-        yield Contradiction(("topics",), f"names {name!r} twice; remove one")
+        yield RuleViolation(("topics",), f"names {name!r} twice; remove one")
 
 
-def _about_columns(spec: StreamSpec, field: str, names: tuple[str, ...]) -> Iterator[Contradiction]:
+def _about_columns(spec: StreamSpec, field: str, names: tuple[str, ...]) -> Iterator[RuleViolation]:
     known = [column.name for column in spec.columns]
     allowed = [*known, "_timestamp"] if field == "sequence_by" else known
     for name in names:
         if name not in allowed:
             near = get_close_matches(name, allowed, n=1, cutoff=0.5)
             hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(allowed)}"
-            yield Contradiction((field,), f"{name!r} is not a column of `schema`; {hint}")
+            yield RuleViolation((field,), f"{name!r} is not a column of `schema`; {hint}")
     for name in _twice(names):
-        yield Contradiction((field,), f"names {name!r} twice; remove one")
+        yield RuleViolation((field,), f"names {name!r} twice; remove one")
 
 
-def _about_types(spec: StreamSpec) -> Iterator[Contradiction]:
+def _about_types(spec: StreamSpec) -> Iterator[RuleViolation]:
     types = {column.name: column.type for column in spec.columns}
     for name in spec.keys:
         if _NO_EQUALITY.match(types.get(name, "")):
             problem = f"{name} is {types[name]}, which has no reliable equality"
-            yield Contradiction(("keys",), f"{problem}; identify rows by other columns")
+            yield RuleViolation(("keys",), f"{problem}; identify rows by other columns")
     for name in spec.sequence_by:
         if _NO_ORDER.search(types.get(name, "")):
             problem = f"{name} is {types[name]}, which has no order"
-            yield Contradiction(("sequence_by",), f"{problem}; name other columns")
+            yield RuleViolation(("sequence_by",), f"{problem}; name other columns")
 
 
 def _twice(names: tuple[str, ...]) -> list[str]:

@@ -16,7 +16,7 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import MODES, Mode
 from ingestion.declaration.parts import TombstonePolicy
-from ingestion.declaration.rules import ContradictionsError, contradictions
+from ingestion.declaration.rules import RuleViolationsError, rule_violations
 
 # A record's place in Kafka.
 COORDINATES: Final = ("_topic", "_partition", "_offset")
@@ -37,8 +37,8 @@ class StreamSpec(Declaration):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> StreamSpec:
-        if found := tuple(contradictions(self)):
-            raise ContradictionsError(found)
+        if found := tuple(rule_violations(self)):
+            raise RuleViolationsError(found)
         return self
 
     @cached_property

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from ingestion.declaration.parts import ExtraFields
-from ingestion.formats.decoder import Encoded, decoded_type
+from ingestion.formats.decoder import Encoded, decoded_struct
 
 REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
@@ -49,7 +49,7 @@ class BadBytesError(ValueError):
         self.reason = reason
 
 
-class Said(NamedTuple):
+class Decoded(NamedTuple):
     """What good bytes say.
 
     Attributes:
@@ -63,8 +63,8 @@ class Said(NamedTuple):
     is_delete: bool | None = None
 
 
-Read = Callable[[bytes], Said]
-ReadBoth = Callable[[bytes, bytes | None], Said]
+Read = Callable[[bytes], Decoded]
+ReadBoth = Callable[[bytes, bytes | None], Decoded]
 
 
 def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read]) -> DataFrame:
@@ -76,7 +76,7 @@ def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read])
         opened: Makes, once a task, what reads the bytes of a record or raises ``BadBytesError``.
     """
     # Only this goes to the executors: the settings hold secrets.
-    type_, extra_fields = decoded_type(_relaxed(encoded.schema)), encoded.extra_fields
+    type_, extra_fields = decoded_struct(_relaxed(encoded.schema)), encoded.extra_fields
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         read = _rejecting(opened(), extra_fields)
@@ -91,7 +91,7 @@ def decoded_by_both(
 ) -> DataFrame:
     """Add what the bytes say, read together with the record's Kafka key."""
     # Only this goes to the executors: the settings hold secrets.
-    type_, extra_fields = decoded_type(_relaxed(encoded.schema)), encoded.extra_fields
+    type_, extra_fields = decoded_struct(_relaxed(encoded.schema)), encoded.extra_fields
 
     def decode(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         read = _rejecting(opened(), extra_fields)
@@ -109,11 +109,11 @@ def _once(decode: Callable[..., Any], type_: StructType) -> Any:
     return as_udf(decode, type_).asNondeterministic()
 
 
-def _rejecting(read: Callable[..., Said], extra_fields: ExtraFields) -> Callable[..., Said]:
+def _rejecting(read: Callable[..., Decoded], extra_fields: ExtraFields) -> Callable[..., Decoded]:
     if extra_fields != "reject":
         return read
 
-    def read_strictly(*raw: bytes | None) -> Said:
+    def read_strictly(*raw: bytes | None) -> Decoded:
         said = read(*raw)
         if said.extra:
             raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(said.extra)}")
@@ -123,8 +123,8 @@ def _rejecting(read: Callable[..., Said], extra_fields: ExtraFields) -> Callable
 
 
 def _attempt(
-    read: Callable[..., Said], raw: bytes | None, *more: bytes | None
-) -> Said | BadBytesError | None:
+    read: Callable[..., Decoded], raw: bytes | None, *more: bytes | None
+) -> Decoded | BadBytesError | None:
     try:
         return None if raw is None else read(raw, *more)
     except BadBytesError as error:
@@ -133,11 +133,11 @@ def _attempt(
         return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
 
 
-def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.Array:
+def _told(told: Sequence[Decoded | BadBytesError | None], type_: StructType) -> pa.Array:
     """Build the column: field by field, since Arrow converts long lists much faster than rows."""
     row_type = type_["row"].dataType
     assert isinstance(row_type, StructType), "a row is a struct"
-    rows = [each.row if isinstance(each, Said) else None for each in told]
+    rows = [each.row if isinstance(each, Decoded) else None for each in told]
     fields = [
         pa.array([None if row is None else row[at] for row in rows], _arrow(field.dataType))
         for at, field in enumerate(row_type)
@@ -151,8 +151,8 @@ def _told(told: Sequence[Said | BadBytesError | None], type_: StructType) -> pa.
         ),
         "reason": [each and each.reason for each in bad],
         "detail": [None if each is None else _printable(each) for each in bad],
-        "extra": [each.extra or None if isinstance(each, Said) else None for each in told],
-        "is_delete": [each.is_delete if isinstance(each, Said) else None for each in told],
+        "extra": [each.extra or None if isinstance(each, Decoded) else None for each in told],
+        "is_delete": [each.is_delete if isinstance(each, Decoded) else None for each in told],
     }
     arrow_type = _arrow(type_)
     arrays = [

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from ingestion.declaration.formats import CsvOptions
 from ingestion.formats import arrow_udf
-from ingestion.formats.arrow_udf import BadBytesError, Said, decoded_by
+from ingestion.formats.arrow_udf import BadBytesError, Decoded, decoded_by
 from ingestion.formats.coerce import Convert, MisfitError, Source, exact
 from ingestion.formats.connect.values import Hint, json_value
 from ingestion.formats.decoder import Encoded
@@ -63,7 +63,7 @@ class _Lines:
         self._null = options.null_value
         self._split = splitter(options.delimiter, options.quote)
 
-    def __call__(self, raw: bytes) -> Said:
+    def __call__(self, raw: bytes) -> Decoded:
         try:
             fields = self._split(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
@@ -71,7 +71,7 @@ class _Lines:
         if len(fields) != len(self._plan):
             said = f"{len(fields)} fields, and {len(self._plan)} columns"
             raise BadBytesError("malformed_csv", said)
-        return Said([
+        return Decoded([
             None if text == self._null and not is_quoted else self._value(name, text, convert)
             for (text, is_quoted), (name, convert) in zip(fields, self._plan, strict=True)
         ])  # fmt: skip

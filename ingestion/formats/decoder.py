@@ -49,7 +49,7 @@ class Encoded:
         return replace(self, column=column)
 
 
-def decoded_type(schema: StructType, *, keeps_extra: bool = False) -> StructType:
+def decoded_struct(schema: StructType, *, keeps_extra: bool = False) -> StructType:
     """Return the type of the column that ``decode`` adds.
 
     ``row`` holds the columns of ``schema``; ``reason`` is a code of the format's closed list, null
@@ -68,9 +68,9 @@ def decoded_type(schema: StructType, *, keeps_extra: bool = False) -> StructType
     return StructType([*fields, StructField("kept", VariantType())] if keeps_extra else fields)
 
 
-def said(encoded: Encoded, **known: Column) -> Column:
-    """Return what ``decode`` adds, by the names of ``decoded_type``; what is not given is null."""
-    kind = decoded_type(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
+def decoded(encoded: Encoded, **known: Column) -> Column:
+    """Return what ``decode`` adds, by the names of ``decoded_struct``; the rest is null."""
+    kind = decoded_struct(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
     parts = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in kind)
     return F.struct(*parts)
 
@@ -79,7 +79,7 @@ class Decode(Protocol):
     """Bytes to typed columns, and a reason for each record that cannot be."""
 
     def __call__(self, records: DataFrame, encoded: Encoded) -> DataFrame:
-        """Add one column that holds what the bytes say, as ``decoded_type`` describes it.
+        """Add one column that holds what the bytes say, as ``decoded_struct`` describes it.
 
         Nothing else is added or changed; one row a record, whatever it holds. Where the bytes are
         null, so is everything in the new column.

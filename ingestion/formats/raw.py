@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.formats.decoder import Encoded, said
+from ingestion.formats.decoder import Encoded, decoded
 
 REASONS: Final[dict[str, str]] = {}
 
@@ -21,4 +21,4 @@ def one_column(records: DataFrame, encoded: Encoded, value: Column, *, reason: C
     """Add what the bytes say, where that is one value."""
     (column,) = encoded.schema
     row = F.struct(value.alias(column.name))
-    return records.withColumn(encoded.into, said(encoded, row=row, reason=reason.cast("string")))
+    return records.withColumn(encoded.into, decoded(encoded, row=row, reason=reason.cast("string")))

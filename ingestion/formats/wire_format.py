@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from ingestion.errors import InvalidSpecError
 from ingestion.formats import arrow_udf
-from ingestion.formats.arrow_udf import BadBytesError, Read, Said, decoded_by
+from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read, decoded_by
 from ingestion.formats.coerce import MisfitError
 from ingestion.formats.decoder import Encoded
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
@@ -118,7 +118,7 @@ class _FramedReader:
         self._compile, self._wanted = compile_, wanted
         self._readers: dict[int, Read] = {}
 
-    def __call__(self, raw: bytes) -> Said:
+    def __call__(self, raw: bytes) -> Decoded:
         if raw[:1] not in {b"", b"\0"}:
             raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
         if len(raw) < HEADER_BYTES:

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka.client import Heard, client_options, code_of, unreachable
+from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
 from ingestion.kafka.consumer import records_in
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
@@ -52,7 +52,7 @@ class Kafka:
         self._settings = settings
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
-        self._heard = Heard()
+        self._heard = ClientErrors()
         self._admin = AdminClient(client_options(settings, self._heard))
 
     def cluster_id(self) -> str:

@@ -13,7 +13,7 @@ from ingestion.kafka.security import librdkafka_options, redact
 from ingestion.settings import Settings
 
 
-class Heard(deque[KafkaError]):
+class ClientErrors(deque[KafkaError]):
     """What a client has said of its connections, the newest last; it says it when it is polled."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Heard(deque[KafkaError]):
         super().__init__(maxlen=20)
 
 
-def client_options(settings: Settings, heard: Heard | None = None) -> dict[str, Any]:
+def client_options(settings: Settings, heard: ClientErrors | None = None) -> dict[str, Any]:
     """Return what every client is told; it logs nothing of its own.
 
     Args:
@@ -35,7 +35,7 @@ def client_options(settings: Settings, heard: Heard | None = None) -> dict[str, 
     return {
         "bootstrap.servers": settings.bootstrap_servers(),
         "log_level": 0,
-        "error_cb": (Heard() if heard is None else heard).append,
+        "error_cb": (ClientErrors() if heard is None else heard).append,
         **librdkafka_options(settings),
     }
 

@@ -9,7 +9,7 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from ingestion.kafka.client import Heard, client_options, unreachable
+from ingestion.kafka.client import ClientErrors, client_options, unreachable
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.settings import Settings
 
@@ -23,7 +23,7 @@ def records_in(holes: Iterable[Range], settings: Settings) -> Iterator[tuple[Top
     Raises:
         DependencyError: Kafka stopped answering before the proof was complete.
     """
-    heard = Heard()
+    heard = ClientErrors()
     consumer = Consumer(
         {
             **client_options(settings, heard),
@@ -47,7 +47,7 @@ def records_in(holes: Iterable[Range], settings: Settings) -> Iterator[tuple[Top
 class _Reading:
     """One consumer, moved from hole to hole."""
 
-    def __init__(self, consumer: Consumer, settings: Settings, heard: Heard) -> None:
+    def __init__(self, consumer: Consumer, settings: Settings, heard: ClientErrors) -> None:
         self._consumer = consumer
         self._settings = settings
         self._heard = heard

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ingestion.errors import TableReplacedError
-from ingestion.lake.failpoints import At, reached
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.paths import StreamPaths
 
 
-def put_away(paths: StreamPaths, tables: Iterable[Path]) -> tuple[Path, ...]:
+def archive_table(paths: StreamPaths, tables: Iterable[Path]) -> tuple[Path, ...]:
     """Move tables, in this order, into a folder of the archive that is named for the time.
 
     Returns:
@@ -30,7 +30,7 @@ def put_away(paths: StreamPaths, tables: Iterable[Path]) -> tuple[Path, ...]:
 _AWAY, _PLACE = "away", "place"
 
 
-def swap(paths: StreamPaths) -> tuple[Path, ...]:
+def swap_tables(paths: StreamPaths) -> tuple[Path, ...]:
     """Put the tables that lie in the workshop in place of the stream's; needs its lock.
 
     Returns:
@@ -49,13 +49,13 @@ def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
     mark, moved = _mark_of(paths), tuple[Path, ...]()
     if not mark.exists():
         return ()
-    reached(At.SWAP_BEGUN)
+    hit(Failpoint.SWAP_BEGUN)
     old = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
     if mark.read_text() == _AWAY:
-        moved = put_away(paths, old)
+        moved = archive_table(paths, old)
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
         _mark(paths, _PLACE)
-    reached(At.SWAP_CLEARED)
+    hit(Failpoint.SWAP_CLEARED)
     for place in old:
         new = paths.workshop / place.name
         if new.exists():

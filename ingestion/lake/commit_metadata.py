@@ -15,8 +15,8 @@ Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema"]
 NOTE_VERSION = 1
 
 
-class DamagedNoteError(ValueError):
-    """A note of ours is not as it was written."""
+class DamagedMetadataError(ValueError):
+    """A commit's metadata of ours is not as it was written."""
 
 
 def app_id(stream: str) -> str:
@@ -94,7 +94,7 @@ class CountedRange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Note:
+class CommitMetadata:
     """What a commit of ours says of itself, in ``userMetadata``.
 
     Attributes:
@@ -124,7 +124,7 @@ class Note:
     accepts: tuple[int, ...] = ()
 
     def to_json(self) -> str:
-        """Write the note as ``userMetadata`` holds it, with a checksum over all of it."""
+        """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
         said = {
             "oncelake": NOTE_VERSION,
             "kind": self.kind,
@@ -142,8 +142,8 @@ class Note:
         return json.dumps({**said, "check": _checksum(said)})
 
     @classmethod
-    def from_json(cls, text: str | None) -> Note | None:
-        """Read a note; ``None`` for a commit that is not ours.
+    def from_json(cls, text: str | None) -> CommitMetadata | None:
+        """Read a commit's metadata; ``None`` for a commit that is not ours.
 
         Raises:
             DamagedNoteError: it is ours, and not as it was written.
@@ -157,7 +157,7 @@ class Note:
         said = {name: value for name, value in raw.items() if name != "check"}
         # Notes of an earlier version have none.
         if raw.get("check", _checksum(said)) != _checksum(said):
-            raise DamagedNoteError("the note in it does not match its own checksum")
+            raise DamagedMetadataError("the metadata in it does not match its own checksum")
         return cls(
             kind=raw["kind"],
             seq=raw["seq"],
@@ -174,5 +174,5 @@ class Note:
 
 
 def _checksum(said: Mapping[str, Any]) -> int:
-    """Sum up a note, so that a flipped digit in it cannot be taken for an offset."""
+    """Sum up a commit's metadata, so that a flipped digit in it cannot be taken for an offset."""
     return zlib.crc32(json.dumps(said, sort_keys=True).encode())

@@ -10,10 +10,10 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from ingestion.errors import DamagedTableError
-from ingestion.lake.storage import is_the_volumes_fault
+from ingestion.lake.storage import is_disk_error
 
 
-def damaged(table: Path, what: str) -> DamagedTableError:
+def damaged_table(table: Path, what: str) -> DamagedTableError:
     """Compose the refusal of a damaged table.
 
     Args:
@@ -25,7 +25,7 @@ def damaged(table: Path, what: str) -> DamagedTableError:
 
 
 @contextmanager
-def told_as_damage(table: Path) -> Iterator[None]:
+def translate_read_errors(table: Path) -> Iterator[None]:
     """Translate what the readers of a table's files raise when these are not what they should be.
 
     Raises:
@@ -35,10 +35,10 @@ def told_as_damage(table: Path) -> Iterator[None]:
     try:
         yield
     except (DeltaError, pa.ArrowException, OSError, ValueError, KeyError) as error:
-        if is_the_volumes_fault(error):
+        if is_disk_error(error):
             raise
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise damaged(table, f"it cannot be read ({said[:300]})") from error
+        raise damaged_table(table, f"it cannot be read ({said[:300]})") from error
 
 
 def remedy_for(table: Path) -> str:

@@ -10,23 +10,24 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog
 
 
-def commit_note(stream: str, paths: StreamPaths, note: Note) -> Commit:
-    """Commit a note to the data table, and read it back.
+def write_empty_commit(stream: str, paths: StreamPaths, metadata: CommitMetadata) -> Commit:
+    """Commit metadata to the data table, and read it back.
 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
     table = DeltaTable(paths.data)
     recorded = table.transaction_version(app_id(stream))
-    if recorded is not None and recorded >= note.seq:
+    if recorded is not None and recorded >= metadata.seq:
         raise CommitConflictError(
             stream,
-            f"the table holds seq {recorded} already, so that seq {note.seq} is another writer's.",
+            f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
+            "writer's.",
             remedy="run the same command again",
         )
     nothing = pa.schema(table.schema().to_arrow()).empty_table()
@@ -35,15 +36,16 @@ def commit_note(stream: str, paths: StreamPaths, note: Note) -> Commit:
         nothing,
         mode="append",
         commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": note.to_json()},
-            app_transactions=[Transaction(app_id(stream), note.seq)],
+            custom_metadata={"userMetadata": metadata.to_json()},
+            app_transactions=[Transaction(app_id(stream), metadata.seq)],
         ),
     )
-    commit = TableLog(paths.data).find(stream, note.seq)
-    if commit is None or commit.note != note:
+    commit = TableLog(paths.data).find(stream, metadata.seq)
+    if commit is None or commit.metadata != metadata:
         raise CommitConflictError(
             stream,
-            f"a commit without rows (seq {note.seq}) is not in the table's log as it was meant.",
+            f"a commit without rows (seq {metadata.seq}) is not in the table's log as it was "
+            "meant.",
             remedy="run the same command again",
         )
     return commit

@@ -20,7 +20,7 @@ _HOOK = "ONCELAKE_CHAOS"
 _ALLOWED = "ONCELAKE_TESTING"
 
 
-class At(StrEnum):
+class Failpoint(StrEnum):
     """The places, in the order in which a run passes them."""
 
     BEFORE_LOCK = "before_lock"
@@ -49,7 +49,7 @@ class At(StrEnum):
     EVIDENCE_GATHERED = "evidence_gathered"
 
 
-def reached(place: At) -> None:
+def hit(place: Failpoint) -> None:
     """Tell the hook of a test, where there is one, that the process got here."""
     hook = _hook()
     if hook is not None:
@@ -57,7 +57,7 @@ def reached(place: At) -> None:
 
 
 @cache
-def _hook() -> Callable[[At], Any] | None:
+def _hook() -> Callable[[Failpoint], Any] | None:
     name = os.environ.get(_HOOK)
     if not name:
         return None
@@ -67,4 +67,4 @@ def _hook() -> Callable[[At], Any] | None:
             f"Next: unset {_HOOK}"
         )
     module, _, function = name.partition(":")
-    return cast("Callable[[At], Any]", getattr(import_module(module), function))
+    return cast("Callable[[Failpoint], Any]", getattr(import_module(module), function))

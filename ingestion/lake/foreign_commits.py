@@ -13,18 +13,18 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog
 
 
-def alterations(commits: Iterable[Commit]) -> tuple[Commit, ...]:
+def foreign_commits(commits: Iterable[Commit]) -> tuple[Commit, ...]:
     """Return those commits of others that changed rows, newest first."""
     return tuple(each for each in commits if each.changes_rows or each.operation == "RESTORE")
 
 
-def altered_since(stream: str, paths: StreamPaths) -> tuple[Commit, ...]:
+def foreign_commits_since(stream: str, paths: StreamPaths) -> tuple[Commit, ...]:
     """Return the commits with which others changed the rows after our last one."""
     _, others = TableLog(paths.data).since_our_newest(stream)
-    return alterations(others)
+    return foreign_commits(others)
 
 
-def altered_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...]:
+def foreign_commits_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...]:
     """Say what others did to the rows between a commit of ours and the one of ours before it.
 
     Returns:
@@ -33,11 +33,11 @@ def altered_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...
     _, others = log.since_our_newest(stream, below=commit.version)
     return tuple(
         f"version {each.version} ({each.operation}) by somebody else changed rows before this batch"
-        for each in alterations(others)
+        for each in foreign_commits(others)
     )
 
 
-def refuse_alteration(stream: str, ours: Commit | None, others: Iterable[Commit]) -> None:
+def refuse_foreign_commits(stream: str, ours: Commit | None, others: Iterable[Commit]) -> None:
     """Refuse to go on with rows that somebody else changed.
 
     Args:
@@ -49,7 +49,7 @@ def refuse_alteration(stream: str, ours: Commit | None, others: Iterable[Commit]
         TableRestoredError: they were put back to an older version.
         TableAlteredError: they were changed in another way.
     """
-    altered = next(iter(alterations(others)), None)
+    altered = next(iter(foreign_commits(others)), None)
     if altered is None:
         return
     last = f"version {ours.version}" if ours else "a version that has aged out of the log"

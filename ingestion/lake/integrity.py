@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from ingestion.errors import TableSettingsError
-from ingestion.lake.damage import damaged, told_as_damage
+from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.table_log import TableLog, matches_checksum
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
@@ -34,13 +34,13 @@ def refuse_damaged(table: Path) -> None:
         DamagedTableError: something is missing, cut short or not as it was written; names it.
     """
     log = TableLog(table)
-    with told_as_damage(table):
+    with translate_read_errors(table):
         for problem in _log_problems(log):
-            raise damaged(table, problem)
+            raise damaged_table(table, problem)
         lost = list(_lost_files(table))
     if lost:
         more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-        raise damaged(table, f"{', '.join(lost[:_MOST_NAMED])}{more}")
+        raise damaged_table(table, f"{', '.join(lost[:_MOST_NAMED])}{more}")
 
 
 def _log_problems(log: TableLog) -> Iterator[str]:

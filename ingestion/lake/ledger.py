@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.books import COUNTS, imbalances
-from ingestion.lake.commit_metadata import UNKNOWN, CountedRange, Identity, Kind, Note
-from ingestion.lake.damage import damaged, told_as_damage
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
+from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.table_log import Commit, TableLog
 
@@ -84,7 +84,7 @@ class LedgerRow:
     @classmethod
     def of(
         cls,
-        note: Note,
+        metadata: CommitMetadata,
         commit: Commit,
         table_id: str,
         *,
@@ -99,18 +99,18 @@ class LedgerRow:
         told = {name: count for name, count in counts.items() if name != "winners"}
         return cls(
             table_id=table_id,
-            seq=note.seq,
-            kind=note.kind,
-            epoch=note.epoch,
+            seq=metadata.seq,
+            kind=metadata.kind,
+            epoch=metadata.epoch,
             committed_at=commit.committed_at,
-            run_id=note.run_id,
+            run_id=metadata.run_id,
             delta_version=commit.version,
-            ranges=note.ranges,
+            ranges=metadata.ranges,
             counts={**dict.fromkeys(COUNTS, 0), **told},
             balanced=not problems,
-            accepted=note.reason,
-            identity=note.identity,
-            columns=note.columns,
+            accepted=metadata.reason,
+            identity=metadata.identity,
+            columns=metadata.columns,
             problems=tuple(problems),
         )
 
@@ -176,11 +176,11 @@ class Ledger:
         """
         log = TableLog(self.path)
         if log.has_lost_its_log:
-            raise damaged(self.path, "its _delta_log is gone")
+            raise damaged_table(self.path, "its _delta_log is gone")
         if not log.exists:
             return ()
         refuse_damaged(self.path)
-        with told_as_damage(self.path):
+        with translate_read_errors(self.path):
             raw = DeltaTable(self.path).to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
             return tuple(
                 sorted(map(LedgerRow.of_record, raw), key=lambda row: (row.committed_at, row.seq))

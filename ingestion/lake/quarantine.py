@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.declaration.spec import COORDINATES, StreamSpec
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows, overwrite_seq, rows_of_seq
 
 
-def mark(sent: DataFrame, quarantine: Path, seq: int, *, within: Column) -> int:
+def mark_redriven(sent: DataFrame, quarantine: Path, seq: int, *, within: Column) -> int:
     """Mark the rows of the records that a redrive sends in.
 
     By Spark: the JVM that holds the lock is what writes.
@@ -44,15 +44,15 @@ def mark(sent: DataFrame, quarantine: Path, seq: int, *, within: Column) -> int:
         .whenMatchedUpdate(set={"redriven_seq": F.lit(seq).cast("long")})
         .execute()
     )
-    return marks_of(quarantine, seq)
+    return redrive_marks(quarantine, seq)
 
 
-def marks_of(quarantine: Path, seq: int) -> int:
+def redrive_marks(quarantine: Path, seq: int) -> int:
     """Count the records that a redrive has marked."""
     return count_rows(quarantine, pc.field("redriven_seq") == seq)
 
 
-def unmark_beyond(quarantine: Path, seq: int) -> int:
+def clear_marks_beyond(quarantine: Path, seq: int) -> int:
     """Take away the marks of redrives that died before their commit.
 
     Returns:
@@ -79,13 +79,15 @@ _ADDED: Final = {
 }
 
 
-def quarantine(bad: DataFrame, paths: StreamPaths, note: Note, spec: StreamSpec) -> int:
+def write_quarantine(
+    bad: DataFrame, paths: StreamPaths, metadata: CommitMetadata, spec: StreamSpec
+) -> int:
     """Write the bad records of one batch, replacing what a dead attempt left of the same seq.
 
     Args:
         bad: Quarantined records as ``ingestion.pipeline.validate`` returns them.
         paths: The stream's tables.
-        note: Of the batch to come.
+        metadata: Of the batch to come.
         spec: The declaration that found them bad.
 
     Returns:
@@ -96,7 +98,7 @@ def quarantine(bad: DataFrame, paths: StreamPaths, note: Note, spec: StreamSpec)
         "_partition",
         "_offset",
         "_timestamp",
-        F.lit(note.seq).cast("long").alias("_seq"),
+        F.lit(metadata.seq).cast("long").alias("_seq"),
         F.col("_key").alias("key"),
         F.col("_value").alias("value"),
         F.col("_headers").alias("headers"),
@@ -105,12 +107,14 @@ def quarantine(bad: DataFrame, paths: StreamPaths, note: Note, spec: StreamSpec)
         F.lit(None).cast("long").alias("redriven_seq"),
         F.regexp_extract("_detail", _SCHEMA_ID, 1).try_cast("int").alias("schema_id"),
         F.lit(engine_version()).alias("engine_version"),
-        F.lit(note.run_id).alias("run_id"),
+        F.lit(metadata.run_id).alias("run_id"),
         F.lit(fingerprint(spec)).alias("declaration"),
     )
     add_missing_columns(paths.quarantine)
-    overwrite_seq(rows, paths.quarantine, note.seq, stats_on=["_seq", "_offset", "redriven_seq"])
-    return rows_of_seq(paths.quarantine, note.seq)
+    overwrite_seq(
+        rows, paths.quarantine, metadata.seq, stats_on=["_seq", "_offset", "redriven_seq"]
+    )
+    return rows_of_seq(paths.quarantine, metadata.seq)
 
 
 def add_missing_columns(path: Path) -> None:
@@ -126,7 +130,7 @@ def add_missing_columns(path: Path) -> None:
         table.alter.add_columns(missing)
 
 
-def waiting(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
+def waiting_records(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as the gate takes them, with ``_seq``.
 
     Args:

@@ -24,7 +24,7 @@ def scratch_of_this_process(state: Path) -> Path:
     return state / "scratch" / f"{me.pid}-{me.started:.0f}"
 
 
-def sweep(state: Path) -> tuple[Path, ...]:
+def sweep_scratch(state: Path) -> tuple[Path, ...]:
     """Remove the folders of processes that are gone.
 
     Returns:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from ingestion.lake.damage import told_as_damage
+from ingestion.lake.damage import translate_read_errors
 
 
 def count_rows(path: Path, condition: pc.Expression, *, version: int | None = None) -> int:
@@ -27,7 +27,7 @@ def count_rows(path: Path, condition: pc.Expression, *, version: int | None = No
     Raises:
         DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
-    with told_as_damage(path):
+    with translate_read_errors(path):
         dataset = DeltaTable(path, version=version).to_pyarrow_dataset()
         return int(dataset.count_rows(filter=condition))
 

@@ -33,13 +33,13 @@ _WORDS: Final = {
 _PATH: Final = re.compile(r"/[^\s'\":(){}\[\],;]+")
 
 
-def is_the_volumes_fault(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Tell a failing volume from a file that is wrong."""
     return _code(error) is not None
 
 
 @contextmanager
-def told_by_volume(stream: str, *folders: Path) -> Iterator[None]:
+def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
     """Translate what any layer raises when a volume is full, read-only or failing.
 
     Args:
@@ -114,7 +114,7 @@ def _mount(place: Path) -> Path:
     return next(at for at in (place.resolve(), *place.resolve().parents) if at.is_mount())
 
 
-def refuse_unfit(stream: str, paths: StreamPaths) -> None:
+def probe_filesystem(stream: str, paths: StreamPaths) -> None:
     """Try, beside a stream's lock, what its commits and its lock will need.
 
     It takes a millisecond, so every run does it: a lake can be moved, and a mount be changed.
@@ -145,7 +145,7 @@ def _tried(trial: Callable[[Path, Path], str | None], probe: Path, linked: Path)
     try:
         return trial(probe, linked)
     except OSError as error:
-        if is_the_volumes_fault(error):
+        if is_disk_error(error):
             raise
         return f"refuses what a commit or a lock needs ({error.strerror})"
 
@@ -163,7 +163,7 @@ def _links_once(probe: Path, linked: Path) -> str | None:
     try:
         linked.hardlink_to(probe)
     except OSError as error:
-        if is_the_volumes_fault(error):
+        if is_disk_error(error):
             raise
         return f"has no hard links ({error.strerror}), by which a commit without Spark is made"
     try:

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from ingestion.lake.commit_metadata import DamagedNoteError, Note, app_id
-from ingestion.lake.damage import damaged
+from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from ingestion.lake.damage import damaged_table
 
 _HEADER = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
@@ -61,7 +61,7 @@ class Commit:
         metrics: Delta's operation metrics, as numbers.
         txns: Version that each application recorded in it.
         changes_rows: Whether it added or removed rows, as against moving them to other files.
-        note: Our note, or ``None`` when the commit is somebody else's.
+        metadata: Our metadata, or ``None`` when the commit is somebody else's.
     """
 
     version: int
@@ -70,7 +70,7 @@ class Commit:
     metrics: Mapping[str, int]
     txns: Mapping[str, int]
     changes_rows: bool
-    note: Note | None
+    metadata: CommitMetadata | None
 
     @property
     def committed_at(self) -> dt.datetime:
@@ -123,7 +123,7 @@ class TableLog:
             metrics={name: int(value) for name, value in metrics.items() if str(value).isdigit()},
             txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
             changes_rows=any(_changes_rows(action) for action in actions),
-            note=self._note(version, made.get("userMetadata")),
+            metadata=self._metadata(version, made.get("userMetadata")),
         )
 
     def newest_first(self, *, down_to: int = 0) -> Iterator[Commit]:
@@ -181,30 +181,30 @@ class TableLog:
             lines = file.read_bytes().splitlines()
             actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
-            raise damaged(self.path, f"{_named(file)} is cut short or garbage") from error
+            raise damaged_table(self.path, f"{_named(file)} is cut short or garbage") from error
         if not all(isinstance(action, dict) for action in actions):
-            raise damaged(self.path, f"{_named(file)} is garbage")
+            raise damaged_table(self.path, f"{_named(file)} is garbage")
         if not actions:
-            raise damaged(self.path, f"{_named(file)} is empty")
+            raise damaged_table(self.path, f"{_named(file)} is empty")
         if not matches_checksum(file):
-            raise damaged(self.path, f"{_named(file)} is not as it was written")
+            raise damaged_table(self.path, f"{_named(file)} is not as it was written")
         return actions
 
     def _refuse_torn(self, stream: str, commit: Commit) -> None:
-        """Make sure that fence and note of a commit of ours say the same."""
-        seq = commit.note.seq if commit.note else None
+        """Make sure that fence and metadata of a commit of ours say the same."""
+        seq = commit.metadata.seq if commit.metadata else None
         if seq != commit.txns[app_id(stream)]:
-            raise damaged(
+            raise damaged_table(
                 self.path,
                 f"version {commit.version} is fenced as seq {commit.txns[app_id(stream)]}, "
-                f"and its note says {seq}",
+                f"and its metadata says {seq}",
             )
 
-    def _note(self, version: int, text: str | None) -> Note | None:
+    def _metadata(self, version: int, text: str | None) -> CommitMetadata | None:
         try:
-            return Note.from_json(text)
-        except DamagedNoteError as error:
-            raise damaged(self.path, f"version {version}: {error}") from error
+            return CommitMetadata.from_json(text)
+        except DamagedMetadataError as error:
+            raise damaged_table(self.path, f"version {version}: {error}") from error
 
 
 def _changes_rows(action: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from ingestion.settings import Settings
 _KEPT_FOR_EVER: Final = {"retention.ms": "-1", "cleanup.policy": "delete"}
 
 
-class ToSend(Protocol):
+class OutgoingMessage(Protocol):
     """What is needed of a message to send it."""
 
     @property
@@ -61,7 +61,7 @@ def offset_count(settings: Settings, topic: str) -> int:
     return kafka.earliest(partitions).lag_to(kafka.stable_end(partitions))
 
 
-def produce(settings: Settings, topic: str, messages: Iterable[ToSend]) -> int:
+def produce(settings: Settings, topic: str, messages: Iterable[OutgoingMessage]) -> int:
     """Send messages, spread over the partitions by key as Java's producer does; return how many.
 
     The producer is idempotent: a retry within it neither doubles a message nor reorders them.
@@ -92,7 +92,7 @@ def produce(settings: Settings, topic: str, messages: Iterable[ToSend]) -> int:
     return sent
 
 
-def _send(producer: Producer, topic: str, message: ToSend) -> None:
+def _send(producer: Producer, topic: str, message: OutgoingMessage) -> None:
     while True:
         try:
             producer.produce(topic, message.value, message.key, timestamp=message.timestamp_ms)

@@ -10,17 +10,17 @@ from ingestion.errors import InvalidSpecError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.empty_commit import commit_note
-from ingestion.lake.failpoints import At, reached
+from ingestion.lake.empty_commit import write_empty_commit
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import told_by_volume
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.recovery.heal import heal
-from ingestion.recovery.ledger import recall
+from ingestion.recovery.ledger import load_or_archive_ledger
 from ingestion.recovery.position import Position, identity_of
 from ingestion.recovery.read_position import read_position
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 
 
@@ -39,11 +39,11 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
     """
     paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
     with (
-        told_by_volume(spec.name, *paths.written),
+        translate_disk_errors(spec.name, *paths.written),
         held_by_python(spec.name, paths, Holder.me(run_id)),
     ):
-        spec = with_topics(spec, kafka, paths)
-        memory = recall(paths)
+        spec = resolve_topics(spec, kafka, paths)
+        memory = load_or_archive_ledger(paths)
         position = read_position(spec.name, paths, memory, even_if_forgotten=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
@@ -62,8 +62,8 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
                 f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
             )
         reason = f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}"
-        note = replace(
-            position.next_note(run_id, kind="accept"),
+        metadata = replace(
+            position.next_metadata(run_id, kind="accept"),
             epoch=position.epoch + 1,
             identity=replace(
                 identity,
@@ -74,9 +74,9 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
             next=_begin(position, identity, kafka.earliest(topics.partitions), cut),
             reason=reason,
         )
-        commit = commit_note(spec.name, paths, note)
-        reached(At.DECIDED)
-        row = LedgerRow.of(note, commit, position.table_id, counts={})
+        commit = write_empty_commit(spec.name, paths, metadata)
+        hit(Failpoint.DECIDED)
+        row = LedgerRow.of(metadata, commit, position.table_id, counts={})
         Ledger(paths.ledger).put(row)
         return row
 

@@ -22,7 +22,7 @@ from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.settings import Settings
 
 
-def decided_by(
+def apply_delivery_policy(
     spec: StreamSpec, settings: Settings, refusal: RefusedError, *, run_id: str
 ) -> str | None:
     """Decide what a run was refused for, where the declared level says how.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from ingestion.lake.damage import told_as_damage
+from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 
@@ -28,7 +28,7 @@ _LATER: Final = ("schema_id", "engine_version", "run_id")
 
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
-class Found:
+class QuarantinedRecord:
     """Where and when a record was, in the order of Kafka's time."""
 
     timestamp: dt.datetime
@@ -55,12 +55,12 @@ class Group:
     """
 
     reason: str
-    first: Found
-    last: Found
+    first: QuarantinedRecord
+    last: QuarantinedRecord
     count: int = 0
-    earliest: list[Found] = field(default_factory=list)
+    earliest: list[QuarantinedRecord] = field(default_factory=list)
 
-    def add(self, found: Found, limit: int) -> None:
+    def add(self, found: QuarantinedRecord, limit: int) -> None:
         """Take one more record, and keep it while it is among the first few."""
         self.count += 1
         self.first, self.last = min(self.first, found), max(self.last, found)
@@ -72,7 +72,7 @@ class Group:
 class Sample:
     """One quarantined record, as it is in the table."""
 
-    found: Found
+    found: QuarantinedRecord
     row: Mapping[str, Any]
 
 
@@ -114,7 +114,7 @@ def inspect(
         return Inspection(groups=(), samples=(), redriven={})
     # What lies beyond the table's last batch was never committed.
     last = (TableLog(paths.data).last_seq(stream) or 0) if TableLog(paths.data).exists else None
-    with told_as_damage(paths.quarantine):
+    with translate_read_errors(paths.quarantine):
         dataset = DeltaTable(paths.quarantine).to_pyarrow_dataset()
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
@@ -134,7 +134,7 @@ def inspect(
         )
 
 
-def escaped(raw: bytes | str | None, *, longest: int = 120) -> str:
+def printable(raw: bytes | str | None, *, longest: int = 120) -> str:
     """Write bytes as text that is safe to show: cut, and with escapes for all that is not plain.
 
     Control characters would move a terminal's cursor or run its commands; marks of direction and
@@ -160,7 +160,7 @@ def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator
         yield from batch.to_pylist()
 
 
-def _samples(dataset: ds.Dataset, places: list[Found]) -> Iterator[Sample]:
+def _samples(dataset: ds.Dataset, places: list[QuarantinedRecord]) -> Iterator[Sample]:
     """Read the raw bytes of a few records only: a value may have a megabyte."""
     if not places:
         return
@@ -170,7 +170,7 @@ def _samples(dataset: ds.Dataset, places: list[Found]) -> Iterator[Sample]:
     yield from (Sample(found=at, row=by_place[at]) for at in places if at in by_place)
 
 
-def _is_at(at: Found) -> pc.Expression:
+def _is_at(at: QuarantinedRecord) -> pc.Expression:
     return (
         (pc.field("_seq") == at.seq)
         & (pc.field("_topic") == at.topic)
@@ -179,6 +179,8 @@ def _is_at(at: Found) -> pc.Expression:
     )
 
 
-def _found(row: Mapping[str, Any]) -> Found:
+def _found(row: Mapping[str, Any]) -> QuarantinedRecord:
     topic, partition, offset, timestamp, seq = (row[name] for name in _PLACE)
-    return Found(timestamp=timestamp, topic=topic, partition=partition, offset=offset, seq=seq)
+    return QuarantinedRecord(
+        timestamp=timestamp, topic=topic, partition=partition, offset=offset, seq=seq
+    )

@@ -21,18 +21,18 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.archive import finish_swap, swap
+from ingestion.lake.archive import finish_swap, swap_tables
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import told_by_volume
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.operations.run import OnBatch, Run
 from ingestion.pipeline.report import RunReport
-from ingestion.recovery.ledger import remembered
+from ingestion.recovery.ledger import load_ledger
 from ingestion.recovery.position import Position, refuse_another_topic
 from ingestion.recovery.read_position import read_position
 from ingestion.recovery.start import lost_ranges
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 
 
@@ -88,8 +88,8 @@ class Rebuild:
             StreamLockedError: a run, or another rebuild, holds the stream.
         """
         paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
-        with told_by_volume(self.spec.name, *paths.written):
-            spec = self._beginning(with_topics(self.spec, kafka, paths), paths, kafka)
+        with translate_disk_errors(self.spec.name, *paths.written):
+            spec = self._beginning(resolve_topics(self.spec, kafka, paths), paths, kafka)
             beside = self._settings_beside(paths)
             self._clear_what_another_left(spec, beside)
             report = self._run(spec, beside)
@@ -98,7 +98,7 @@ class Rebuild:
             with held_by_python(spec.name, paths, Holder.me(self.run_id)):
                 finish_swap(paths)
                 report = self._run(spec, beside)
-                archived = swap(paths) if self._is_ready(report) else ()
+                archived = swap_tables(paths) if self._is_ready(report) else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
 
     def _is_ready(self, report: RunReport) -> bool:
@@ -149,7 +149,7 @@ class Rebuild:
         if not self.without_lost:
             self._refuse_lost_epochs(spec, kafka, position)
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        rows = remembered(paths).rows_of(position.table_id)
+        rows = load_ledger(paths).rows_of(position.table_id)
         begun = _first_offsets([row for row in rows if row.epoch == position.epoch])
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)

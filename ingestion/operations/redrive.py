@@ -21,18 +21,18 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.kafka.admin import Kafka
-from ingestion.lake.damage import told_as_damage
+from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import waiting
-from ingestion.lake.storage import told_by_volume
+from ingestion.lake.quarantine import waiting_records
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.operations.run import Run
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
-from ingestion.pipeline.spark_errors import told_apart, told_as_damaged_file
+from ingestion.pipeline.spark_errors import translate_spark_errors, translate_spark_read_errors
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import find_start
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.start import plan_start
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 
 Seqs = Mapping[int, int]
@@ -98,17 +98,17 @@ class Redrive:
         """
         paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
         with (
-            told_apart(self.spec.name, kafka=kafka.address),
-            told_as_damaged_file(paths),
-            told_by_volume(self.spec.name, *paths.written, self.settings.state),
+            translate_spark_errors(self.spec.name, kafka=kafka.address),
+            translate_spark_read_errors(paths),
+            translate_disk_errors(self.spec.name, *paths.written, self.settings.state),
         ):
-            spec = with_topics(self.spec, kafka, paths)
+            spec = resolve_topics(self.spec, kafka, paths)
             return replace(self, spec=spec)._execute(paths, kafka)
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RedriveReport:
         me = Holder.me(self.run_id)
         with held_by_python(self.spec.name, paths, me):
-            look = find_start(self.spec, paths, kafka)
+            look = plan_start(self.spec, paths, kafka)
             if look is None:
                 raise InvalidSpecError(
                     f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
@@ -149,7 +149,7 @@ class Redrive:
             writer = RedriveWriter(
                 self.spec, self.settings, kafka, position=position, run_id=self.run_id, epoch=epoch
             )
-            redriven = writer.redrive(waiting(spark, paths.quarantine, self.reason))
+            redriven = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
             position = writer.position
             still_bad.update(redriven.still_bad)
             rows += [redriven.row] if redriven.row else []
@@ -165,7 +165,7 @@ class Redrive:
         """
         if not DeltaTable.is_deltatable(str(paths.quarantine)):
             return {}
-        with told_as_damage(paths.quarantine):
+        with translate_read_errors(paths.quarantine):
             rows = (
                 DeltaTable(paths.quarantine)
                 .to_pyarrow_dataset()

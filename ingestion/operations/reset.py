@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ingestion.lake.archive import put_away
+from ingestion.lake.archive import archive_table
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import told_by_volume
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.settings import Settings
 
 
@@ -22,11 +22,11 @@ def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
     """
     paths = StreamPaths.of(stream, settings)
     with (
-        told_by_volume(stream, *paths.written),
+        translate_disk_errors(stream, *paths.written),
         held_by_python(stream, paths, Holder.me(run_id)),
     ):
         # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
         # halfway cannot be mistaken for a new stream.
-        moved = put_away(paths, [paths.tombstones, paths.quarantine, paths.data, paths.ledger])
+        moved = archive_table(paths, [paths.tombstones, paths.quarantine, paths.data, paths.ledger])
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
         return moved

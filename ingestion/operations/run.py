@@ -21,26 +21,30 @@ from ingestion.errors import RefusedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import find_stalls
 from ingestion.lake.archive import finish_swap
-from ingestion.lake.failpoints import At, reached
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import refuse_unfit, told_by_volume
+from ingestion.lake.storage import probe_filesystem, translate_disk_errors
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.delivery import decided_by
+from ingestion.operations.delivery import apply_delivery_policy
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from ingestion.pipeline.create_table import open_table
-from ingestion.pipeline.evolve_schema import evolved
+from ingestion.pipeline.create_table import create_table
+from ingestion.pipeline.evolve_schema import evolve_schema
 from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.schema import refuse_bad_condition
 from ingestion.pipeline.source import read_stream
-from ingestion.pipeline.spark_errors import asked_again, told_apart, told_as_damaged_file
+from ingestion.pipeline.spark_errors import (
+    recheck_kafka_on_failure,
+    translate_spark_errors,
+    translate_spark_read_errors,
+)
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, find_start, look_again
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.start import Start, plan_start, recheck_start
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 
 OnBatch = Callable[[LedgerRow, int], None]
@@ -81,11 +85,11 @@ class Run:
         paths = StreamPaths.of(self.spec.name, self.settings)
         kafka = Kafka(self.settings)
         with (
-            told_apart(self.spec.name, kafka=kafka.address),
-            told_as_damaged_file(paths),
-            told_by_volume(self.spec.name, *paths.written, self.settings.state),
+            translate_spark_errors(self.spec.name, kafka=kafka.address),
+            translate_spark_read_errors(paths),
+            translate_disk_errors(self.spec.name, *paths.written, self.settings.state),
         ):
-            spec = with_topics(self.spec, kafka, paths)
+            spec = resolve_topics(self.spec, kafka, paths)
             return replace(self, spec=spec)._decided(paths, kafka)
 
     def _decided(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
@@ -93,7 +97,7 @@ class Run:
         try:
             return self._execute(paths, kafka)
         except RefusedError as refusal:
-            said = decided_by(self.spec, self.settings, refusal, run_id=self.run_id)
+            said = apply_delivery_policy(self.spec, self.settings, refusal, run_id=self.run_id)
             if said is None:
                 raise
         report = self._execute(paths, kafka)
@@ -101,24 +105,24 @@ class Run:
 
     def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
         me = Holder.me(self.run_id)
-        reached(At.BEFORE_LOCK)
+        hit(Failpoint.BEFORE_LOCK)
         with held_by_python(self.spec.name, paths, me):
-            reached(At.LOOKING)
-            refuse_unfit(self.spec.name, paths)
+            hit(Failpoint.LOOKING)
+            probe_filesystem(self.spec.name, paths)
             finish_swap(paths)
-            look = find_start(self.spec, paths, kafka)
+            look = plan_start(self.spec, paths, kafka)
             if look and not look.lag and look.position.columns == self.spec.ddl:
                 return self._report(
                     look.position, kafka, recovered=look.recovered, notices=look.notices
                 )
         spark = self.spark()
         with held_by_jvm(spark, self.spec.name, paths, me):
-            reached(At.LOCK_HELD)
+            hit(Failpoint.LOCK_HELD)
             start = self.start(spark, paths, kafka)
-            reached(At.TABLE_READ)
+            hit(Failpoint.TABLE_READ)
             recovered = (*(look.recovered if look else ()), *start.recovered)
             checkpoint, notices = _open(paths, start)
-            reached(At.GENERATION_OPENED)
+            hit(Failpoint.GENERATION_OPENED)
             notices = (*(look.notices if look else ()), *start.notices, *notices)
             writer = BatchWriter(
                 self.spec,
@@ -127,7 +131,9 @@ class Run:
                 position=start.position,
                 run_id=self.run_id,
             )
-            with asked_again(lambda: look_again(self.spec, writer.position, self.settings)):
+            with recheck_kafka_on_failure(
+                lambda: recheck_start(self.spec, writer.position, self.settings)
+            ):
                 batches = self._read(spark, writer, start, checkpoint)
             return self._report(
                 writer.position, kafka, batches=batches, recovered=recovered, notices=notices
@@ -137,12 +143,12 @@ class Run:
         """Find the start under the JVM's lock; on the first run, make the table first."""
         refuse_bad_condition(spark, self.spec)
         refuse_bad_transformation(spark, self.spec)
-        start = find_start(self.spec, paths, kafka)
+        start = plan_start(self.spec, paths, kafka)
         if start is None:
-            open_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)
-            start = find_start(self.spec, paths, kafka)
+            create_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)
+            start = plan_start(self.spec, paths, kafka)
             assert start is not None, "the table that was just opened is not there"
-        position, told = evolved(spark, self.spec, paths, start.position, run_id=self.run_id)
+        position, told = evolve_schema(spark, self.spec, paths, start.position, run_id=self.run_id)
         return replace(start, position=position, notices=(*start.notices, *told))
 
     def _read(
@@ -156,7 +162,7 @@ class Run:
             if row is not None:
                 batches.append(row)
                 self.on_batch(row, writer.position.next.lag_to(start.ends))
-                reached(At.BATCH_DONE)
+                hit(Failpoint.BATCH_DONE)
                 if row.is_red:
                     raise _RedBatchError
 
@@ -183,7 +189,7 @@ class Run:
         log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
         partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
         stalls = find_stalls(partitions, kafka, self.settings)
-        reached(At.REPORTED)
+        hit(Failpoint.REPORTED)
         return RunReport(
             stream=self.spec.name,
             run_id=self.run_id,
@@ -211,7 +217,7 @@ def _open(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]
         paths.checkpoints, start.starting, had_one=start.position.seq > 0
     )
     notices = []
-    told_by = start.position.learned_from
+    told_by = start.position.source
     if told_by != "commit":
         notices.append(
             f"our commits have aged out of the table's log; the {told_by} told the offsets"

@@ -14,29 +14,29 @@ import pyarrow.compute as pc
 from ingestion.cli.exit_codes import first_of
 from ingestion.cli.failure import Failure
 from ingestion.cli.json_output import next_document
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError, DependencyError, IngestionError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import Stall, find_stalls
-from ingestion.lake.damage import told_as_damage
+from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog
-from ingestion.recovery.ledger import remembered
+from ingestion.recovery.ledger import load_ledger
 from ingestion.recovery.position import Position, refuse_another_topic
 from ingestion.recovery.read_position import read_position, refuse_red
-from ingestion.recovery.side_tables import refuse_damaged_side_tables, refuse_forgotten
+from ingestion.recovery.side_tables import check_side_tables_complete, refuse_damaged_side_tables
 from ingestion.recovery.start import offsets_to_read, starting_offsets
-from ingestion.recovery.topics import with_topics
+from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 
 _MOST_SECONDS = 10.0
 
 
 @dataclass(kw_only=True)
-class Standing:
+class StreamStatus:
     """Where one stream stands; ``None`` is what is not there, or could not be known.
 
     Attributes:
@@ -87,7 +87,7 @@ class Standing:
             "quarantined": self.waiting,
             "stalled": [str(stall) for stall in self.stalls],
             "next": next_document(at.next) if at else [],
-            "learned_from": at and at.learned_from,
+            "learned_from": at and at.source,
             "red": list(self.red),
             "locked_by": asdict(self.holder) if self.holder else None,
             "problems": [problem.document()["error"] for problem in self.problems],
@@ -95,7 +95,7 @@ class Standing:
         }
 
 
-class Surveyor:
+class StatusReader:
     """Finds out where streams stand; asks a Kafka that does not answer only once."""
 
     def __init__(self, settings: Settings) -> None:
@@ -104,10 +104,10 @@ class Surveyor:
         self._settings = settings.model_copy(update={"kafka_timeout_seconds": seconds})
         self._silence: DependencyError | None = None
 
-    def survey(self, declared: Declared) -> Standing:
+    def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands."""
         paths = StreamPaths.of(declared.name, self._settings)
-        found = Standing(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
+        found = StreamStatus(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
         if declared.error is not None:
             self._note(found, declared.error)
         self._try(found, lambda: _read_table(found, paths))
@@ -116,12 +116,12 @@ class Surveyor:
             self._try(found, lambda: self._ask_kafka(found, spec))
         return found
 
-    def _ask_kafka(self, found: Standing, spec: StreamSpec) -> None:
+    def _ask_kafka(self, found: StreamStatus, spec: StreamSpec) -> None:
         if self._silence is not None:
             raise self._silence
         try:
             kafka = Kafka(self._settings)
-            spec = with_topics(spec, kafka, StreamPaths.of(spec.name, self._settings))
+            spec = resolve_topics(spec, kafka, StreamPaths.of(spec.name, self._settings))
             partitions = kafka.topics(spec.name, spec.subscribed).partitions
             found.stalls = find_stalls(partitions, kafka, self._settings)
             _compare_with_kafka(found, spec, kafka)
@@ -129,19 +129,19 @@ class Surveyor:
             self._silence = error
             raise
 
-    def _try(self, found: Standing, step: Callable[[], None]) -> None:
+    def _try(self, found: StreamStatus, step: Callable[[], None]) -> None:
         try:
             step()
         except IngestionError as error:
             self._note(found, error)
 
     @staticmethod
-    def _note(found: Standing, error: IngestionError) -> None:
+    def _note(found: StreamStatus, error: IngestionError) -> None:
         found.problems = (*found.problems, Failure.of(error, stream=found.stream))
 
 
-def _read_table(found: Standing, paths: StreamPaths) -> None:
-    log, memory = TableLog(paths.data), remembered(paths)
+def _read_table(found: StreamStatus, paths: StreamPaths) -> None:
+    log, memory = TableLog(paths.data), load_ledger(paths)
     found.exists = log.exists
     found.red = tuple(row.seq for row in memory.rows if row.is_red)
     try:
@@ -154,13 +154,13 @@ def _read_table(found: Standing, paths: StreamPaths) -> None:
         refuse_damaged_side_tables(paths)
         found.waiting = _waiting(paths, found.position.seq)
         refuse_red(found.stream, rows)
-        refuse_forgotten(found.stream, paths, rows)
+        check_side_tables_complete(found.stream, paths, rows)
 
 
 def _size(log: TableLog) -> tuple[int | None, int | None]:
     """Return version and rows of a table, as far as they can be told of a damaged one."""
     try:
-        with told_as_damage(log.path):
+        with translate_read_errors(log.path):
             return max(log.versions(), default=None), log.row_count()
     except DamagedTableError:
         return None, None
@@ -175,7 +175,7 @@ def _waiting(paths: StreamPaths, last: int) -> int:
     return count_rows(paths.quarantine, is_waiting)
 
 
-def _compare_with_kafka(found: Standing, spec: StreamSpec, kafka: Kafka) -> None:
+def _compare_with_kafka(found: StreamStatus, spec: StreamSpec, kafka: Kafka) -> None:
     at = found.position
     if at is None:
         partitions = kafka.topics(spec.name, spec.subscribed).partitions

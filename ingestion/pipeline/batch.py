@@ -18,20 +18,20 @@ from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range, fit
 from ingestion.lake.books import imbalances
-from ingestion.lake.commit_metadata import CountedRange, Note
-from ingestion.lake.failpoints import At, reached
-from ingestion.lake.foreign_commits import altered_before
+from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import quarantine
+from ingestion.lake.quarantine import write_quarantine
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
-from ingestion.pipeline.counts import Tally, count_records, extra_counts, holding
+from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts, materializing
 from ingestion.pipeline.gaps import Gaps, find_gaps
-from ingestion.pipeline.materialize import looked_at
+from ingestion.pipeline.materialize import cached_bytes
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import GOOD, judge
+from ingestion.pipeline.validate import GOOD, validate
 from ingestion.recovery.position import Position, refuse_another_topic
 from ingestion.settings import Settings
 from ingestion.sinks.sink import Good, Target, sink_class
@@ -75,7 +75,7 @@ class BatchWriter:
                 cannot be ordered; nothing was committed.
             RecordsMissedError: Kafka holds a record that Spark did not deliver.
         """
-        reached(At.BATCH_PLANNED)
+        hit(Failpoint.BATCH_PLANNED)
         plan = fit(planned, self.position.next)
         if plan.holes:
             raise self._hole(plan.holes)
@@ -83,29 +83,29 @@ class BatchWriter:
             return None
         schema = row_type(self._spec.ddl)
         overlap = self.position.next if plan.overlap else Offsets()
-        with looked_at(records, self._spec) as raw, holding() as hold:
-            judged = judge(raw, self._spec, schema, overlap, settings=self._settings, hold=hold)
+        with cached_bytes(records, self._spec) as raw, materializing() as hold:
+            judged = validate(raw, self._spec, schema, overlap, settings=self._settings, hold=hold)
             copy = hold(judged)
             tally = count_records(copy)
-            reached(At.BATCH_MATERIALISED)
+            hit(Failpoint.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._kafka, self.position.identity)
             refuse_too_many_bad(copy, tally, self._spec)
             gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)
             if gaps.holes:
                 # The proof is worth nothing if it was another topic that gave it.
                 refuse_another_topic(self._spec, self._kafka, self.position.identity)
-            reached(At.GAPS_PROVEN)
-            note = self._note(copy, planned, plan.fresh, tally, gaps)
-            return self._commit(copy, tally, note)
+            hit(Failpoint.GAPS_PROVEN)
+            metadata = self._metadata(copy, planned, plan.fresh, tally, gaps)
+            return self._commit(copy, tally, metadata)
 
-    def _note(
+    def _metadata(
         self,
         copy: DataFrame,
         planned: Sequence[Range],
         fresh: Sequence[Range],
-        tally: Tally,
+        tally: BatchCounts,
         gaps: Gaps,
-    ) -> Note:
+    ) -> CommitMetadata:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
@@ -126,37 +126,41 @@ class BatchWriter:
             )
             for part in fresh
         )
-        return self.position.next_note(self._run_id, ranges=ranges, counts=counts)
+        return self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
 
-    def _commit(self, copy: DataFrame, tally: Tally, note: Note) -> LedgerRow:
+    def _commit(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> LedgerRow:
         """Quarantine, commit, read back, audit, and project into the ledger: in this order."""
-        target = self._target(copy, note.seq)
-        quarantined = self._set_aside(copy, tally, note)
-        reached(At.QUARANTINED)
+        target = self._target(copy, metadata.seq)
+        quarantined = self._set_aside(copy, tally, metadata)
+        hit(Failpoint.QUARANTINED)
         sink = sink_class(self._spec)(target, _good(copy, tally, self._spec))
-        note = replace(note, counts={**note.counts, "quarantined": quarantined, **sink.prepare()})
-        reached(At.PREPARED)
-        sink.commit(note)
-        reached(At.COMMITTED)
-        commit = self._find(note, after=target.version)
-        reached(At.READ_BACK)
+        metadata = replace(
+            metadata, counts={**metadata.counts, "quarantined": quarantined, **sink.prepare()}
+        )
+        hit(Failpoint.PREPARED)
+        sink.commit(metadata)
+        hit(Failpoint.COMMITTED)
+        commit = self._find(metadata, after=target.version)
+        hit(Failpoint.READ_BACK)
         written = sink.account(commit)
-        counts = {**note.counts, **written.counts}
+        counts = {**metadata.counts, **written.counts}
         problems = [
             *written.problems,
             *imbalances(
                 counts,
-                rows_of_seq=rows_of_seq(self._paths.data, note.seq, version=commit.version),
+                rows_of_seq=rows_of_seq(self._paths.data, metadata.seq, version=commit.version),
                 rows_expected=written.rows_expected,
-                kind=note.kind,
+                kind=metadata.kind,
             ),
-            *altered_before(self._spec.name, self._log, commit),
+            *foreign_commits_before(self._spec.name, self._log, commit),
         ]
-        row = LedgerRow.of(note, commit, self.position.table_id, counts=counts, problems=problems)
-        reached(At.AUDITED)
+        row = LedgerRow.of(
+            metadata, commit, self.position.table_id, counts=counts, problems=problems
+        )
+        hit(Failpoint.AUDITED)
         self._ledger.put(row)
-        reached(At.LEDGER_WRITTEN)
-        self.position = self.position.after(note)
+        hit(Failpoint.LEDGER_WRITTEN)
+        self.position = self.position.after(metadata)
         return row
 
     def _target(self, copy: DataFrame, seq: int) -> Target:
@@ -169,21 +173,24 @@ class BatchWriter:
             version=self._log.versions()[0],
         )
 
-    def _set_aside(self, copy: DataFrame, tally: Tally, note: Note) -> int:
+    def _set_aside(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> int:
         if not tally.fates.get("quarantined"):
             return 0
-        return quarantine(copy.where("_fate = 'quarantined'"), self._paths, note, self._spec)
+        return write_quarantine(
+            copy.where("_disposition = 'quarantined'"), self._paths, metadata, self._spec
+        )
 
-    def _find(self, note: Note, *, after: int) -> Commit:
+    def _find(self, metadata: CommitMetadata, *, after: int) -> Commit:
         """Find our commit by its txn, and make sure that it is the one we meant."""
-        commit = self._log.find(self._spec.name, note.seq, after=after)
-        if commit is not None and commit.note == note:
+        commit = self._log.find(self._spec.name, metadata.seq, after=after)
+        if commit is not None and commit.metadata == metadata:
             return commit
-        other = commit or self._log.find(self._spec.name, note.seq)
-        found = other.note if other else None
+        other = commit or self._log.find(self._spec.name, metadata.seq)
+        found = other.metadata if other else None
         raise CommitConflictError(
             self._spec.name,
-            f"seq {note.seq} should hold {_said(note)} of run {note.run_id}; the table's log has "
+            f"seq {metadata.seq} should hold {_said(metadata)} of run {metadata.run_id}; the "
+            "table's log has "
             + (f"{_said(found)} of run {found.run_id}." if found else "no such commit."),
             remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
         )
@@ -196,10 +203,10 @@ class BatchWriter:
         )
 
 
-def _good(copy: DataFrame, tally: Tally, spec: StreamSpec) -> Good:
+def _good(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -> Good:
     index = () if spec.explode else ("_index",)
     return Good(
-        records=copy.where(F.col("_fate").isin(*GOOD)).drop(
+        records=copy.where(F.col("_disposition").isin(*GOOD)).drop(
             "_reason", "_detail", "_extra", "_key", "_value", "_headers", *index
         ),
         count=tally.good,
@@ -208,5 +215,5 @@ def _good(copy: DataFrame, tally: Tally, spec: StreamSpec) -> Good:
     )
 
 
-def _said(note: Note) -> str:
-    return ", ".join(str(counted.range) for counted in note.ranges) or "no ranges"
+def _said(metadata: CommitMetadata) -> str:
+    return ", ".join(str(counted.range) for counted in metadata.ranges) or "no ranges"

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError
-from ingestion.operations.inspect_quarantine import escaped
-from ingestion.pipeline.counts import Tally
+from ingestion.operations.inspect_quarantine import printable
+from ingestion.pipeline.counts import BatchCounts
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.
 STOP_ABOVE: Final = 0.5
@@ -23,7 +23,7 @@ _FEWEST: Final = 100
 _SAMPLE_BYTES: Final = 512
 
 
-def refuse_too_many_bad(copy: DataFrame, tally: Tally, spec: StreamSpec) -> None:
+def refuse_too_many_bad(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -> None:
     """Make sure that the share of bad records in a batch is one that may go to quarantine.
 
     One Spark job more, and only when it is not.
@@ -66,7 +66,7 @@ def _reasons(copy: DataFrame) -> list[Row]:
         "_detail",
     )
     grouped = (
-        copy.where("_fate = 'quarantined'")
+        copy.where("_disposition = 'quarantined'")
         .groupBy("_reason")
         .agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("first"))
     )
@@ -77,5 +77,5 @@ def _said(row: Row) -> str:
     first = row["first"]
     at = f"{first['_topic']}-{first['_partition']} offset {first['_offset']}"
     value = None if first["_value"] is None else bytes(first["_value"])
-    detail = f" ({escaped(first['_detail'])})" if first["_detail"] else ""
-    return f"{row['count']:,} {row['_reason']}, first at {at}{detail}: {escaped(value)}"
+    detail = f" ({printable(first['_detail'])})" if first["_detail"] else ""
+    return f"{row['count']:,} {row['_reason']}, first at {at}{detail}: {printable(value)}"

@@ -19,7 +19,7 @@ _NAME_LENGTH = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionTally:
+class PartitionCounts:
     """What the copy holds of one partition.
 
     Attributes:
@@ -48,7 +48,7 @@ class PartitionTally:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tally:
+class BatchCounts:
     """What one aggregation over the copy counted.
 
     Attributes:
@@ -60,7 +60,7 @@ class Tally:
     """
 
     fates: Mapping[str, int]
-    partitions: Mapping[TopicPartition, PartitionTally]
+    partitions: Mapping[TopicPartition, PartitionCounts]
     good_bytes: int
     with_extra: int = 0
     exploded: int = 0
@@ -77,7 +77,7 @@ class Tally:
 
 
 @contextmanager
-def materialised(judged: DataFrame) -> Iterator[DataFrame]:
+def materialize(judged: DataFrame) -> Iterator[DataFrame]:
     """Compute a batch once, and hold it while the block runs.
 
     Every action on the frame that foreachBatch hands over reads Kafka again.
@@ -90,17 +90,17 @@ def materialised(judged: DataFrame) -> Iterator[DataFrame]:
 
 
 @contextmanager
-def holding() -> Iterator[Hold]:
+def materializing() -> Iterator[Hold]:
     """Give out what computes frames once and holds them, all of them while the block runs."""
     with ExitStack() as stack:
-        yield lambda frame: stack.enter_context(materialised(frame))
+        yield lambda frame: stack.enter_context(materialize(frame))
 
 
-def count_records(copy: DataFrame) -> Tally:
+def count_records(copy: DataFrame) -> BatchCounts:
     """Count a batch by fate and by partition, in one job."""
     is_record = F.col("_index") == 0
     rows = (
-        copy.groupBy("_topic", "_partition", "_fate")
+        copy.groupBy("_topic", "_partition", "_disposition")
         .agg(
             F.count(F.lit(1)).alias("rows"),
             F.count_if(is_record).alias("records"),
@@ -114,21 +114,21 @@ def count_records(copy: DataFrame) -> Tally:
     )
     fates: dict[str, int] = {}
     for row in rows:
-        fates[row["_fate"]] = fates.get(row["_fate"], 0) + row["rows"]
+        fates[row["_disposition"]] = fates.get(row["_disposition"], 0) + row["rows"]
     at = {TopicPartition(row["_topic"], row["_partition"]) for row in rows}
-    return Tally(
+    return BatchCounts(
         fates=fates,
         partitions={
             each: _sum_up([row for row in rows if (row["_topic"], row["_partition"]) == each])
             for each in at
         },
-        good_bytes=sum(row["bytes"] for row in rows if row["_fate"] in GOOD),
-        with_extra=sum(row["with_extra"] for row in rows if row["_fate"] in GOOD),
+        good_bytes=sum(row["bytes"] for row in rows if row["_disposition"] in GOOD),
+        with_extra=sum(row["with_extra"] for row in rows if row["_disposition"] in GOOD),
         exploded=sum(row["rows"] - row["records"] for row in rows),
     )
 
 
-def extra_counts(copy: DataFrame, tally: Tally) -> dict[str, int]:
+def extra_counts(copy: DataFrame, tally: BatchCounts) -> dict[str, int]:
     """Count the fields that the schema does not name: the records that have any, and each name.
 
     Only of records that were applied: a quarantined one is kept whole. One job more, and only when
@@ -141,7 +141,7 @@ def extra_counts(copy: DataFrame, tally: Tally) -> dict[str, int]:
     if not tally.with_extra:
         return {}
     named = (
-        copy.where(F.col("_fate").isin(*GOOD) & (F.col("_index") == 0))
+        copy.where(F.col("_disposition").isin(*GOOD) & (F.col("_index") == 0))
         .select(F.explode(F.array_distinct("_extra")).alias("name"))
         .groupBy("name")
         .count()
@@ -152,10 +152,10 @@ def extra_counts(copy: DataFrame, tally: Tally) -> dict[str, int]:
     return {"extra_fields": tally.with_extra, **told}
 
 
-def _sum_up(rows: list[Row]) -> PartitionTally:
-    return PartitionTally(
+def _sum_up(rows: list[Row]) -> PartitionCounts:
+    return PartitionCounts(
         records=sum(row["records"] for row in rows),
-        overlap=sum(row["records"] for row in rows if row["_fate"] == "overlap"),
+        overlap=sum(row["records"] for row in rows if row["_disposition"] == "overlap"),
         first=min(row["first"] for row in rows),
         last=max(row["last"] for row in rows),
         offset_sum=sum(row["offset_sum"] for row in rows),

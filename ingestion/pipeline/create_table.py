@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka
-from ingestion.lake.commit_metadata import Note
-from ingestion.lake.empty_commit import commit_note
-from ingestion.lake.failpoints import At, reached
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.empty_commit import write_empty_commit
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.paths import StreamPaths
 from ingestion.pipeline.evolve_schema import refuse_other_columns
 from ingestion.pipeline.schema import row_type, storable
@@ -28,7 +28,7 @@ OUR_COLUMNS = (
 )
 
 
-def open_table(
+def create_table(
     spark: SparkSession, spec: StreamSpec, paths: StreamPaths, *, kafka: Kafka, run_id: str
 ) -> None:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
@@ -38,9 +38,9 @@ def open_table(
     topics = kafka.topics(spec.name, spec.subscribed)
     begin = starting_offsets(spec, kafka, topics.partitions)
     _create(spark, spec, paths)
-    reached(At.TABLE_CREATED)
+    hit(Failpoint.TABLE_CREATED)
     refuse_other_columns(spec, paths)
-    note = Note(
+    metadata = CommitMetadata(
         kind="schema",
         seq=0,
         run_id=run_id,
@@ -49,7 +49,7 @@ def open_table(
         columns=spec.ddl,
         next=begin,
     )
-    commit_note(spec.name, paths, note)
+    write_empty_commit(spec.name, paths, metadata)
 
 
 # Delta refuses to keep any of these.

@@ -1,8 +1,8 @@
 """A changed declaration meets its table: planned, then made to fit by commits of their own, or not.
 
-Nothing is ever widened on the way of a batch. The statements change no row; the note behind them,
-under a seq of its own, says which columns hold from here on. A crash between the two leaves a table
-that fits already, and the next run writes the note.
+Schemas never change inside a batch. ALTER runs first and changes no row; then a metadata-only
+commit under a seq of its own records the new columns. A crash between the two leaves a table that
+fits already, and the next run writes the metadata.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import SchemaChangedError
-from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position
-from ingestion.recovery.schema_diff import Change, column_changes
+from ingestion.recovery.schema_diff import SchemaChange, column_changes
 
 
 def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:
@@ -32,7 +32,7 @@ def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:
         raise _changed(spec, paths, changes)
 
 
-def evolved(
+def evolve_schema(
     spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position, *, run_id: str
 ) -> tuple[Position, tuple[str, ...]]:
     """Make a table fit its declaration, where the declaration lets us.
@@ -60,13 +60,13 @@ def evolved(
 def _written_down(
     spec: StreamSpec, paths: StreamPaths, position: Position, run_id: str
 ) -> Position:
-    note = replace(position, columns=spec.ddl).next_note(
+    metadata = replace(position, columns=spec.ddl).next_metadata(
         run_id, kind="schema", ranges=(), counts={}
     )
-    commit = commit_note(spec.name, paths, note)
-    row = LedgerRow.of(note, commit, position.table_id, counts={})
+    commit = write_empty_commit(spec.name, paths, metadata)
+    row = LedgerRow.of(metadata, commit, position.table_id, counts={})
     Ledger(paths.ledger).put(row)
-    return replace(position.after(note), columns=spec.ddl)
+    return replace(position.after(metadata), columns=spec.ddl)
 
 
 def _says_otherwise(before: str, now: str) -> bool:
@@ -79,7 +79,7 @@ def _says_otherwise(before: str, now: str) -> bool:
 
 
 def _changed(
-    spec: StreamSpec, paths: StreamPaths, changes: tuple[Change, ...]
+    spec: StreamSpec, paths: StreamPaths, changes: tuple[SchemaChange, ...]
 ) -> SchemaChangedError:
     found = [each for each in changes if each.effect != "nothing"]
     said = "; ".join(f"{each.field} {each.what}" for each in found)

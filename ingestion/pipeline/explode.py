@@ -17,7 +17,7 @@ from ingestion.sinks.ordering import quoted
 _OF_A_ROW = ("row", "delete", "filtered")
 
 
-def exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
+def explode(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
     """Give each element of the declared array a row.
 
     Args:
@@ -49,11 +49,11 @@ def exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
     ).drop("_nth", "_element")
 
 
-def as_wholes(fated: DataFrame, spec: StreamSpec) -> DataFrame:
+def rejoin(fated: DataFrame, spec: StreamSpec) -> DataFrame:
     """Let one bad row send its whole record to quarantine, in one shuffle of the batch.
 
     Args:
-        fated: Rows with ``_index``, ``_fate``, ``_reason`` and ``_detail``.
+        fated: Rows with ``_index``, ``_disposition``, ``_reason`` and ``_detail``.
         spec: The declared stream.
 
     Returns:
@@ -61,18 +61,18 @@ def as_wholes(fated: DataFrame, spec: StreamSpec) -> DataFrame:
     """
     if spec.explode is None:
         return fated
-    is_bad = F.col("_fate") == "quarantined"
+    is_bad = F.col("_disposition") == "quarantined"
     first_bad = F.min(F.when(is_bad, F.struct("_index", "_reason", "_detail")))
     told = fated.withColumn("_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
     has_bad = F.col("_bad").isNotNull()
     return (
         told.withColumns(
             {
-                "_fate": F.when(has_bad, "quarantined").otherwise(F.col("_fate")),
+                "_disposition": F.when(has_bad, "quarantined").otherwise(F.col("_disposition")),
                 "_reason": F.col("_bad._reason"),
                 "_detail": F.col("_bad._detail"),
             }
         )
-        .where((F.col("_index") == 0) | F.col("_fate").isin(*_OF_A_ROW))
+        .where((F.col("_index") == 0) | F.col("_disposition").isin(*_OF_A_ROW))
         .drop("_bad")
     )

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from ingestion.errors import RecordsMissedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.pipeline.counts import Tally
+from ingestion.pipeline.counts import BatchCounts
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
 ASKED_AT_MOST = 1_000
@@ -47,7 +47,7 @@ class Gaps:
 def find_gaps(
     copy: DataFrame,
     planned: Sequence[Range],
-    tally: Tally,
+    tally: BatchCounts,
     *,
     kafka: Kafka,
     policy: Literal["auto", "always", "never"],
@@ -77,11 +77,11 @@ def _still_there(holes: list[Range], kafka: Kafka) -> list[Range]:
     return [hole for hole in holes if hole.start >= earliest[hole.topic_partition]]
 
 
-def _partitions_without_records(planned: Iterable[Range], tally: Tally) -> list[Range]:
+def _partitions_without_records(planned: Iterable[Range], tally: BatchCounts) -> list[Range]:
     return [r for r in planned if len(r) and r.topic_partition not in tally.partitions]
 
 
-def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: Tally) -> list[Range]:
+def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: BatchCounts) -> list[Range]:
     """Find the missing offsets of the partitions that have records, but not one an offset."""
     holed = [
         r

@@ -12,7 +12,7 @@ from ingestion.declaration.spec import StreamSpec
 
 
 @contextmanager
-def looked_at(records: DataFrame, spec: StreamSpec) -> Iterator[DataFrame]:
+def cached_bytes(records: DataFrame, spec: StreamSpec) -> Iterator[DataFrame]:
     """Hold a batch's bytes while the block runs, where a schema registry must be asked about them.
 
     On disk, since they are read twice and in order; the first look, which is one job, puts them

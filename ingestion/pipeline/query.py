@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ingestion.lake.failpoints import At, reached
+from ingestion.lake.failpoints import Failpoint, hit
 
 _LOOK_EVERY_SECONDS = 0.1
 
@@ -50,9 +50,9 @@ def drain(
             .trigger(availableNow=True)
             .start()
         )
-        reached(At.QUERY_STARTED)
+        hit(Failpoint.QUERY_STARTED)
         _wait(query, stop)
-        reached(At.QUERY_ENDED)
+        hit(Failpoint.QUERY_ENDED)
     finally:
         # Also after an interrupt that fell into start() itself: nothing may go on to commit
         # once the caller lets go of the lock.

@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 
 from ingestion.errors import RecordsForgottenError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import mark
+from ingestion.lake.quarantine import mark_redriven
 from ingestion.pipeline.batch import BatchWriter
-from ingestion.pipeline.counts import Tally, count_records, extra_counts, holding
+from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts, materializing
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import judge
+from ingestion.pipeline.validate import validate
 from ingestion.sinks.sink import Target
 
 
@@ -91,14 +91,14 @@ class RedriveWriter(BatchWriter):
         """Judge records of this epoch again, and commit those that are good now.
 
         Args:
-            records: As ``ingestion.lake.quarantine.waiting`` returns them.
+            records: As ``ingestion.lake.quarantine.waiting_records`` returns them.
 
         Raises:
             RefusedError: the records cannot be ordered, or the quarantine does not take the
                 marks; nothing was committed.
         """
-        with holding() as hold:
-            judged = judge(
+        with materializing() as hold:
+            judged = validate(
                 records.where(self._of.holds(F.col("_seq"))),
                 self._spec,
                 row_type(self._spec.ddl),
@@ -112,24 +112,30 @@ class RedriveWriter(BatchWriter):
             sent = {fate: n for fate, n in tally.fates.items() if fate != "quarantined"}
             if not sent:
                 return Redriven(row=None, still_bad=still_bad)
-            good = copy.where("_fate != 'quarantined'")
-            row = self._commit(good, replace(tally, fates=sent), self._note_of(good, tally, sent))
+            good = copy.where("_disposition != 'quarantined'")
+            row = self._commit(
+                good, replace(tally, fates=sent), self._metadata_of(good, tally, sent)
+            )
             return Redriven(row=row, still_bad=still_bad)
 
-    def _note_of(self, good: DataFrame, tally: Tally, sent: Mapping[str, int]) -> Note:
+    def _metadata_of(
+        self, good: DataFrame, tally: BatchCounts, sent: Mapping[str, int]
+    ) -> CommitMetadata:
         left_out = {fate: n for fate, n in sent.items() if fate not in {"row", "delete"}}
         read = sum(sent.values()) - tally.exploded
         counts = {"offsets": 0, "read": read, "gaps": 0, **left_out}
         counts |= extra_counts(good, tally)
         if self._spec.explode:
             counts["exploded"] = tally.exploded
-        return self.position.next_note(self._run_id, kind="redrive", counts=counts)
+        return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
-    def _set_aside(self, copy: DataFrame, tally: Tally, note: Note) -> int:
+    def _set_aside(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> int:
         """Mark the records in the quarantine; none is added to it."""
         quarantine = self._paths.quarantine
         records = copy.where("_index = 0")
-        marked = mark(records, quarantine, note.seq, within=self._of.holds(F.col("t._seq")))
+        marked = mark_redriven(
+            records, quarantine, metadata.seq, within=self._of.holds(F.col("t._seq"))
+        )
         if marked != tally.read:
             raise RecordsForgottenError(
                 self._spec.name,
@@ -144,5 +150,5 @@ class RedriveWriter(BatchWriter):
 
 
 def _reasons(copy: DataFrame) -> dict[str, int]:
-    bad = copy.where("_fate = 'quarantined'").groupBy("_reason").count()
+    bad = copy.where("_disposition = 'quarantined'").groupBy("_reason").count()
     return {row["_reason"]: row["count"] for row in bad.orderBy("_reason").collect()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
-from ingestion.lake.scratch import scratch_of_this_process, sweep
+from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
 from ingestion.settings import Settings
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -107,7 +107,7 @@ def start_session(settings: Settings, more: Mapping[str, str] | None = None) -> 
     if settings.spark_master.startswith("local"):
         # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    sweep(settings.state)
+    sweep_scratch(settings.state)
     # Java makes no folder for its temporary files.
     scratch_of_this_process(settings.state).mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder

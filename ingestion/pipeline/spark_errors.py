@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
-from ingestion.lake.damage import damaged
+from ingestion.lake.damage import damaged_table
 from ingestion.lake.paths import StreamPaths
 
 _DAMAGE = re.compile(
@@ -31,7 +31,7 @@ _LAST_BREATH_SECONDS: Final = 2.0
 
 
 @contextmanager
-def told_apart(stream: str, *, kafka: str) -> Iterator[None]:
+def translate_spark_errors(stream: str, *, kafka: str) -> Iterator[None]:
     """Translate failures that a rerun may cure; the others pass as they are.
 
     Args:
@@ -62,7 +62,7 @@ def told_apart(stream: str, *, kafka: str) -> Iterator[None]:
 
 
 @contextmanager
-def asked_again(look: Callable[[], object]) -> Iterator[None]:
+def recheck_kafka_on_failure(look: Callable[[], object]) -> Iterator[None]:
     """When Kafka failed under Spark, let ``look`` refuse with what it finds there now.
 
     Spark knows neither topic ids nor what retention deletes after it has planned, and says of
@@ -94,7 +94,7 @@ def _jvm_is_gone() -> bool:
 
 
 @contextmanager
-def told_as_damaged_file(paths: StreamPaths) -> Iterator[None]:
+def translate_spark_read_errors(paths: StreamPaths) -> Iterator[None]:
     """Translate what Spark says of a table's file that it cannot read as it was written.
 
     Raises:
@@ -115,7 +115,7 @@ def told_as_damaged_file(paths: StreamPaths) -> Iterator[None]:
         )
         if said is None or table is None:
             raise
-        raise damaged(table, f"Spark says: {said[:300]}") from error
+        raise damaged_table(table, f"Spark says: {said[:300]}") from error
 
 
 def _kafkas_word(text: str) -> str | None:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
-from ingestion.pipeline.explode import as_wholes, exploded
+from ingestion.pipeline.explode import explode, rejoin
 from ingestion.pipeline.transform import transform, value_type
 from ingestion.settings import Settings
 from ingestion.sinks.ordering import quoted
@@ -44,7 +44,7 @@ REASONS: Final = {
 }
 
 
-def judge(
+def validate(
     records: DataFrame,
     spec: StreamSpec,
     schema: StructType,
@@ -66,12 +66,12 @@ def judge(
 
     Returns:
         The place, ``_index`` (of the element, where records are exploded), the table's columns as
-        far as the record says them, ``_fate``, ``_reason``,
+        far as the record says them, ``_disposition``, ``_reason``,
         ``_detail``, ``_extra`` (names that ``schema`` does not have), ``_bytes`` (size of the
         value), and the raw key, value and headers, which are null unless quarantined.
     """
     decoded = _decoded(records, spec, schema, settings)
-    transformed = transform(exploded(decoded, spec), spec, hold=hold)
+    transformed = transform(explode(decoded, spec), spec, hold=hold)
     typed = _typed(transformed, spec, schema).select(
         *PLACE, "_index", *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
     )
@@ -79,15 +79,15 @@ def judge(
         typed.withColumn("_delete", _is_delete(spec))
         .withColumn("_detail", F.coalesce("_said.detail", _missing(spec)))
         .withColumn("_reason", F.coalesce("_said.reason", F.when(F.col("_wanted"), _reason(spec))))
-        .withColumn("_fate", _fate(spec, reached))
+        .withColumn("_disposition", _disposition(spec, reached))
     )
-    is_bad = F.col("_fate") == "quarantined"
-    return as_wholes(fated, spec).select(
+    is_bad = F.col("_disposition") == "quarantined"
+    return rejoin(fated, spec).select(
         *PLACE,
         "_index",
         *map(quoted, schema.names),
         *_kept_name(spec),
-        "_fate",
+        "_disposition",
         F.col("_said.extra").alias("_extra"),
         F.coalesce(F.octet_length("_value"), F.lit(0)).alias("_bytes"),
         *(F.when(is_bad, F.col(name)).alias(name) for name in ("_reason", "_detail", *RAW)),
@@ -219,7 +219,7 @@ def _any_null(names: Iterable[str]) -> Column:
     return condition
 
 
-def _fate(spec: StreamSpec, reached: Offsets) -> Column:
+def _disposition(spec: StreamSpec, reached: Offsets) -> Column:
     is_ignored = F.col("_value").isNull() & F.lit(spec.tombstone_policy == "ignore")
     return (
         F.when(_is_overlap(reached), "overlap")

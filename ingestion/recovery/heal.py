@@ -9,11 +9,11 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import app_id
-from ingestion.lake.failpoints import At, reached
-from ingestion.lake.foreign_commits import altered_before
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import unmark_beyond
+from ingestion.lake.quarantine import clear_marks_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.recovery.position import Position
@@ -48,7 +48,7 @@ def remove_leftovers(paths: StreamPaths, position: Position) -> None:
     """Remove the side rows, and the marks, of every seq that was never committed."""
     for side in (paths.quarantine, paths.tombstones):
         remove_beyond(side, position.seq)
-    unmark_beyond(paths.quarantine, position.seq)
+    clear_marks_beyond(paths.quarantine, position.seq)
 
 
 def heal_ledger(
@@ -64,7 +64,12 @@ def heal_ledger(
     """
     unhealed = set(range(1, position.seq + 1)) - {row.seq for row in known}
     unknown = commits_of(spec.name, paths, unhealed)
-    accepted = {seq: each.note.reason for each in unknown if each.note for seq in each.note.accepts}
+    accepted = {
+        seq: each.metadata.reason
+        for each in unknown
+        if each.metadata
+        for seq in each.metadata.accepts
+    }
     missing = [_row(spec, paths, position, each, accepted) for each in unknown]
     # A word that was given counts, also when the crash came before it was written beside the batch.
     taken = [
@@ -73,7 +78,7 @@ def heal_ledger(
         if row.is_red and accepted.get(row.seq) is not None
     ]
     Ledger(paths.ledger).put(*missing, *taken)
-    reached(At.LEDGER_HEALED)
+    hit(Failpoint.LEDGER_HEALED)
     by_seq = {row.seq: row for row in (*known, *missing, *taken)}
     rows = tuple(by_seq[seq] for seq in sorted(by_seq))
     unheard = {row.seq for row in missing}
@@ -93,11 +98,11 @@ def commits_of(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commi
         except DamagedTableError:
             # Readers begin at a checkpoint behind it, or the start would have been refused.
             break
-        if commit.note is None or app_id(stream) not in commit.txns:
+        if commit.metadata is None or app_id(stream) not in commit.txns:
             continue
-        if commit.note.seq in missing:
+        if commit.metadata.seq in missing:
             found.append(commit)
-        if commit.note.seq <= min(missing):
+        if commit.metadata.seq <= min(missing):
             break
     return found
 
@@ -109,16 +114,18 @@ def _row(
     commit: Commit,
     accepted: Mapping[int, str | None],
 ) -> LedgerRow:
-    note = commit.note
-    assert note is not None
-    if note.kind not in {"ingest", "redrive"}:
-        return LedgerRow.of(note, commit, position.table_id, counts=note.counts)
+    metadata = commit.metadata
+    assert metadata is not None
+    if metadata.kind not in {"ingest", "redrive"}:
+        return LedgerRow.of(metadata, commit, position.table_id, counts=metadata.counts)
     written = sink_class(spec).recount(commit)
-    counts = {**note.counts, **written.counts}
-    held = rows_of_seq(paths.data, note.seq, version=commit.version)
+    counts = {**metadata.counts, **written.counts}
+    held = rows_of_seq(paths.data, metadata.seq, version=commit.version)
     problems = (
-        *imbalances(counts, rows_of_seq=held, rows_expected=written.rows_expected, kind=note.kind),
-        *altered_before(spec.name, TableLog(paths.data), commit),
+        *imbalances(
+            counts, rows_of_seq=held, rows_expected=written.rows_expected, kind=metadata.kind
+        ),
+        *foreign_commits_before(spec.name, TableLog(paths.data), commit),
     )
-    row = LedgerRow.of(note, commit, position.table_id, counts=counts, problems=problems)
-    return replace(row, accepted=accepted.get(note.seq))
+    row = LedgerRow.of(metadata, commit, position.table_id, counts=counts, problems=problems)
+    return replace(row, accepted=accepted.get(metadata.seq))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingestion.errors import DamagedTableError
-from ingestion.lake.archive import put_away
+from ingestion.lake.archive import archive_table
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
+class LoadedLedger:
     """What the ledger remembers.
 
     Attributes:
@@ -36,27 +36,27 @@ class Memory:
         return tuple(sorted(mine, key=lambda row: row.seq))
 
 
-def remembered(paths: StreamPaths) -> Memory:
+def load_ledger(paths: StreamPaths) -> LoadedLedger:
     """Read the ledger, and leave it as it is."""
     try:
-        return Memory(rows=Ledger(paths.ledger).rows())
+        return LoadedLedger(rows=Ledger(paths.ledger).rows())
     except DamagedTableError as error:
-        return Memory(rows=(), damage=error.problem)
+        return LoadedLedger(rows=(), damage=error.problem)
 
 
-def recall(paths: StreamPaths) -> Memory:
+def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
     """Read the ledger; put a damaged one aside, so that it can be made again.
 
     Needs the stream's lock. Beside a table that is gone the ledger stays: it is the last trace.
     """
-    memory = remembered(paths)
+    memory = load_ledger(paths)
     if memory.damage is None or not TableLog(paths.data).exists:
         return memory
-    (archived,) = put_away(paths, [paths.ledger])
-    return Memory(rows=(), damage=memory.damage, archived=archived)
+    (archived,) = archive_table(paths, [paths.ledger])
+    return LoadedLedger(rows=(), damage=memory.damage, archived=archived)
 
 
-def told(memory: Memory, healed: tuple[LedgerRow, ...]) -> tuple[str, ...]:
+def ledger_notices(memory: LoadedLedger, healed: tuple[LedgerRow, ...]) -> tuple[str, ...]:
     """Say what became of a damaged ledger, for the run's report."""
     if memory.damage is None:
         return ()

@@ -10,7 +10,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import ClusterChangedError, TopicMissingError, TopicRecreatedError
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, CountedRange, Identity, Kind, Note
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,18 +34,18 @@ class Position:
     identity: Identity
     columns: str
     next: Offsets
-    learned_from: Literal["commit", "ledger", "rows"]
+    source: Literal["commit", "ledger", "rows"]
 
-    def next_note(
+    def next_metadata(
         self,
         run_id: str,
         *,
         kind: Kind = "ingest",
         ranges: tuple[CountedRange, ...] = (),
         counts: Mapping[str, int] | None = None,
-    ) -> Note:
-        """Begin the note of the commit that follows."""
-        return Note(
+    ) -> CommitMetadata:
+        """Begin the metadata of the commit that follows."""
+        return CommitMetadata(
             kind=kind,
             seq=self.seq + 1,
             run_id=run_id,
@@ -57,15 +57,15 @@ class Position:
             counts=counts or {},
         )
 
-    def after(self, note: Note) -> Position:
-        """Return the position once ``note`` is committed."""
+    def after(self, metadata: CommitMetadata) -> Position:
+        """Return the position once ``metadata`` is committed."""
         return replace(
             self,
-            seq=note.seq,
-            epoch=note.epoch,
-            identity=note.identity,
-            next=note.next,
-            learned_from="commit",
+            seq=metadata.seq,
+            epoch=metadata.epoch,
+            identity=metadata.identity,
+            next=metadata.next,
+            source="commit",
         )
 
 

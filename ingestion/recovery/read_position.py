@@ -18,20 +18,20 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import refuse_half_swapped
-from ingestion.lake.commit_metadata import UNKNOWN, Note
-from ingestion.lake.foreign_commits import refuse_alteration
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.lake.foreign_commits import refuse_foreign_commits
 from ingestion.lake.integrity import refuse_damaged, refuse_settings
 from ingestion.lake.ledger import LedgerRow, next_offsets
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
-from ingestion.recovery.ledger import Memory, remembered
+from ingestion.recovery.ledger import LoadedLedger, load_ledger
 from ingestion.recovery.position import Position
 
 
 def read_position(
     stream: str,
     paths: StreamPaths,
-    memory: Memory | None = None,
+    memory: LoadedLedger | None = None,
     *,
     even_if_altered: bool = False,
     even_if_forgotten: bool = False,
@@ -54,7 +54,7 @@ def read_position(
             that are not ours, or was changed by somebody else.
     """
     refuse_half_swapped(stream, paths)
-    memory = memory or remembered(paths)
+    memory = memory or load_ledger(paths)
     log = TableLog(paths.data)
     if not log.exists:
         _refuse_traces(stream, paths, memory)
@@ -73,9 +73,9 @@ def read_position(
         return None
     refuse_settings(stream, log)
     if not even_if_altered:
-        refuse_alteration(stream, ours, others)
-    if ours is not None and ours.note is not None and ours.note.seq == seq:
-        return _from_commit(table_id, ours.note)
+        refuse_foreign_commits(stream, ours, others)
+    if ours is not None and ours.metadata is not None and ours.metadata.seq == seq:
+        return _from_commit(table_id, ours.metadata)
     if mine and mine[-1].seq == seq and mine[-1].identity != UNKNOWN:
         return _from_ledger(table_id, mine)
     if not even_if_forgotten:
@@ -100,15 +100,15 @@ def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
             )
 
 
-def _from_commit(table_id: str, note: Note) -> Position:
+def _from_commit(table_id: str, metadata: CommitMetadata) -> Position:
     return Position(
         table_id=table_id,
-        seq=note.seq,
-        epoch=note.epoch,
-        identity=note.identity,
-        columns=note.columns,
-        next=note.next,
-        learned_from="commit",
+        seq=metadata.seq,
+        epoch=metadata.epoch,
+        identity=metadata.identity,
+        columns=metadata.columns,
+        next=metadata.next,
+        source="commit",
     )
 
 
@@ -122,7 +122,7 @@ def _from_ledger(table_id: str, mine: Sequence[LedgerRow]) -> Position:
         identity=last.identity,
         columns="",
         next=next_offsets(mine),
-        learned_from="ledger",
+        source="ledger",
     )
 
 
@@ -136,11 +136,11 @@ def _from_rows(table_id: str, seq: int, paths: StreamPaths) -> Position:
         identity=UNKNOWN,
         columns="",
         next=Offsets(),
-        learned_from="rows",
+        source="rows",
     )
 
 
-def _refuse_traces(stream: str, paths: StreamPaths, memory: Memory) -> None:
+def _refuse_traces(stream: str, paths: StreamPaths, memory: LoadedLedger) -> None:
     """Make sure that no table has ever been where none is now."""
     if memory.rows or memory.damage:
         raise _replaced(stream, paths, "is gone")
@@ -148,7 +148,7 @@ def _refuse_traces(stream: str, paths: StreamPaths, memory: Memory) -> None:
         raise _foreign(stream, paths, "and there is no Delta log beside them")
 
 
-def _refuse_another(stream: str, paths: StreamPaths, table_id: str, memory: Memory) -> None:
+def _refuse_another(stream: str, paths: StreamPaths, table_id: str, memory: LoadedLedger) -> None:
     if memory.rows and memory.rows[-1].table_id != table_id:
         known = memory.rows[-1].table_id
         raise _replaced(stream, paths, f"has id {table_id}, the ledger knows {known}")

@@ -31,7 +31,7 @@ OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class SchemaChange:
     """One thing that the declaration says otherwise than the table.
 
     Attributes:
@@ -50,7 +50,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class SchemaPlan:
     """What the next run would do to the table before it reads.
 
     Attributes:
@@ -61,7 +61,7 @@ class Plan:
 
     stream: str
     table: str | None
-    changes: tuple[Change, ...]
+    changes: tuple[SchemaChange, ...]
 
     @property
     def effect(self) -> Effect:
@@ -75,7 +75,7 @@ class Plan:
         return tuple(each.statement for each in self.changes if each.statement)
 
 
-def plan_of(spec: StreamSpec, paths: StreamPaths) -> Plan:
+def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     """Compare a declaration with the table as it is.
 
     Raises:
@@ -83,12 +83,12 @@ def plan_of(spec: StreamSpec, paths: StreamPaths) -> Plan:
     """
     position = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
     if position is None:
-        return Plan(stream=spec.name, table=None, changes=())
+        return SchemaPlan(stream=spec.name, table=None, changes=())
     changes = (*identity_changes(spec, position.identity), *column_changes(spec, paths))
-    return Plan(stream=spec.name, table=str(paths.data), changes=changes)
+    return SchemaPlan(stream=spec.name, table=str(paths.data), changes=changes)
 
 
-def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[Change]:
+def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange]:
     """Yield what makes every row, and its place in the order, mean something else."""
     if known == UNKNOWN:
         return
@@ -101,10 +101,10 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[Change]:
     for field, (before, now) in told.items():
         if before != now:
             what = f"was {before or 'not there'}, becomes {now or 'nothing'}"
-            yield Change(field=field, what=what, effect="epoch", remedy=again)
+            yield SchemaChange(field=field, what=what, effect="epoch", remedy=again)
 
 
-def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[Change]:
+def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChange]:
     """Yield what the columns of a table that is there are otherwise than declared."""
     table = DeltaTable(paths.data)
     found = {field.name: field for field in table.schema().fields if field.name not in OURS}
@@ -116,7 +116,7 @@ def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[Change]:
             yield from _altered(spec, column, found[name], paths)
     for name in found.keys() - declared.keys():
         kind = as_declared(found[name].type.to_json(), found[name].metadata)
-        yield Change(
+        yield SchemaChange(
             field=name,
             what=f"{kind} is in the table, and not declared",
             effect="refused",
@@ -130,10 +130,10 @@ def _how_to_keep(name: str) -> str:
     return "declare it still; a nullable column that no record fills stays null"
 
 
-def _added(column: DeclaredColumn, paths: StreamPaths) -> Change:
+def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:
     what = f"{column.type} is new"
     if not column.nullable:
-        return Change(
+        return SchemaChange(
             field=column.name,
             what=f"{what}, and NOT NULL, which the rows that are there are not",
             effect="refused",
@@ -145,15 +145,15 @@ def _added(column: DeclaredColumn, paths: StreamPaths) -> Change:
         f"ALTER TABLE delta.`{paths.data}` ADD COLUMNS ({quoted(column.name)} "
         f"{without_nulls(column.type)}{comment})"
     )
-    return Change(field=column.name, what=what, effect="evolve", statement=statement)
+    return SchemaChange(field=column.name, what=what, effect="evolve", statement=statement)
 
 
 def _altered(
     spec: StreamSpec, column: DeclaredColumn, found: Any, paths: StreamPaths
-) -> Iterator[Change]:
+) -> Iterator[SchemaChange]:
     is_, due = as_declared(found.type.to_json(), found.metadata), without_nulls(column.type)
     if is_ != due:
-        yield Change(
+        yield SchemaChange(
             field=column.name,
             what=f"is {is_} in the table, declared {due}",
             effect="refused",
@@ -164,20 +164,20 @@ def _altered(
             f"ALTER TABLE delta.`{paths.data}` ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
         )
         what = "may be null from now on"
-        yield Change(field=column.name, what=what, effect="evolve", statement=statement)
+        yield SchemaChange(field=column.name, what=what, effect="evolve", statement=statement)
     elif not column.nullable and found.nullable:
         what = "is required of new records; the rows that are there may lack it"
-        yield Change(field=column.name, what=what, effect="nothing")
+        yield SchemaChange(field=column.name, what=what, effect="nothing")
 
 
-def as_document(plan: Plan) -> Mapping[str, Any]:
+def as_document(plan: SchemaPlan) -> Mapping[str, Any]:
     """Return the plan as ``--json`` prints it."""
     return {
         "stream": plan.stream,
         "table": plan.table,
         "effect": plan.effect,
         "changes": [
-            {name: getattr(each, name) for name in Change.__dataclass_fields__}
+            {name: getattr(each, name) for name in SchemaChange.__dataclass_fields__}
             for each in plan.changes
         ],
     }

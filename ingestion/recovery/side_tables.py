@@ -17,7 +17,7 @@ from ingestion.lake.damage import remedy_for
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import marks_of
+from ingestion.lake.quarantine import redrive_marks
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.table_log import TableLog
 
@@ -39,7 +39,7 @@ def refuse_damaged_side_tables(paths: StreamPaths) -> None:
             refuse_damaged(table)
 
 
-def refuse_forgotten(stream: str, paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
+def check_side_tables_complete(stream: str, paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
     """Make sure that the newest batch that wrote to a side table finds its rows there.
 
     Raises:
@@ -51,7 +51,7 @@ def refuse_forgotten(stream: str, paths: StreamPaths, rows: Sequence[LedgerRow])
             raise RecordsForgottenError(stream, f"{table} {found}.", remedy=remedy_for(table))
 
 
-def given_up(paths: StreamPaths, rows: Sequence[LedgerRow]) -> dict[str, Path]:
+def abandoned_seqs(paths: StreamPaths, rows: Sequence[LedgerRow]) -> dict[str, Path]:
     """Return the side tables that are damaged or short of rows, by name.
 
     They are what a person must give up where no backup can be put back.
@@ -64,7 +64,7 @@ def given_up(paths: StreamPaths, rows: Sequence[LedgerRow]) -> dict[str, Path]:
     }
 
 
-def written_off(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[str, int]:
+def written_off_seqs(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[str, int]:
     """Return the counts that write side tables off: how many rows the books say they held.
 
     Later runs go by them, and no longer ask for what lies before.
@@ -107,7 +107,7 @@ def _unmarked(table: Path, rows: Sequence[LedgerRow]) -> str | None:
     newest = next(redrives, None)
     if newest is None:
         return None
-    held = marks_of(table, newest.seq) if TableLog(table).exists else 0
+    held = redrive_marks(table, newest.seq) if TableLog(table).exists else 0
     if held >= newest.counts["read"]:
         return None
     return (

@@ -18,10 +18,10 @@ from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import heal
-from ingestion.recovery.ledger import recall, told
+from ingestion.recovery.ledger import ledger_notices, load_or_archive_ledger
 from ingestion.recovery.position import Position, identity_of, refuse_another_topic
 from ingestion.recovery.read_position import read_position, refuse_red
-from ingestion.recovery.side_tables import refuse_damaged_side_tables, refuse_forgotten
+from ingestion.recovery.side_tables import check_side_tables_complete, refuse_damaged_side_tables
 from ingestion.settings import Settings
 
 _SOON_SECONDS = 10.0
@@ -51,7 +51,7 @@ class Start:
         return self.starting.lag_to(self.ends)
 
 
-def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | None:
+def plan_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | None:
     """Learn where the table stands, heal what a crash left, and refuse what must not be guessed.
 
     Needs the stream's lock, and no Spark.
@@ -64,7 +64,7 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
             is red, or records that were never read are gone.
         DependencyError: Kafka does not answer.
     """
-    memory = recall(paths)
+    memory = load_or_archive_ledger(paths)
     position = read_position(spec.name, paths, memory)
     if position is None:
         # A Kafka, or a topic, that is not there is found out before Spark is started for it.
@@ -76,7 +76,7 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
     refuse_damaged_side_tables(paths)
     healed = heal(spec, paths, position, mine)
     refuse_red(spec.name, healed.rows)
-    refuse_forgotten(spec.name, paths, healed.rows)
+    check_side_tables_complete(spec.name, paths, healed.rows)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
@@ -89,11 +89,11 @@ def find_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
         starting=starting,
         ends=ends,
         recovered=healed.recovered,
-        notices=told(memory, healed.recovered),
+        notices=ledger_notices(memory, healed.recovered),
     )
 
 
-def look_again(spec: StreamSpec, position: Position, settings: Settings) -> None:
+def recheck_start(spec: StreamSpec, position: Position, settings: Settings) -> None:
     """Compare a table with Kafka as it is now, when a run that had begun could not read on.
 
     Raises:
@@ -208,19 +208,19 @@ def _declared(
     offsets: Mapping[str, Mapping[int, int]],
 ) -> Offsets:
     """Take the offsets that are written down, if they name every partition and lie within it."""
-    told = {
+    named = {
         TopicPartition(topic, partition): offset
         for topic, of_topic in offsets.items()
         for partition, offset in of_topic.items()
     }
     earliest, ends = kafka.earliest(partitions), kafka.stable_end(partitions)
     problems = [
-        *(f"names no offset for {at}" for at in partitions if at not in told),
-        *(f"{at} does not exist" for at in sorted(told.keys() - set(partitions))),
+        *(f"names no offset for {at}" for at in partitions if at not in named),
+        *(f"{at} does not exist" for at in sorted(named.keys() - set(partitions))),
         *(
-            f"{at}: {told[at]} lies outside of what Kafka holds, {earliest[at]} to {ends[at]}"
+            f"{at}: {named[at]} lies outside of what Kafka holds, {earliest[at]} to {ends[at]}"
             for at in partitions
-            if at in told and not earliest[at] <= told[at] <= ends[at]
+            if at in named and not earliest[at] <= named[at] <= ends[at]
         ),
     ]
     if problems:
@@ -228,4 +228,4 @@ def _declared(
             f"{spec.name}.yaml: starting.offsets: {'; '.join(problems)}. Next: write one offset "
             "for every partition, or `starting: earliest`"
         )
-    return Offsets(told)
+    return Offsets(named)

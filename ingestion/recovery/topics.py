@@ -16,7 +16,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.read_position import read_position
 
 
-def with_topics(spec: StreamSpec, kafka: Kafka, paths: StreamPaths) -> StreamSpec:
+def resolve_topics(spec: StreamSpec, kafka: Kafka, paths: StreamPaths) -> StreamSpec:
     """Return the declaration with its topics by name.
 
     Raises:

@@ -21,16 +21,21 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import WINDOW_COLUMNS, aggregates_of
 from ingestion.errors import NotReplayableError
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
-from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.sinks.idempotent_commit import (
+    commit_without_rows,
+    from_materialized,
+    idempotent,
+    retry_on_conflict,
+)
 from ingestion.sinks.ordering import quoted
-from ingestion.sinks.sink import Good, Target, Written, merge_counts
+from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
 from ingestion.sinks.watermark import clocks_after
 
 
-class Fold:
+class AggregateSink:
     """One batch on its way into a table of groups."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -60,27 +65,27 @@ class Fold:
             **clocks,
         }
 
-    def commit(self, note: Note) -> None:
-        """Fold the groups into the table, or commit the note alone when there are none.
+    def commit(self, metadata: CommitMetadata) -> None:
+        """Fold the groups into the table, or commit the metadata alone when there are none.
 
         Raises:
             NotReplayableError: the commit would fold records that may have been folded before.
         """
         spark, name = self._target.spark, self._target.spec.name
-        if note.kind == "replay":
+        if metadata.kind == "replay":
             raise NotReplayableError(
                 name,
                 "a record that is folded again is counted again.",
                 remedy=f"oncelake rebuild {name}, which folds the topic into a new table",
             )
         if not self._good.count:
-            commit_note_alone(spark, name, self._target.paths.data, note)
+            commit_without_rows(spark, name, self._target.paths.data, metadata)
             return
         # The groups are materialised already.
-        with from_copy(spark):
-            unhindered(lambda: self._merge(note), stream=name)
+        with from_materialized(spark):
+            retry_on_conflict(lambda: self._merge(metadata), stream=name)
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was looked up before it."""
         written = self.recount(commit)
         merged = merge_counts(commit)
@@ -92,13 +97,13 @@ class Fold:
         )
         if self._good.count:
             self._groups._jdf.queryExecution().logical().rdd().unpersist(False)
-        return Written(counts={}, rows_expected=written.rows_expected, problems=problems)
+        return WriteResult(counts={}, rows_expected=written.rows_expected, problems=problems)
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
-        """Say what the commit alone tells: the note counts the records, MERGE the groups."""
+    def recount(commit: Commit) -> WriteResult:
+        """Say what the commit alone tells: the metadata counts the records, MERGE the groups."""
         merged = merge_counts(commit)
-        return Written(counts={}, rows_expected=merged["inserted"] + merged["updated"])
+        return WriteResult(counts={}, rows_expected=merged["inserted"] + merged["updated"])
 
     def _reduced(self) -> DataFrame:
         """Return one row a group: its state, the newest record's place, and how many records."""
@@ -136,7 +141,7 @@ class Fold:
         ).collect()[0]
         return row["groups"], row["records"] or 0
 
-    def _merge(self, note: Note) -> None:
+    def _merge(self, metadata: CommitMetadata) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
         inserted: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
@@ -144,7 +149,7 @@ class Fold:
         merge = table.alias("t").merge(self._groups.alias("s"), self._same_group())
         merge = merge.whenMatchedUpdate(set=self._together())
         merge = merge.whenNotMatchedInsert(values=inserted)
-        with fenced(self._target.spark, self._target.spec.name, note):
+        with idempotent(self._target.spark, self._target.spec.name, metadata):
             merge.execute()
 
     def _together(self) -> dict[str, str | Column]:
@@ -169,4 +174,4 @@ class Fold:
         )
 
 
-SINK = Fold
+SINK = AggregateSink

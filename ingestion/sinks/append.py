@@ -16,14 +16,14 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, unhindered
+from ingestion.sinks.idempotent_commit import commit_without_rows, idempotent, retry_on_conflict
 from ingestion.sinks.ordering import quoted
-from ingestion.sinks.sink import Good, Target, Written
+from ingestion.sinks.sink import Good, Target, WriteResult
 
 
-class Append:
+class AppendSink:
     """One batch on its way into a table of records."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -35,33 +35,33 @@ class Append:
         """Decide nothing: every record is a row."""
         return {"winners": self._good.count}
 
-    def commit(self, note: Note) -> None:
+    def commit(self, metadata: CommitMetadata) -> None:
         """Append the records, or insert those that are missing where some may be there."""
         spark, name, path = self._target.spark, self._target.spec.name, self._target.paths.data
         if not self._good.count:
-            commit_note_alone(spark, name, path, note)
-        elif note.kind == "ingest":
-            self._append(note)
+            commit_without_rows(spark, name, path, metadata)
+        elif metadata.kind == "ingest":
+            self._append(metadata)
         else:
-            unhindered(lambda: self._insert_missing(note), stream=name)
+            retry_on_conflict(lambda: self._insert_missing(metadata), stream=name)
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Take what Delta counted; a record that is not inserted must have been there."""
         inserted = _inserted(commit)
         counts = {"inserted": inserted}
         if inserted != self._good.count:
             counts["unchanged"] = self._found_at(commit.version - 1)
-        return Written(counts=counts, rows_expected=inserted)
+        return WriteResult(counts=counts, rows_expected=inserted)
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
+    def recount(commit: Commit) -> WriteResult:
         """Say what the commit alone tells: what it did not insert was there, by inference."""
         inserted = _inserted(commit)
         counts = {"inserted": inserted}
-        there = (commit.note.counts["winners"] if commit.note else inserted) - inserted
+        there = (commit.metadata.counts["winners"] if commit.metadata else inserted) - inserted
         if there:
             counts |= {"unchanged": there, "derived": there}
-        return Written(counts=counts, rows_expected=inserted)
+        return WriteResult(counts=counts, rows_expected=inserted)
 
     def _rows(self) -> DataFrame:
         table = self._table().columns
@@ -73,21 +73,21 @@ class Append:
         )
         return rows.select(*map(quoted, table))
 
-    def _append(self, note: Note) -> None:
+    def _append(self, metadata: CommitMetadata) -> None:
         (
             self._rows()
             .write.format("delta")
             .mode("append")
             .option("txnAppId", app_id(self._target.spec.name))
-            .option("txnVersion", note.seq)
-            .option("userMetadata", note.to_json())
+            .option("txnVersion", metadata.seq)
+            .option("userMetadata", metadata.to_json())
             .save(str(self._target.paths.data))
         )
 
-    def _insert_missing(self, note: Note) -> None:
+    def _insert_missing(self, metadata: CommitMetadata) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
         merge = table.alias("t").merge(self._rows().alias("s"), self._is_same())
-        with fenced(self._target.spark, self._target.spec.name, note):
+        with idempotent(self._target.spark, self._target.spec.name, metadata):
             merge.whenNotMatchedInsertAll().execute()
 
     def _found_at(self, version: int) -> int:
@@ -112,4 +112,4 @@ def _inserted(commit: Commit) -> int:
     return of.get("numTargetRowsInserted", of.get("numOutputRows", 0))
 
 
-SINK = Append
+SINK = AppendSink

@@ -1,4 +1,4 @@
-"""How a Spark statement becomes a commit of ours: fenced by ``txn``, explained by its note.
+"""How a Spark statement becomes a commit of ours: fenced by ``txn``, explained by its metadata.
 
 An append takes both as options of its own. MERGE, UPDATE and DELETE take them from the session's
 configuration only, which later statements of the same session would inherit, and be skipped in
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.errors import TableBusyError
-from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
@@ -35,11 +35,11 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @contextmanager
-def fenced(spark: SparkSession, stream: str, note: Note) -> Iterator[None]:
-    """Make the one Delta statement of the block a commit with our seq and note."""
+def idempotent(spark: SparkSession, stream: str, metadata: CommitMetadata) -> Iterator[None]:
+    """Make the one Delta statement of the block a commit with our seq and metadata."""
     spark.conf.set(_APP_ID, app_id(stream))
-    spark.conf.set(_VERSION, str(note.seq))
-    spark.conf.set(_USER_METADATA, note.to_json())
+    spark.conf.set(_VERSION, str(metadata.seq))
+    spark.conf.set(_USER_METADATA, metadata.to_json())
     try:
         yield
     finally:
@@ -48,7 +48,7 @@ def fenced(spark: SparkSession, stream: str, note: Note) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def unhindered(statement: Callable[[], None], *, stream: str) -> None:
+def retry_on_conflict(statement: Callable[[], None], *, stream: str) -> None:
     """Run a statement again when somebody's OPTIMIZE, UPDATE or DELETE got in before it.
 
     Delta rebases what it can and throws the rest; nothing of the statement is in the table then.
@@ -71,7 +71,7 @@ def unhindered(statement: Callable[[], None], *, stream: str) -> None:
 
 
 @contextmanager
-def from_copy(spark: SparkSession, *, is_copy: bool = True) -> Iterator[None]:
+def from_materialized(spark: SparkSession, *, is_copy: bool = True) -> Iterator[None]:
     """Let the MERGE of the block read its source as it is, where that is materialised already.
 
     Delta otherwise makes a copy of its own first.
@@ -83,14 +83,16 @@ def from_copy(spark: SparkSession, *, is_copy: bool = True) -> Iterator[None]:
         spark.conf.unset(_MATERIALIZE)
 
 
-def commit_note_alone(spark: SparkSession, stream: str, path: Path, note: Note) -> None:
-    """Commit a note that changes no row: offsets move, and nothing else does."""
+def commit_without_rows(
+    spark: SparkSession, stream: str, path: Path, metadata: CommitMetadata
+) -> None:
+    """Commit metadata that changes no row: offsets move, and nothing else does."""
     nothing = spark.read.format("delta").load(str(path)).where(F.lit(False))
     (
         nothing.write.format("delta")
         .mode("append")
         .option("txnAppId", app_id(stream))
-        .option("txnVersion", note.seq)
-        .option("userMetadata", note.to_json())
+        .option("txnVersion", metadata.seq)
+        .option("userMetadata", metadata.to_json())
         .save(str(path))
     )

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 
-from ingestion.sinks.ordering import first_per_key, is_older, place
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.ordering import first_per_key, is_older, sort_key
+from ingestion.sinks.upsert import UpsertSink
 
 
-class InsertOnly(Upsert):
+class InsertOnlySink(UpsertSink):
     """One batch on its way into a table of first records."""
 
     def _winner_per_key(self, records: DataFrame) -> DataFrame:
         return first_per_key(records, self._keys, self._line)
 
     def _wins_over(self, other: Column) -> Column:
-        mine = place("s", self._line)
+        mine = sort_key("s", self._line)
         return is_older(mine, other, has_order=self._has_order, key=self._key())
 
 
-SINK = InsertOnly
+SINK = InsertOnlySink

@@ -55,7 +55,7 @@ def _winner_per_key(
     )
 
 
-def place(side: str, line: Sequence[str]) -> Column:
+def sort_key(side: str, line: Sequence[str]) -> Column:
     """Return a record's place along a line, as a struct that Spark compares field by field.
 
     A record of an earlier epoch always loses, so the epoch comes first.
@@ -159,7 +159,7 @@ def examine_keys(records: DataFrame, keys: Sequence[str]) -> KeyFacts:
 
 
 @contextmanager
-def told_incomparable(stream: str) -> Iterator[None]:
+def translate_ordering_errors(stream: str) -> Iterator[None]:
     """Translate the error by which ``is_newer`` stops a statement.
 
     Raises:

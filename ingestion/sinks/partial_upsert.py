@@ -16,16 +16,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.sinks.ordering import quoted
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 
 
-class PartialUpsert(Upsert):
+class PartialUpsertSink(UpsertSink):
     """One batch on its way into a table of rows that grow column by column."""
 
     def _winner_per_key(self, records: DataFrame) -> DataFrame:
         """Take the newest record of each key, with what older ones said since the last delete."""
         keys = [F.col(quoted(name)) for name in self._keys]
-        deleted_at = F.max(F.when(F.col("_fate") == "delete", F.col("_offset")))
+        deleted_at = F.max(F.when(F.col("_disposition") == "delete", F.col("_offset")))
         last = records.groupBy(*keys).agg(deleted_at.alias("_deleted_at"))
         since = records.join(last, list(self._keys))
         is_living = F.col("_deleted_at").isNull() | (F.col("_offset") > F.col("_deleted_at"))
@@ -62,4 +62,4 @@ class PartialUpsert(Upsert):
         return [each.name for each in self._target.spec.columns if each.name not in self._keys]
 
 
-SINK = PartialUpsert
+SINK = PartialUpsertSink

@@ -22,15 +22,20 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.sinks.idempotent_commit import (
+    commit_without_rows,
+    from_materialized,
+    idempotent,
+    retry_on_conflict,
+)
 from ingestion.sinks.ordering import quoted
-from ingestion.sinks.sink import Good, Target, Written, merge_counts
+from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
 from ingestion.sinks.tombstones import all_deletes, remember_deletes
 
 
-class History:
+class HistorySink:
     """One batch on its way into a table of versions."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -61,16 +66,16 @@ class History:
         }
         return {**counts, **self._told}
 
-    def commit(self, note: Note) -> None:
-        """MERGE the new versions and the corrected ends, or commit the note alone."""
+    def commit(self, metadata: CommitMetadata) -> None:
+        """MERGE the new versions and the corrected ends, or commit the metadata alone."""
         spark, name = self._target.spark, self._target.spec.name
         if not sum(self._told.values()):
-            commit_note_alone(spark, name, self._target.paths.data, note)
+            commit_without_rows(spark, name, self._target.paths.data, metadata)
             return
-        with from_copy(spark):
-            unhindered(lambda: self._merge(note), stream=name)
+        with from_materialized(spark):
+            retry_on_conflict(lambda: self._merge(metadata), stream=name)
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was decided before it."""
         written, merged = self.recount(commit), merge_counts(commit)
         pairs = (("versions", merged["inserted"]), ("closed", merged["updated"]))
@@ -81,15 +86,15 @@ class History:
         )
         if self._good.count:
             self._changes._jdf.queryExecution().logical().rdd().unpersist(False)
-        return Written(
+        return WriteResult(
             counts=written.counts, rows_expected=written.rows_expected, problems=problems
         )
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
-        """Say what the commit alone tells: the note counts the deletes, MERGE the versions."""
+    def recount(commit: Commit) -> WriteResult:
+        """Say what the commit alone tells: the metadata counts the deletes, MERGE the versions."""
         inserted = merge_counts(commit)["inserted"]
-        return Written(counts={"inserted": inserted}, rows_expected=inserted)
+        return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
 
     def _events(self) -> DataFrame:
         """Return every event of the batch's keys, with the next one's time and what it comes to."""
@@ -118,19 +123,19 @@ class History:
     def _of_batch(self) -> DataFrame:
         return self._good.records.withColumns(
             {
-                "_delete": F.col("_fate") == "delete",
+                "_delete": F.col("_disposition") == "delete",
                 "_epoch": F.lit(self._target.epoch),
                 "_seq": F.lit(self._target.seq).cast("long"),
                 "_is_new": F.lit(True),
                 CURRENT: F.lit(None).cast("boolean"),
             }
-        ).drop("_fate", "_bytes")
+        ).drop("_disposition", "_bytes")
 
     def _of_table(self) -> DataFrame:
         reader = self._target.spark.read.format("delta")
         return reader.load(str(self._target.paths.data))
 
-    def _merge(self, note: Note) -> None:
+    def _merge(self, metadata: CommitMetadata) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
         ends = {VALID_TO: F.col("_next"), CURRENT: F.col("_next").isNull()}
         source = self._changes.where(F.col("_what").isin("inserted", "closed"))
@@ -141,7 +146,7 @@ class History:
         merge = table.alias("t").merge(source.alias("s"), self._is_same())
         merge = merge.whenMatchedUpdate(set={name: columns[quoted(name)] for name in ends})
         merge = merge.whenNotMatchedInsert(F.col("s._what") == "inserted", columns)
-        with fenced(self._target.spark, self._target.spec.name, note):
+        with idempotent(self._target.spark, self._target.spec.name, metadata):
             merge.execute()
 
     def _is_same(self) -> Column:
@@ -161,4 +166,4 @@ def _what() -> Column:
     )
 
 
-SINK = History
+SINK = HistorySink

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit
 
@@ -41,7 +41,7 @@ class Good:
     """The records of a batch that can be applied, materialised once.
 
     Attributes:
-        records: Place, declared columns, ``_fate`` (row or delete), ``_bytes``.
+        records: Place, declared columns, ``_disposition`` (row or delete), ``_bytes``.
         count: How many there are.
         deletes: How many of them are deletes.
         size_bytes: Size of their values in Kafka.
@@ -54,7 +54,7 @@ class Good:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class WriteResult:
     """What a sink knows after its commit.
 
     Attributes:
@@ -81,14 +81,14 @@ class Sink(Protocol):
             The counts known before the commit, by name.
         """
 
-    def commit(self, note: Note) -> None:
-        """Make the one commit that holds the rows, the seq and the note."""
+    def commit(self, metadata: CommitMetadata) -> None:
+        """Make the one commit that holds the rows, the seq and the metadata."""
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Say what became of the records, from the commit and from the table."""
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
+    def recount(commit: Commit) -> WriteResult:
         """Say what a commit alone tells of its batch, for the ledger row that a crash swallowed."""
 
 
@@ -101,7 +101,7 @@ def sink_class(spec: StreamSpec) -> type[Sink]:
 
 
 def merge_counts(commit: Commit) -> dict[str, int]:
-    """Take what MERGE itself counted; a commit of the note alone counted nothing."""
+    """Take what MERGE itself counted; a commit of the metadata alone counted nothing."""
     of = commit.metrics
     return {
         "inserted": of.get("numTargetRowsInserted", 0),

@@ -18,17 +18,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import DELETED_COLUMN
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.idempotent_commit import fenced
-from ingestion.sinks.ordering import place, quoted
-from ingestion.sinks.sink import Written, merge_counts
-from ingestion.sinks.upsert import LEFT_ALONE, Upsert
+from ingestion.sinks.idempotent_commit import idempotent
+from ingestion.sinks.ordering import quoted, sort_key
+from ingestion.sinks.sink import WriteResult, merge_counts
+from ingestion.sinks.upsert import LEFT_ALONE, UpsertSink
 
 _DELETES: Final = ("deleted", "deleted_absent")
 
 
-class SoftUpsert(Upsert):
+class SoftUpsertSink(UpsertSink):
     """One batch on its way into a table that remembers its dead."""
 
     def prepare(self) -> Mapping[str, int]:
@@ -39,7 +39,7 @@ class SoftUpsert(Upsert):
         found = self._classify(self._target.version)
         return {**counts, **{name: found.get(name, 0) for name in _DELETES}}
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Take what MERGE counted but for the deletes, and look up the winners it left alone."""
         merged = merge_counts(commit)
         rows_expected = merged["inserted"] + merged["updated"]
@@ -47,40 +47,40 @@ class SoftUpsert(Upsert):
         if self._winner_count != rows_expected:
             found = self._classify(commit.version - 1)
             counts |= {name: found.get(name, 0) for name in LEFT_ALONE if name not in _DELETES}
-        return Written(counts=counts, rows_expected=rows_expected)
+        return WriteResult(counts=counts, rows_expected=rows_expected)
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
+    def recount(commit: Commit) -> WriteResult:
         """Say what the commit alone tells; winners it did not apply were stale, by inference."""
         merged = merge_counts(commit)
         rows_expected = merged["inserted"] + merged["updated"]
         counts = _without_deletes(commit)
-        winners = commit.note.counts["winners"] if commit.note else 0
+        winners = commit.metadata.counts["winners"] if commit.metadata else 0
         if left_alone := winners - rows_expected:
             counts |= {"stale": left_alone, "derived": left_alone}
-        return Written(counts=counts, rows_expected=rows_expected)
+        return WriteResult(counts=counts, rows_expected=rows_expected)
 
     def _choose_winners(self) -> DataFrame:
         return super()._choose_winners().withColumn(DELETED_COLUMN, F.col("_delete"))
 
-    def _merge(self, note: Note) -> None:
+    def _merge(self, metadata: CommitMetadata) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
         columns: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
-        merge = merge.whenMatchedUpdate(self._wins_over(place("t", self._line)), columns)
+        merge = merge.whenMatchedUpdate(self._wins_over(sort_key("t", self._line)), columns)
         merge = merge.whenNotMatchedInsert(values=columns)
-        with fenced(self._target.spark, self._target.spec.name, note):
+        with idempotent(self._target.spark, self._target.spec.name, metadata):
             merge.execute()
 
 
 def _without_deletes(commit: Commit) -> dict[str, int]:
-    merged, known = merge_counts(commit), commit.note.counts if commit.note else {}
+    merged, known = merge_counts(commit), commit.metadata.counts if commit.metadata else {}
     return {
         "inserted": merged["inserted"] - known.get("deleted_absent", 0),
         "updated": merged["updated"] - known.get("deleted", 0),
     }
 
 
-SINK = SoftUpsert
+SINK = SoftUpsertSink

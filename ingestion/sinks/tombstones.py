@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.lake.side_tables import overwrite_seq
-from ingestion.sinks.ordering import place, quoted
+from ingestion.sinks.ordering import quoted, sort_key
 from ingestion.sinks.sink import Target
 
 
@@ -32,7 +32,7 @@ def latest_deletes(target: Target) -> DataFrame | None:
     return (
         committed.alias("d")
         .groupBy(*(F.col(f"d.{quoted(key)}") for key in spec.keys))
-        .agg(F.max(place("d", spec.line)).alias("_dead"))
+        .agg(F.max(sort_key("d", spec.line)).alias("_dead"))
     )
 
 

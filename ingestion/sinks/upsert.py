@@ -18,19 +18,24 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.sinks.idempotent_commit import commit_note_alone, fenced, from_copy, unhindered
+from ingestion.sinks.idempotent_commit import (
+    commit_without_rows,
+    from_materialized,
+    idempotent,
+    retry_on_conflict,
+)
 from ingestion.sinks.ordering import (
     examine_keys,
     is_newer,
     latest_per_key,
-    place,
     quoted,
-    told_incomparable,
+    sort_key,
+    translate_ordering_errors,
     two_partitions,
 )
-from ingestion.sinks.sink import Good, Target, Written, merge_counts
+from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
 from ingestion.sinks.tombstones import latest_deletes, remember_deletes
 
 LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
@@ -40,7 +45,7 @@ _BROADCAST_BYTES = 32 * 1024 * 1024
 _PRUNE_FROM_FILES = 16
 
 
-class Upsert:
+class UpsertSink:
     """One batch on its way into an upsert table."""
 
     def __init__(self, target: Target, good: Good) -> None:
@@ -72,23 +77,23 @@ class Upsert:
         superseded = self._good.count - self._winner_count
         return {"superseded": superseded, "winners": self._winner_count}
 
-    def commit(self, note: Note) -> None:
-        """MERGE the winners, or commit the note alone when there are none.
+    def commit(self, metadata: CommitMetadata) -> None:
+        """MERGE the winners, or commit the metadata alone when there are none.
 
         Raises:
             KeyInTwoPartitionsError: a winner and the table cannot be ordered.
         """
         spark, name = self._target.spark, self._target.spec.name
         if not self._winner_count:
-            commit_note_alone(spark, name, self._target.paths.data, note)
+            commit_without_rows(spark, name, self._target.paths.data, metadata)
             return
         # Without repeats and joins the source is the materialised copy itself: a second one
         # would be waste.
         is_copy = self._winner_count == self._good.count and self._dead is None
-        with from_copy(spark, is_copy=is_copy), told_incomparable(name):
-            unhindered(lambda: self._merge(note), stream=name)
+        with from_materialized(spark, is_copy=is_copy), translate_ordering_errors(name):
+            retry_on_conflict(lambda: self._merge(metadata), stream=name)
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
         counts = merge_counts(commit)
         rows_expected = counts["inserted"] + counts["updated"]
@@ -98,18 +103,18 @@ class Upsert:
         problems = []
         if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
             problems.append(f"{undead} deleted keys are still in the table")
-        return Written(counts=counts, rows_expected=rows_expected, problems=tuple(problems))
+        return WriteResult(counts=counts, rows_expected=rows_expected, problems=tuple(problems))
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
+    def recount(commit: Commit) -> WriteResult:
         """Say what the commit alone tells; winners it did not apply were stale, by inference."""
         counts = merge_counts(commit)
-        winners = commit.note.counts["winners"] if commit.note else 0
+        winners = commit.metadata.counts["winners"] if commit.metadata else 0
         left_alone = winners - sum(counts.values())
         rows_expected = counts["inserted"] + counts["updated"]
         if left_alone:
             counts |= {"stale": left_alone, "derived": left_alone}
-        return Written(counts=counts, rows_expected=rows_expected)
+        return WriteResult(counts=counts, rows_expected=rows_expected)
 
     def _winner_per_key(self, records: DataFrame) -> DataFrame:
         return latest_per_key(records, self._keys, self._line)
@@ -119,27 +124,27 @@ class Upsert:
         if self._winner_count < self._good.count:
             records = self._winner_per_key(records)
         winners = (
-            records.withColumn("_delete", F.col("_fate") == "delete")
+            records.withColumn("_delete", F.col("_disposition") == "delete")
             .withColumn("_epoch", F.lit(self._target.epoch))
             .withColumn("_seq", F.lit(self._target.seq).cast("long"))
-            .drop("_fate", "_bytes")
+            .drop("_disposition", "_bytes")
         )
         if self._dead is None:
             return winners
         return winners.join(self._dead, on=list(self._keys), how="left")
 
-    def _merge(self, note: Note) -> None:
+    def _merge(self, metadata: CommitMetadata) -> None:
         table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
         columns: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
-        newer = self._wins_over(place("t", self._line))
+        newer = self._wins_over(sort_key("t", self._line))
         merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
         if self._good.deletes:
             merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
         merge = merge.whenMatchedUpdate(~F.col("s._delete") & newer, self._updated(columns))
         merge = merge.whenNotMatchedInsert(self._is_alive(), columns)
-        with fenced(self._target.spark, self._target.spec.name, note):
+        with idempotent(self._target.spark, self._target.spec.name, metadata):
             merge.execute()
 
     def _updated(self, columns: Mapping[str, str | Column]) -> dict[str, str | Column]:
@@ -164,7 +169,7 @@ class Upsert:
         return reduce(and_, [*equal, *within])
 
     def _wins_over(self, other: Column) -> Column:
-        mine = place("s", self._line)
+        mine = sort_key("s", self._line)
         return is_newer(mine, other, has_order=self._has_order, key=self._key())
 
     def _key(self) -> Column:
@@ -180,7 +185,7 @@ class Upsert:
         """Count what each winner was, measured against the table as it was before the commit."""
         before = self._table_at(version)
         is_absent = F.col("t._offset").isNull()
-        mine, theirs = place("s", self._line), place("t", self._line)
+        mine, theirs = sort_key("s", self._line), sort_key("t", self._line)
         what = (
             F.when(is_absent & F.col("s._delete"), "deleted_absent")
             .when(is_absent & self._is_alive(), "inserted")
@@ -198,7 +203,7 @@ class Upsert:
         """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
         deletes = self._winners.where("_delete").alias("s")
         after = self._table_at(commit.version).alias("t")
-        older = self._wins_over(place("t", self._line))
+        older = self._wins_over(sort_key("t", self._line))
         return after.join(F.broadcast(deletes), self._same_key()).where(older).count()
 
     def _table_at(self, version: int) -> DataFrame:
@@ -206,4 +211,4 @@ class Upsert:
         return reader.load(str(self._target.paths.data))
 
 
-SINK = Upsert
+SINK = UpsertSink

@@ -40,10 +40,10 @@ def _clocks_before(target: Target) -> tuple[dict[str, int], set[str]]:
     """Return each partition's clock, as our newest commit with any tells, and the partitions."""
     partitions: set[str] = set()
     for commit in TableLog(target.paths.data).newest_first():
-        counts: Mapping[str, int] = commit.note.counts if commit.note else {}
-        if commit.note and not partitions:
-            partitions = {f"{CLOCK}.{at}" for at in commit.note.next}
+        counts: Mapping[str, int] = commit.metadata.counts if commit.metadata else {}
+        if commit.metadata and not partitions:
+            partitions = {f"{CLOCK}.{at}" for at in commit.metadata.next}
         told = {name: at for name, at in counts.items() if name.startswith(f"{CLOCK}.")}
-        if told or (commit.note and commit.note.seq == 0):
+        if told or (commit.metadata and commit.metadata.seq == 0):
             return told, partitions
     return {}, partitions

@@ -16,14 +16,14 @@ from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.recovery.position import refuse_another_topic
 from ingestion.recovery.start import refuse_changed_identity
 from ingestion.settings import Settings
-from ingestion.verify.read.delta_log import Batch, Commit, Stretch
-from ingestion.verify.read.record import Change, Place, at_of, offset_of
+from ingestion.verify.read.delta_log import Batch, LoggedCommit, OffsetRange
+from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
 
 _SIDE_TABLES = ("quarantine", "tombstones")
 
 
 @dataclass(kw_only=True, slots=True)
-class Horizon:
+class Coverage:
     """What a proof can see.
 
     Attributes:
@@ -76,7 +76,7 @@ class Horizon:
         is_judged = not self.is_accepted(batch.seq) and batch.seq not in self.thinned
         return is_judged and self.sees(batch)
 
-    def seen_of(self, batch: Batch) -> list[Stretch]:
+    def seen_of(self, batch: Batch) -> list[OffsetRange]:
         """Return what of a batch can be read again."""
         if batch.epoch != self.epoch:
             return []
@@ -106,7 +106,7 @@ class Horizon:
             for part in each.ranges
         )
 
-    def doubts(self, state: Change | None) -> bool:
+    def doubts(self, state: RowChange | None) -> bool:
         """Tell whether the table may have held something else than ``state`` of a key."""
         if state is None:
             return self.epoch > 1 or self.is_blind or self.doubted_through > 0
@@ -181,8 +181,8 @@ def doubted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
     return red, through
 
 
-def look_around(spec: StreamSpec, settings: Settings, identity: Identity,
-                batches: Sequence[Batch]) -> Horizon:  # fmt: skip
+def determine_coverage(spec: StreamSpec, settings: Settings, identity: Identity,
+                batches: Sequence[Batch]) -> Coverage:  # fmt: skip
     """See how far a proof can see.
 
     Raises:
@@ -200,7 +200,7 @@ def look_around(spec: StreamSpec, settings: Settings, identity: Identity,
     there = refuse_another_topic(every, kafka, identity).partitions
     _refuse_truncated(spec.name, {p.at: p.end for p in read}, kafka.stable_end(there))
     doubted, through = doubted_in(batches)
-    return Horizon(
+    return Coverage(
         epoch=epoch,
         earliest=kafka.earliest(there),
         begin=begin,
@@ -211,12 +211,14 @@ def look_around(spec: StreamSpec, settings: Settings, identity: Identity,
     )
 
 
-def identity_in(commits: Sequence[Commit]) -> Identity:
+def identity_in(commits: Sequence[LoggedCommit]) -> Identity:
     """Return what the newest commit of ours says of topics, keys and order."""
-    notes = [commit.note for commit in commits if commit.note and "identity" in commit.note]
-    if not notes:
+    metadata = [
+        commit.metadata for commit in commits if commit.metadata and "identity" in commit.metadata
+    ]
+    if not metadata:
         return UNKNOWN
-    said = notes[-1]["identity"]
+    said = metadata[-1]["identity"]
     return Identity(
         cluster_id=said["cluster_id"],
         topic_ids=said["topic_ids"],

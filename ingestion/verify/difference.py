@@ -51,7 +51,7 @@ class Difference:
         return asdict(self)
 
 
-class Evidence:
+class DifferenceLog:
     """The differences found: all are counted, the first are kept."""
 
     def __init__(self, limit: int) -> None:

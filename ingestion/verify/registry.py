@@ -20,7 +20,7 @@ _NOT_FOUND: Final = 40403
 _MOST_ID: Final = 2**31 - 1
 
 
-class Written(NamedTuple):
+class RegisteredSchema(NamedTuple):
     """What a schema id stands for.
 
     Attributes:
@@ -48,9 +48,9 @@ class SchemaSource:
                 "ONCELAKE_SCHEMA_REGISTRY is not set, and without the schemas nothing is provable"
             )
         self._settings, self._url = settings, settings.schema_registry.rstrip("/")
-        self._known: dict[int, Written | None] = {}
+        self._known: dict[int, RegisteredSchema | None] = {}
 
-    def __call__(self, number: int) -> Written | None:
+    def __call__(self, number: int) -> RegisteredSchema | None:
         """Return the schema, or nothing when the registry does not know the id.
 
         Raises:
@@ -62,12 +62,12 @@ class SchemaSource:
             self._known[number] = self._asked(number)
         return self._known[number]
 
-    def _asked(self, number: int) -> Written | None:
+    def _asked(self, number: int) -> RegisteredSchema | None:
         found = self._get(f"schemas/ids/{number}")
         if found is None:
             return None
         needed = dict(self._needed(found))
-        return Written(found.get("schemaType", "AVRO"), found["schema"], needed)
+        return RegisteredSchema(found.get("schemaType", "AVRO"), found["schema"], needed)
 
     def _needed(self, schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for each in schema.get("references") or ():

@@ -23,24 +23,24 @@ from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
 from ingestion.errors import TerminalError
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.scratch import scratch_of_this_process, sweep
+from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
 from ingestion.verify.compare.rows import RowsProof
 from ingestion.verify.compare.tombstones import deletes_that_explain, remembered_deletes
-from ingestion.verify.coverage import Horizon, identity_in, look_around
+from ingestion.verify.coverage import Coverage, determine_coverage, identity_in
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.difference import Difference, Evidence, Part
-from ingestion.verify.fold.classify import Judge
-from ingestion.verify.fold.earlier_schemas import Judges
+from ingestion.verify.difference import Difference, DifferenceLog, Part
+from ingestion.verify.fold.classify import Classifier
+from ingestion.verify.fold.earlier_schemas import EarlierSchemas
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.recount import miscounts
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from ingestion.verify.read.delta_log import Batch
-from ingestion.verify.read.record import Change, Record
+from ingestion.verify.read.record import Record, RowChange
 from ingestion.verify.read.snapshot import Snapshot, row_count, rows_of, take_snapshot
-from ingestion.verify.read.spill import Memory
+from ingestion.verify.read.spill import SpillStore
 from ingestion.verify.read.topic import TopicReader, is_compacted
 from ingestion.verify.verdict import Verdict
 
@@ -79,7 +79,7 @@ class _Proof:
     def __init__(self, spec: StreamSpec, settings: Settings, *, limit: int, tell: Tell) -> None:
         self._spec, self._settings, self._tell = spec, settings, tell
         self._paths = StreamPaths.of(spec.name, settings)
-        self._evidence = Evidence(limit)
+        self._evidence = DifferenceLog(limit)
         self._limits: list[str] = []
         self._records = self._recounted = self._quarantined = self._rows = 0
 
@@ -89,7 +89,7 @@ class _Proof:
         batches, identity = snapshot.batches, identity_in(snapshot.commits)
         if identity == UNKNOWN:
             self._limits.append("our commits have aged out of the log, so topic ids are not known")
-        horizon = look_around(self._spec, self._settings, identity, batches)
+        horizon = determine_coverage(self._spec, self._settings, identity, batches)
         obstacles: tuple[str, ...] = ()
         try:
             self._prove_the_contents(snapshot, batches, horizon)
@@ -135,18 +135,18 @@ class _Proof:
             self._limits.append(f"{by} is committing right now: proven through the batch before")
 
     def _prove_the_contents(
-        self, snapshot: Snapshot, batches: Sequence[Batch], horizon: Horizon
+        self, snapshot: Snapshot, batches: Sequence[Batch], horizon: Coverage
     ) -> None:
         ledger.refuse_unknown_kinds(batches)
-        judge = Judge(self._spec, epoch=horizon.epoch, settings=self._settings)
+        judge = Classifier(self._spec, epoch=horizon.epoch, settings=self._settings)
         asked = cache(partial(is_compacted, self._settings))
         if judge.transformation and not judge.transformation.is_independent:
             self._limits.append(NOT_INDEPENDENT)
-        sweep(self._settings.state)
-        with Memory.in_folder(scratch_of_this_process(self._settings.state)) as memory:
+        sweep_scratch(self._settings.state)
+        with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as memory:
             last = batches[-1].seq if batches else 0
             redrives = self._redrives(memory, horizon, last=last)
-            judges = Judges(self._spec, judge, epoch=horizon.epoch, settings=self._settings)
+            judges = EarlierSchemas(self._spec, judge, epoch=horizon.epoch, settings=self._settings)
             fold = Fold(
                 self._spec,
                 judge,
@@ -163,7 +163,7 @@ class _Proof:
             rows = fold.rule.rows()
             self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, rows, horizon))
 
-    def _redrives(self, memory: Memory, horizon: Horizon, *, last: int) -> Redrives:
+    def _redrives(self, memory: SpillStore, horizon: Coverage, *, last: int) -> Redrives:
         redrives = Redrives(memory, horizon, declaration=fingerprint(self._spec))
         with self._told_unreadable("quarantine"):
             self._evidence.add(redrives.learn(self._paths.quarantine, last_seq=last))
@@ -193,7 +193,7 @@ class _Proof:
             self._records += len(records)
             self._tell("reading the topic", self._records, total)
 
-    def _prove_the_quarantine(self, fold: Fold, horizon: Horizon, *, last: int) -> None:
+    def _prove_the_quarantine(self, fold: Fold, horizon: Coverage, *, last: int) -> None:
         self._quarantined = len(fold.bad)
         with self._told_unreadable("quarantine"):
             rows = rows_of(self._paths.quarantine, None, quarantine.COLUMNS)
@@ -213,7 +213,7 @@ class _Proof:
             self._limits.append(f"column {EXTRA_COLUMN} was not compared")
         self._limits.extend(proof.tally.sentences())
 
-    def _explained(self, horizon: Horizon, living: dict[str, Change]) -> set[str]:
+    def _explained(self, horizon: Coverage, living: dict[str, RowChange]) -> set[str]:
         remembered = remembered_deletes(self._paths.tombstones, self._spec)
         return deletes_that_explain(remembered, horizon, living)
 

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
@@ -44,21 +44,21 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def declared(folder: Path, **fields: Any) -> Declared:
+def declared(folder: Path, **fields: Any) -> DeclaredStream:
     """Declare the stream ``orders``."""
     base = {"name": "orders", "topic": "orders", "schema": "id INT NOT NULL, name STRING"}
     spec = StreamSpec.model_validate({**base, "keys": ["id"], **fields})
     path = folder / "orders.yaml"
     path.write_text("topic: orders")
-    return Declared(name="orders", path=path, spec=spec, error=None)
+    return DeclaredStream(name="orders", path=path, spec=spec, error=None)
 
 
-def broken(folder: Path) -> Declared:
+def broken(folder: Path) -> DeclaredStream:
     """Declare the stream ``orders`` in a way that cannot be read."""
     path = folder / "orders.yaml"
     path.write_text("topik: orders")
     wrong = InvalidSpecError("orders.yaml:1: unknown key `topik`; did you mean `topic`?")
-    return Declared(name="orders", path=path, spec=None, error=wrong)
+    return DeclaredStream(name="orders", path=path, spec=None, error=wrong)
 
 
 def batch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assets.definitions import defs as defs
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 
-_honest = Upsert._source
-Upsert._source = lambda sink: _honest(sink).where("id <> 2")  # type: ignore[method-assign]
+_honest = UpsertSink._source
+UpsertSink._source = lambda sink: _honest(sink).where("id <> 2")  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ import pytest
 
 from assets.assets import Engine, ingest_asset
 from assets.refusals import REFUSED, standing_refusal, state_of
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
 from ingestion.pipeline.report import RunReport
@@ -48,7 +48,10 @@ def engine(found: RunReport | BaseException) -> Engine:
 
 
 def materialize(
-    stream: Declared, found: RunReport | BaseException, instance: dg.DagsterInstance, **kafka: Any
+    stream: DeclaredStream,
+    found: RunReport | BaseException,
+    instance: dg.DagsterInstance,
+    **kafka: Any,
 ) -> dg.ExecuteInProcessResult:
     """Materialize a stream with an engine that ends as told."""
     lake = LakeResource()

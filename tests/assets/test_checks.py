@@ -17,8 +17,8 @@ from assets.checks import (
     quarantine_rate,
 )
 from assets.evidence import Evidence
-from assets.history import Untold
-from assets.refusals import Outcome, outcome_of
+from assets.history import UnreportedBatches
+from assets.refusals import ExpectationOutcome, outcome_of
 from ingestion.declaration.parts import Expectation
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.transactions import Stall
@@ -37,7 +37,7 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
         "report": report(*batches, **parts.pop("report", {})),
         "table_id": "t",
         "ledger": batches,
-        "untold": Untold(),
+        "unreported": UnreportedBatches(),
         "reasons": {},
         "outcomes": None,
         "now": NOW,
@@ -153,10 +153,10 @@ def test_records_that_wait_too_long_warn(
     assert ("not declared" in str(result.description)) is (limit is None)
 
 
-def outcome(**fields: Any) -> Outcome:
+def outcome(**fields: Any) -> ExpectationOutcome:
     """One expectation that is not met, unless told otherwise."""
     base = {"type": "expect_x", "severity": "critical", "on": "column=id", "success": False}
-    return Outcome(**{**base, **fields})
+    return ExpectationOutcome(**{**base, **fields})
 
 
 def test_a_transaction_that_hides_records_warns(tmp_path: Path) -> None:
@@ -183,7 +183,10 @@ def test_a_transaction_that_hides_records_warns(tmp_path: Path) -> None:
     ],
 )
 def test_expectations_fail_by_their_severity(
-    tmp_path: Path, outcomes: tuple[Outcome, ...], passed: bool, severity: dg.AssetCheckSeverity
+    tmp_path: Path,
+    outcomes: tuple[ExpectationOutcome, ...],
+    passed: bool,
+    severity: dg.AssetCheckSeverity,
 ) -> None:
     """Only a critical expectation fails hard, and so does one that could not be evaluated."""
     result = expectations(evidence(tmp_path, batch(1, 0, 5), outcomes=outcomes))

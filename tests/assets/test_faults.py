@@ -13,9 +13,9 @@ import dagster as dg
 import pytest
 
 from assets.assets import ingest_asset
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -33,7 +33,7 @@ pytestmark = [
 def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """Materialize the world's stream in this process, by the engine and the session's Spark."""
     at = world.settings
-    stream = Declared(
+    stream = DeclaredStream(
         name=world.topic, path=at.streams / f"{world.topic}.yaml", spec=world.spec, error=None
     )
     lake = LakeResource(lake=str(at.lake), state=str(at.state), jars=str(at.jars))
@@ -60,15 +60,15 @@ def test_a_run_that_is_canceled_in_a_merge_costs_nothing(
     """Canceled while Spark merges, a run ends at once; the next ends with each record once."""
     world.declare(max_offsets_per_trigger=2, sequence_by=["at"])
     world.send(*(row(n % 4, f"v{n}", at=n) for n in range(8)))
-    honest = Upsert.commit
+    honest = UpsertSink.commit
 
-    def canceled(sink: Upsert, *given: Any, **named: Any) -> Any:
+    def canceled(sink: UpsertSink, *given: Any, **named: Any) -> Any:
         if world.log.last_seq(world.topic) == 1:
             threading.Thread(target=_cancel_in_a_job, args=(world, instance)).start()
         return honest(sink, *given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Upsert, "commit", canceled)
+        patched.setattr(UpsertSink, "commit", canceled)
         first = materialize(world, instance)
     second = materialize(world, instance)
 

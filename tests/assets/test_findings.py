@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from assets.doctor.findings import ailments
+from assets.doctor.findings import diagnose_dagster
 from assets.doctor.instance import InstanceFacts
 from assets.doctor.runs import RunFacts, SlotFacts
 from ingestion.operations.doctor.finding import Finding
@@ -22,7 +22,9 @@ def run(**fields: Any) -> RunFacts:
 
 def found(**fields: Any) -> list[Finding]:
     """Diagnose an instance with a daemon."""
-    return list(ailments(InstanceFacts(**{"prefix": "", "now": NOW, "heartbeat": NOW, **fields})))
+    return list(
+        diagnose_dagster(InstanceFacts(**{"prefix": "", "now": NOW, "heartbeat": NOW, **fields}))
+    )
 
 
 def test_a_sound_instance_has_nothing() -> None:

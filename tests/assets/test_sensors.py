@@ -15,7 +15,7 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 from assets.definitions import _of_stream
 from assets.refusals import remember_refusal, state_of
 from assets.sensors import lag_sensor
-from ingestion.declaration.loader import Declared
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
@@ -34,7 +34,7 @@ _EVENTS = {
 
 
 def tick(
-    stream: Declared,
+    stream: DeclaredStream,
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
     lag: int | DependencyError = 0,
@@ -54,7 +54,7 @@ def tick(
         return lag_sensor(stream)(context)  # type: ignore[return-value]
 
 
-def start(stream: Declared, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
+def start(stream: DeclaredStream, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
     """Leave a run of the stream's job in the instance."""
     lake = LakeResource()
     shared = dg.Definitions(
@@ -118,7 +118,7 @@ def test_a_run_under_way_is_not_joined_by_another(
     assert f"run {run_id[:8]} of this stream is {status.value.lower()}" == found.skip_message
 
 
-def killed(stream: Declared, instance: dg.DagsterInstance) -> str:
+def killed(stream: DeclaredStream, instance: dg.DagsterInstance) -> str:
     """Leave a run that is STARTED, and whose process is over."""
     run_id = start(stream, instance, dg.DagsterRunStatus.STARTED)
     ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 
 _PLAN = "ONCELAKE_FATE"
 _PATIENCE_SECONDS = 20.0
@@ -59,13 +59,13 @@ class Fate:
         }
 
 
-def meet(place: At) -> None:
+def meet(place: Failpoint) -> None:
     """Note down that the process got here, and end it if this is where."""
-    fate = _fate()
+    fate = _disposition()
     _note(fate, place)
     if place == fate.place and _reached[place] == fate.nth:
         ALL_WAYS[fate.way](fate)
-    if place == At.EVIDENCE_GATHERED and fate.place == EVENT_WRITTEN:
+    if place == Failpoint.EVIDENCE_GATHERED and fate.place == EVENT_WRITTEN:
         _wait_for_the_event(fate)
 
 
@@ -95,7 +95,7 @@ def _wait_for_the_event(fate: Fate) -> None:
 
 
 @cache
-def _fate() -> Fate:
+def _disposition() -> Fate:
     return Fate(**json.loads(os.environ[_PLAN]))
 
 

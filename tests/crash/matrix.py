@@ -25,7 +25,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.local import broker
 from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
@@ -39,8 +39,8 @@ KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.
 _BESIDE = {"local", "console", "proof", "verify", "doctor"}
 # A person's decision is no run, and has tests of its own.
-_OF_OPERATIONS = {At.DECIDED, At.SWAP_BEGUN, At.SWAP_CLEARED}
-PLACES = (*(str(at) for at in At if at not in _OF_OPERATIONS), EVENT_WRITTEN)
+_OF_OPERATIONS = {Failpoint.DECIDED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED}
+PLACES = (*(str(at) for at in Failpoint if at not in _OF_OPERATIONS), EVENT_WRITTEN)
 
 
 def cells(seed: int) -> list[Cell]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from tests.crash.fates import Fate
 from tests.support.oracle import evidence_against
 from tests.support.world import ROOT, World, row
@@ -28,7 +28,7 @@ def test_of_two_runs_at_once_one_writes(world: World, nth: int) -> None:
     world.send(*(row(i % 30, f"{nth}.{i}", at=i) for i in range(100)), b"garbage")
     world.settings.state.mkdir(parents=True)
 
-    said = _both(world, place=At.LOCK_HELD if nth % 2 else At.BEFORE_LOCK)
+    said = _both(world, place=Failpoint.LOCK_HELD if nth % 2 else Failpoint.BEFORE_LOCK)
 
     codes = sorted(code for code, _ in said)
     assert codes in ([0, 0], [0, 4]), said
@@ -37,7 +37,7 @@ def test_of_two_runs_at_once_one_writes(world: World, nth: int) -> None:
     assert evidence_against(world) == ()
 
 
-def _both(world: World, *, place: At) -> list[tuple[int, str]]:
+def _both(world: World, *, place: Failpoint) -> list[tuple[int, str]]:
     """Start two runs that wait for one another before they take the lock, or while they hold it."""
     runs = []
     for name in ("one", "other"):

@@ -17,7 +17,7 @@ import pytest
 
 from ingestion.errors import SetupError
 from ingestion.lake import failpoints
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.accept import accept
 from tests.crash.fates import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
@@ -31,15 +31,15 @@ RANDOM_KILLS = int(os.environ.get("RANDOM_KILLS", "1"))
 SEED = int(os.environ.get("SEED", "20130101"))
 
 CELLS = (
-    Cell(place=At.TABLE_CREATED, way="kill_jvm", follow_up="plain", seed=1),
-    Cell(place=At.QUARANTINED, way="kill_group", follow_up="smaller_batches", seed=2),
-    Cell(place=At.PREPARED, way="kill_python", follow_up="new_records", seed=3),
-    Cell(place=At.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
-    Cell(place=At.AUDITED, way="freeze", follow_up="plain", seed=6),
+    Cell(place=Failpoint.TABLE_CREATED, way="kill_jvm", follow_up="plain", seed=1),
+    Cell(place=Failpoint.QUARANTINED, way="kill_group", follow_up="smaller_batches", seed=2),
+    Cell(place=Failpoint.PREPARED, way="kill_python", follow_up="new_records", seed=3),
+    Cell(place=Failpoint.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
+    Cell(place=Failpoint.AUDITED, way="freeze", follow_up="plain", seed=6),
     Cell(place=EVENT_WRITTEN, way="kill_group", follow_up="plain", seed=8),
     *twins(
-        Cell(place=At.COMMITTED, way="kill_jvm", follow_up="plain", seed=5),
-        Cell(place=At.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
+        Cell(place=Failpoint.COMMITTED, way="kill_jvm", follow_up="plain", seed=5),
+        Cell(place=Failpoint.LEDGER_WRITTEN, way="exception", follow_up="new_records", seed=7),
     ),
 )
 
@@ -55,7 +55,9 @@ def test_a_run_that_ends_anywhere_loses_and_doubles_nothing(world: World, cell: 
 
 def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs, decisions, a rebuild and a Dagster run pass every place: none is a dead letter."""
-    reached: set[At] = {At.EVIDENCE_GATHERED}  # By the trial above, which dies behind it.
+    reached: set[Failpoint] = {
+        Failpoint.EVIDENCE_GATHERED
+    }  # By the trial above, which dies behind it.
     monkeypatch.setattr(failpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
     world.run()
@@ -65,7 +67,7 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
     accept(world.spec, world.settings, reason="meant to", run_id="me")
     world.rebuild(without_lost=True)
 
-    assert set(At) - reached == set()
+    assert set(Failpoint) - reached == set()
 
 
 def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

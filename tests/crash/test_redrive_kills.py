@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.errors import DependencyError, StreamLockedError
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
 from tests.crash.fates import Fate
@@ -50,13 +50,13 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("place", "way", "happened"),
     [
-        pytest.param(At.PREPARED, "kill_jvm", False, id="prepared"),
-        pytest.param(At.COMMITTED, "kill_group", True, id="committed"),
-        *twins(pytest.param(At.QUARANTINED, "kill_group", False, id="marked")),
+        pytest.param(Failpoint.PREPARED, "kill_jvm", False, id="prepared"),
+        pytest.param(Failpoint.COMMITTED, "kill_group", True, id="committed"),
+        *twins(pytest.param(Failpoint.QUARANTINED, "kill_group", False, id="marked")),
     ],
 )
 def test_a_redrive_that_dies_is_whole_or_nothing(
-    world: World, place: At, way: str, *, happened: bool
+    world: World, place: Failpoint, way: str, *, happened: bool
 ) -> None:
     """Killed with its marks written, or with its commit made, it is made whole exactly once."""
     fate = Fate(place=place, nth=1, way=way, diary=str(world.settings.state / "diary"))

@@ -11,7 +11,7 @@ import pytest
 from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactionException
 
 from ingestion.errors import TableBusyError
-from ingestion.sinks.idempotent_commit import unhindered
+from ingestion.sinks.idempotent_commit import retry_on_conflict
 from tests.support.oracle import evidence_against
 from tests.support.world import World, row
 
@@ -53,7 +53,7 @@ def test_a_statement_that_lost_to_a_stranger_is_made_again() -> None:
         if thrown:
             raise thrown.pop()
 
-    unhindered(statement, stream="orders")
+    retry_on_conflict(statement, stream="orders")
 
     assert len(made) == 3
 
@@ -65,7 +65,7 @@ def test_a_stranger_who_never_rests_is_named() -> None:
         raise ConcurrentDeleteReadException("OPTIMIZE")
 
     with pytest.raises(TableBusyError, match="oncelake run orders"):
-        unhindered(statement, stream="orders")
+        retry_on_conflict(statement, stream="orders")
 
 
 def test_a_second_writer_of_ours_is_not_outwaited() -> None:
@@ -77,7 +77,7 @@ def test_a_second_writer_of_ours_is_not_outwaited() -> None:
         raise ConcurrentTransactionException("oncelake:orders")
 
     with pytest.raises(ConcurrentTransactionException):
-        unhindered(statement, stream="orders")
+        retry_on_conflict(statement, stream="orders")
     assert len(made) == 1
 
 

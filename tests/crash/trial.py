@@ -12,7 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from ingestion.errors import DependencyError, StreamLockedError
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.pipeline.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import NTH_RENAME, meet_fate
@@ -103,12 +103,12 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
     world.add_partitions(PARTITIONS)
     world.settings.state.mkdir(parents=True, exist_ok=True)
     world.settings.lake.mkdir(parents=True, exist_ok=True)
-    if cell.place == At.TABLE_CREATED or dice.random() < 0.2:
+    if cell.place == Failpoint.TABLE_CREATED or dice.random() < 0.2:
         traffic.send(100)
         return traffic
     traffic.send(60)
     world.run()
-    if cell.place == At.LEDGER_HEALED:
+    if cell.place == Failpoint.LEDGER_HEALED:
         DeltaTable(world.paths.ledger).delete("seq > 1")
     traffic.send(100)
     return traffic
@@ -118,7 +118,11 @@ def _nth(place: str, dice: random.Random) -> int:
     """Choose at which of its batches a run meets its fate; other places are reached once."""
     if place.startswith("rename "):
         return int(place.removeprefix("rename "))
-    of_a_batch = list(At)[list(At).index(At.BATCH_PLANNED) : list(At).index(At.QUERY_ENDED)]
+    of_a_batch = list(Failpoint)[
+        list(Failpoint).index(Failpoint.BATCH_PLANNED) : list(Failpoint).index(
+            Failpoint.QUERY_ENDED
+        )
+    ]
     return dice.choice((1, 2)) if place in of_a_batch else 1
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from tests.crash.fates import EVENT_WRITTEN, Fate
 from tests.support.world import ROOT, World
 
@@ -90,7 +90,7 @@ def _started(world: World, fate: Fate) -> Iterator[subprocess.Popen[bytes]]:
         inject = f"inject=rename:signal=SIGKILL:when={fate.nth}"
         traced = ["strace", "-f", "-qq", "-o", str(_trace(world))]
         command = [*traced, "-e", "trace=rename", "-e", inject, *command]
-    if fate.place in {At.EVIDENCE_GATHERED, EVENT_WRITTEN}:
+    if fate.place in {Failpoint.EVIDENCE_GATHERED, EVENT_WRITTEN}:
         command = [sys.executable, "-m", "dagster", "asset", "materialize"]
         command += ["--select", world.topic, "-m", "assets.definitions"]
     home = world.settings.state / "dagster"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingestion.declaration.names import nearest_allowed, problem_with
+from ingestion.declaration.names import name_problem, nearest_allowed
 from ingestion.declaration.spec import StreamSpec
 
 ORDERS = {
@@ -147,12 +147,12 @@ def test_a_declaration_cannot_be_changed() -> None:
 @pytest.mark.parametrize("name", ["Orders", "my-stream", "7up", "a__b", "type", "", "ü", "x" * 101])
 def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
     """Whatever a file is called, there is an allowed name for its asset."""
-    assert problem_with(name) is not None
+    assert name_problem(name) is not None
 
     taken = {nearest_allowed(name)}
 
-    assert problem_with(nearest_allowed(name)) is None
-    assert problem_with(nearest_allowed(name, taken)) is None
+    assert name_problem(nearest_allowed(name)) is None
+    assert name_problem(nearest_allowed(name, taken)) is None
     assert nearest_allowed(name, taken) not in taken
 
 

@@ -16,14 +16,14 @@ from ingestion.declaration.formats import NoOptions
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.spec import StreamSpec
 from ingestion.formats import decoder
-from ingestion.formats.decoder import Encoded, decoded_type
+from ingestion.formats.decoder import Encoded, decoded_struct
 from ingestion.formats.json import decode, strictly_read
-from ingestion.formats.json.fast_path import can_look, looked_at
+from ingestion.formats.json.fast_path import looked_at, supports_fast_path
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import judge
+from ingestion.pipeline.validate import validate
 from ingestion.settings import Settings
-from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
 from tests.support.long import IS_LONG, twins
@@ -45,14 +45,14 @@ def judged(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> list[R
     """Judge values, each at the offset of its place in the list."""
     raw = [("t", 0, n, None, None, bytearray(value), None) for n, value in enumerate(values)]
     records = spark.createDataFrame(raw, RAW)
-    fated = judge(records, spec, row_type(spec.ddl), Offsets(), settings=Settings())
+    fated = validate(records, spec, row_type(spec.ddl), Offsets(), settings=Settings())
     return sorted(fated.collect(), key=lambda row: int(row["_offset"]))
 
 
 def proven_bad(spec: StreamSpec, values: list[bytes]) -> dict[int, str]:
     """Say which values belong in quarantine, as the proof sees it."""
     records = [Record("t", 0, n, 0, None, value) for n, value in enumerate(values)]
-    return {record.offset: why for record, why in Judge(spec).judge(records, seq=1).bad}
+    return {record.offset: why for record, why in Classifier(spec).judge(records, seq=1).bad}
 
 
 def mutated(chance: random.Random, *, count: int) -> list[bytes]:
@@ -75,7 +75,7 @@ def mutated(chance: random.Random, *, count: int) -> list[bytes]:
 
 def refused(_: Column, encoded: Encoded) -> Column:
     """Refuse everything."""
-    return decoder.said(encoded, reason=F.lit("unseen"))
+    return decoder.decoded(encoded, reason=F.lit("unseen"))
 
 
 def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encoded:
@@ -120,7 +120,10 @@ def test_a_message_is_a_row_or_quarantined_with_its_reason(
     """Nothing is taken that is not what it says, and both readers see it alike."""
     row = fates[message.name]
 
-    assert (row["_reason"], row["_fate"] == "row") == (message.reason, message.reason is None)
+    assert (row["_reason"], row["_disposition"] == "row") == (
+        message.reason,
+        message.reason is None,
+    )
     assert (message.name in opinions) == (message.reason is not None), opinions.get(message.name)
 
 
@@ -135,7 +138,7 @@ def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int
     disagreed = [
         (values[n], row["_reason"], bad.get(n))
         for n, row in enumerate(rows)
-        if (row["_fate"] == "row") == (n in bad)
+        if (row["_disposition"] == "row") == (n in bad)
     ]
     assert disagreed == []
 
@@ -151,7 +154,7 @@ def test_a_look_finds_what_a_strict_reading_finds(
     """Where the cheap look finds a record sound, the strict reading gives the same row."""
     values = [each.value for each in MESSAGES] + mutated(random.Random(seed), count=600)
     records = spark.createDataFrame([(n, bytearray(v)) for n, v in enumerate(values)], NUMBERED)
-    seen = [f for f in row_type(SCHEMA) if can_look(StructType([f]))]
+    seen = [f for f in row_type(SCHEMA) if supports_fast_path(StructType([f]))]
     scalars = [f for f in seen if not isinstance(f.dataType, StructType | ArrayType)]
     encoded = of_value(StructType(scalars if is_flat else seen), extra_fields)
 
@@ -190,7 +193,7 @@ def test_columns_of_any_kind_are_read(
     decoded = decode(records, of_value(schema))
 
     type_ = decoded.schema["said"].dataType
-    assert type_.simpleString() == decoded_type(schema).simpleString()
+    assert type_.simpleString() == decoded_struct(schema).simpleString()
     (row,) = decoded.collect()
     assert row["said"]["reason"] == reason
 

@@ -15,15 +15,15 @@ from ingestion.declaration.types import declared
 from ingestion.formats import avro, protobuf
 from ingestion.formats.arrow_udf import BadBytesError, _attempt, _relaxed, _told
 from ingestion.formats.coerce import MisfitError, rescaled, unscaled
-from ingestion.formats.decoder import decoded_type
+from ingestion.formats.decoder import decoded_struct
 from ingestion.formats.protobuf.compiler import compiled_on_driver
 from ingestion.formats.wire_format import Wanted
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.compare.rows import is_same
+from ingestion.verify.compare.rows import values_equal
 from ingestion.verify.decode import avro as proof_avro
 from ingestion.verify.decode import coerce
 from ingestion.verify.decode import protobuf as proof_protobuf
-from ingestion.verify.registry import Written
+from ingestion.verify.registry import RegisteredSchema
 from tests.support.protobuf import Compiled
 
 DDL = "id BIGINT, name STRING, at TIMESTAMP, total DECIMAL(9, 2), many ARRAY<INT>, ratio FLOAT"
@@ -68,7 +68,7 @@ def wanted() -> StructType:
 
 def both(engine: Any, proof: Any, payload: bytes) -> tuple[Any, Any]:
     """Read a payload both ways: its row, or nothing when it is bad."""
-    type_ = decoded_type(_relaxed(wanted()))
+    type_ = decoded_struct(_relaxed(wanted()))
     (told,) = _told([_attempt(misfits_told(engine), payload)], type_).to_pylist()
     row = list(told["row"].values()) if told["row"] and not told["reason"] else None
     try:
@@ -94,7 +94,9 @@ def avro_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Avro."""
     text = json.dumps(AVRO)
     engine = avro.compiled(WriterSchema(id=1, type="AVRO", text=text), Wanted(wanted(), False))
-    proof = proof_avro.opened(Written("AVRO", text, {}), COLUMNS, is_key=False, rejects=False)
+    proof = proof_avro.opened(
+        RegisteredSchema("AVRO", text, {}), COLUMNS, is_key=False, rejects=False
+    )
     return engine, proof
 
 
@@ -103,7 +105,7 @@ def proto_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Protobuf."""
     schema = compiled_on_driver(WriterSchema(id=1, type="PROTOBUF", text=PROTO))
     engine = protobuf.compiled(schema, Wanted(wanted(), False))
-    return engine, proof_protobuf.opened(Written("PROTOBUF", PROTO, {}), COLUMNS, "ignore")
+    return engine, proof_protobuf.opened(RegisteredSchema("PROTOBUF", PROTO, {}), COLUMNS, "ignore")
 
 
 ROWS = st.fixed_dictionaries(
@@ -144,7 +146,7 @@ def test_avro_is_read_alike(avro_readers: tuple[Any, Any], row: Any, damage: Any
 
     engine, proof = both(*avro_readers, damaged(stream.getvalue(), damage, cut))
 
-    assert is_same(engine, proof) or (engine is not None and proof is None and damage)
+    assert values_equal(engine, proof) or (engine is not None and proof is None and damage)
 
 
 @settings(max_examples=400, deadline=None)
@@ -162,7 +164,7 @@ def test_protobuf_is_read_alike(
 
     engine, proof = both(*proto_readers, damaged(payload, damage, cut))
 
-    assert is_same(engine, proof)
+    assert values_equal(engine, proof)
 
 
 @given(

@@ -12,12 +12,12 @@ from confluent_kafka import Producer
 import ingestion.kafka.transactions
 from assets.checks import WARN, freshness
 from assets.evidence import Evidence
-from assets.history import Untold
-from ingestion.declaration.loader import Declared
+from assets.history import UnreportedBatches
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.java_admin import java_admin
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.operations.status import Surveyor
+from ingestion.operations.status import StatusReader
 from ingestion.pipeline.report import RunReport
 from tests.support.frail_broker import FrailBroker
 from tests.support.world import World, row, transactional
@@ -81,8 +81,8 @@ def test_a_stalled_transaction_is_named_by_run_check_and_status(
     world.send(row(2, "hidden"))
 
     report = world.run()
-    status = Surveyor(world.settings).survey(
-        Declared(name=world.topic, path=tmp_path, spec=world.spec, error=None)
+    status = StatusReader(world.settings).read_status(
+        DeclaredStream(name=world.topic, path=tmp_path, spec=world.spec, error=None)
     )
     check = freshness(evidence(world, report))
     producer.abort_transaction(30)
@@ -173,7 +173,7 @@ def evidence(world: World, report: RunReport) -> Evidence:
         report=report,
         table_id=world.log.table_id(),
         ledger=world.ledger,
-        untold=Untold(),
+        unreported=UnreportedBatches(),
         reasons={},
         outcomes=None,
         now=dt.datetime.now(dt.UTC),

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, Note
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import quarantine
+from ingestion.lake.quarantine import write_quarantine
 from ingestion.settings import Settings
 from tests.verify.factories import declared
 
@@ -35,11 +35,11 @@ def test_a_row_knows_the_schema_the_engine_and_the_run(spark: SparkSession, tmp_
         for at, detail in enumerate((*details, None))
     ]
     paths, spec = StreamPaths.of("s", Settings(lake=tmp_path)), declared()
-    note = Note(
+    metadata = CommitMetadata(
         kind="ingest", seq=3, run_id="me", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
 
-    written = quarantine(spark.createDataFrame(rows, _BAD), paths, note, spec)
+    written = write_quarantine(spark.createDataFrame(rows, _BAD), paths, metadata, spec)
 
     found = DeltaTable(paths.quarantine).to_pyarrow_table().to_pylist()
     found.sort(key=lambda row: row["_offset"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.lake.lease import Worker
-from ingestion.lake.scratch import scratch_of_this_process, sweep
+from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_only_what_the_dead_have_left_is_swept(tmp_path: Path, dead: Worker) -> 
     left = folder(tmp_path, dead, hours=5)
     (tmp_path / "scratch" / "spark-warehouse").mkdir()
 
-    assert set(sweep(tmp_path)) == {left, reused}
+    assert set(sweep_scratch(tmp_path)) == {left, reused}
     assert mine == scratch_of_this_process(tmp_path)
     assert sorted(each.name for each in (tmp_path / "scratch").iterdir()) == sorted(
         [mine.name, "spark-warehouse"]
@@ -52,5 +52,5 @@ def test_a_jvm_that_outlives_its_driver_keeps_its_folder_for_a_while(
     """It may still be writing."""
     left = folder(tmp_path, dead, hours=0.5)
 
-    assert sweep(tmp_path) == ()
+    assert sweep_scratch(tmp_path) == ()
     assert left.exists()

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
 from ingestion.errors import RefusedError, StorageError
-from ingestion.lake.storage import told_by_volume
+from ingestion.lake.storage import translate_disk_errors
 from tests.support.volumes import mounted
 
 ROWS = pa.table({"id": list(range(100_000))})
@@ -32,7 +32,7 @@ ROWS = pa.table({"id": list(range(100_000))})
 )
 def test_every_layers_word_for_it_is_known(tmp_path: Path, error: Exception, said: str) -> None:
     """The kernel's number, or its words in another layer's text, become one error with advice."""
-    with pytest.raises(StorageError, match=said) as told, told_by_volume("orders", tmp_path):
+    with pytest.raises(StorageError, match=said) as told, translate_disk_errors("orders", tmp_path):
         raise error
 
     assert told.value.exit_code == 5
@@ -51,7 +51,7 @@ def test_every_layers_word_for_it_is_known(tmp_path: Path, error: Exception, sai
 )
 def test_other_failures_pass_as_they_are(tmp_path: Path, error: Exception) -> None:
     """What is no failing volume keeps its own class and words."""
-    with pytest.raises(type(error)) as raised, told_by_volume("orders", tmp_path):
+    with pytest.raises(type(error)) as raised, translate_disk_errors("orders", tmp_path):
         raise error
 
     assert raised.value is error
@@ -65,9 +65,9 @@ def test_the_volume_that_failed_is_named(tmp_path: Path, how: str) -> None:
     with mounted(failing, options="size=1m") as volume:
         (volume.fill if how == "full" else volume.read_only)()
 
-        with pytest.raises(StorageError) as told, told_by_volume("orders", fine, failing):
+        with pytest.raises(StorageError) as told, translate_disk_errors("orders", fine, failing):
             write_deltalake(failing / "table", ROWS)
-        with pytest.raises(StorageError) as also, told_by_volume("orders", fine, failing):
+        with pytest.raises(StorageError) as also, translate_disk_errors("orders", fine, failing):
             (failing / "file").write_bytes(b"x")
 
     assert f": {failing} (holds {failing}" in str(told.value)
@@ -80,7 +80,7 @@ def test_a_path_that_is_only_mentioned_is_not_blamed(tmp_path: Path) -> None:
     with mounted(table, options="size=1m") as volume:
         volume.fill()
 
-        with pytest.raises(StorageError) as told, told_by_volume("orders", lake, table):
+        with pytest.raises(StorageError) as told, translate_disk_errors("orders", lake, table):
             raise PySparkException(f"reading {lake}/other/x.parquet: No space left on device")
 
     assert f": {table} (holds {table}; 0 of 1,048,576 bytes are free)" in str(told.value)

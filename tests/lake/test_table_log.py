@@ -12,10 +12,10 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_metadata import CountedRange, Identity, Note, app_id
+from ingestion.lake.commit_metadata import CommitMetadata, CountedRange, Identity, app_id
 from ingestion.lake.table_log import TableLog
 
-NOTE = Note(
+NOTE = CommitMetadata(
     kind="ingest",
     seq=7,
     run_id="r",
@@ -31,8 +31,8 @@ NOTE = Note(
 
 
 def test_a_note_is_read_back_as_it_was_written() -> None:
-    """Nothing of a note is lost in the commit's metadata."""
-    assert Note.from_json(NOTE.to_json()) == NOTE
+    """Nothing of it is lost in the commit's metadata."""
+    assert CommitMetadata.from_json(NOTE.to_json()) == NOTE
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_a_note_is_read_back_as_it_was_written() -> None:
 )
 def test_what_somebody_else_wrote_is_no_note(text: str | None) -> None:
     """Metadata of other writers is left alone."""
-    assert Note.from_json(text) is None
+    assert CommitMetadata.from_json(text) is None
 
 
 def commit(path: Path, stream: str, seq: int) -> None:
-    """Commit a row with a stream's seq and note."""
+    """Commit a row with a stream's seq and metadata."""
     write_deltalake(
         path,
         pa.table({"id": [seq]}),
@@ -72,7 +72,11 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
     newest, others = log.since_our_newest("a")
 
     assert found is not None
-    assert (found.version, found.note, found.txns) == (3, replace(NOTE, seq=2), {"oncelake:a": 2})
+    assert (found.version, found.metadata, found.txns) == (
+        3,
+        replace(NOTE, seq=2),
+        {"oncelake:a": 2},
+    )
     assert log.find("a", 1, after=0) is None
     assert log.find("a", 5) is None
     assert newest == found
@@ -81,7 +85,7 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
 
 
 def test_a_flipped_digit_in_a_note_is_no_other_offset(tmp_path: Path) -> None:
-    """A commit without Hadoop's checksums is guarded by that of its note."""
+    """A commit without Hadoop's checksums is guarded by that of its metadata."""
     table = tmp_path / "t"
     commit(table, "t", 1)
     file = table / "_delta_log" / f"{0:020d}.json"
@@ -94,13 +98,13 @@ def test_a_flipped_digit_in_a_note_is_no_other_offset(tmp_path: Path) -> None:
 
 
 def test_a_fence_and_a_note_that_disagree_are_no_commit_of_ours(tmp_path: Path) -> None:
-    """The seq that fences a commit is the seq that its note speaks of."""
+    """The seq that fences a commit is the seq that its metadata speaks of."""
     table = tmp_path / "t"
     commit(table, "t", 1)
     file = table / "_delta_log" / f"{0:020d}.json"
     file.write_text(file.read_text().replace('"version":1', '"version":2'))
 
-    with pytest.raises(DamagedTableError, match="fenced as seq 2, and its note says 1"):
+    with pytest.raises(DamagedTableError, match="fenced as seq 2, and its metadata says 1"):
         TableLog(table).since_our_newest("t")
 
 

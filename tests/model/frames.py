@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.pipeline.counts import PartitionTally, Tally
+from ingestion.pipeline.counts import BatchCounts, PartitionCounts
 from ingestion.sinks.sink import Good
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError, step
@@ -46,7 +46,7 @@ class Copy(list[Judged]):
 
     def where(self, condition: str) -> Copy:
         """Select the quarantined; the product asks for nothing else by text."""
-        assert condition == "_fate = 'quarantined'", condition
+        assert condition == "_disposition = 'quarantined'", condition
         return self.of("quarantined")
 
     def of(self, *fates: str) -> Copy:
@@ -109,7 +109,7 @@ def _fetched(frame: Frame) -> Copy:
 _FATES = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quarantined"}
 
 
-def count_records(copy: Copy) -> Tally:
+def count_records(copy: Copy) -> BatchCounts:
     """Count as ``ingestion.pipeline.counts`` does."""
     fates: dict[str, int] = {}
     offsets: dict[int, list[int]] = {}
@@ -119,7 +119,7 @@ def count_records(copy: Copy) -> Tally:
         offsets.setdefault(each.partition, []).append(each.offset)
         overlap[each.partition] = overlap.get(each.partition, 0) + (each.fate == "overlap")
     partitions = {
-        TopicPartition(TOPIC, partition): PartitionTally(
+        TopicPartition(TOPIC, partition): PartitionCounts(
             records=len(found),
             overlap=overlap[partition],
             first=min(found),
@@ -128,10 +128,10 @@ def count_records(copy: Copy) -> Tally:
         )
         for partition, found in offsets.items()
     }
-    return Tally(fates=fates, partitions=partitions, good_bytes=1)
+    return BatchCounts(fates=fates, partitions=partitions, good_bytes=1)
 
 
-def holes_between(copy: Copy, planned: Sequence[Range], tally: Tally) -> list[Range]:
+def holes_between(copy: Copy, planned: Sequence[Range], tally: BatchCounts) -> list[Range]:
     """Find missing offsets as ``ingestion.pipeline.gaps`` does."""
     found = []
     for part in planned:
@@ -147,7 +147,7 @@ def holes_between(copy: Copy, planned: Sequence[Range], tally: Tally) -> list[Ra
     return found
 
 
-def good(copy: Copy, tally: Tally, _: StreamSpec) -> Good:
+def good(copy: Copy, tally: BatchCounts, _: StreamSpec) -> Good:
     """Select what can be applied."""
     return Good(
         records=copy.of("row", "delete"),  # type: ignore[arg-type]

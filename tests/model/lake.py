@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.table_log import Commit, TableLog
 from tests.model.process import CallFailedError, step
@@ -44,14 +44,14 @@ class Table:
     kept_from: int = 0
     fences: bool = True
 
-    def skips(self, note: Note) -> bool:
+    def skips(self, metadata: CommitMetadata) -> bool:
         """Tell whether Delta would skip a fenced statement, in silence."""
-        return self.fences and self.txn is not None and self.txn >= note.seq
+        return self.fences and self.txn is not None and self.txn >= metadata.seq
 
     def land(
         self,
         rows: Rows,
-        note: Note | None,
+        metadata: CommitMetadata | None,
         *,
         clock_ms: int,
         read_at: int,
@@ -64,7 +64,7 @@ class Table:
             CallFailedError: another commit of our application came in between.
         """
         since = self.commits[read_at + 1 :]
-        if self.fences and note is not None and any(APP in each.txns for each in since):
+        if self.fences and metadata is not None and any(APP in each.txns for each in since):
             raise CallFailedError("ConcurrentTransactionException")
         self.commits.append(
             Commit(
@@ -72,14 +72,14 @@ class Table:
                 timestamp_ms=clock_ms,
                 operation=operation,
                 metrics=metrics or {},
-                txns={} if note is None else {APP: note.seq},
+                txns={} if metadata is None else {APP: metadata.seq},
                 changes_rows=False,
-                note=note,
+                metadata=metadata,
             )
         )
         self.states.append(rows)
-        if note is not None:
-            self.txn = note.seq
+        if metadata is not None:
+            self.txn = metadata.seq
 
 
 @dataclass(slots=True, eq=False)

@@ -66,12 +66,12 @@ def _ledger_tells_the_offsets(world: World, table: Table) -> bool:
 
     It has no row of seq 0, and no topic ids: what only the commits know must not be at stake.
     """
-    note = next((each.note for each in reversed(table.commits) if each.note), None)
-    if note is None or not 0 < note.seq <= len(world.ledger):
+    metadata = next((each.metadata for each in reversed(table.commits) if each.metadata), None)
+    if metadata is None or not 0 < metadata.seq <= len(world.ledger):
         return False
-    if note.identity.topic_ids.get(TOPIC) != world.cluster.topic_id:
+    if metadata.identity.topic_ids.get(TOPIC) != world.cluster.topic_id:
         return False
-    rows = [world.ledger["table", seq] for seq in range(1, note.seq + 1)]
+    rows = [world.ledger["table", seq] for seq in range(1, metadata.seq + 1)]
     return {at: to for at, to in next_offsets(rows).items() if to} == {
-        at: to for at, to in note.next.items() if to
+        at: to for at, to in metadata.next.items() if to
     }

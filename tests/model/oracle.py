@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from tests.model.cluster import TOPIC, Partition, Record
 from tests.model.lake import Rows, Table
@@ -42,7 +42,7 @@ class Oracle:
         self.seq = -1
         self.epoch = 1
         self.next: dict[int, int] = {}
-        self.notes: dict[int, Note] = {}
+        self.metadata: dict[int, CommitMetadata] = {}
         self.newest: dict[int, Change] = {}
         self.quarantine: dict[int, list[tuple[int, int]]] = {}
         self.accepted: set[int] = set()
@@ -64,77 +64,87 @@ class Oracle:
             self._check_quarantine()
 
     def _follow(self, table: Table, commit: Commit, rows: Rows) -> None:
-        note = commit.note
-        if note is None:
+        metadata = commit.metadata
+        if metadata is None:
             expect(rows == table.states[max(0, commit.version - 1)], "somebody changed rows")
             return
-        expect(TOPIC in note.identity.topic_ids, "seq {} does not say its topic", note.seq)
-        expect(note.seq == self.seq + 1, "seq {} follows seq {}", note.seq, self.seq)
-        self.seq = note.seq
-        self.notes[note.seq] = note
-        if note.kind == "ingest":
-            self._follow_batch(note)
-        elif note.kind == "accept":
-            self._follow_word(note)
+        expect(TOPIC in metadata.identity.topic_ids, "seq {} does not say its topic", metadata.seq)
+        expect(metadata.seq == self.seq + 1, "seq {} follows seq {}", metadata.seq, self.seq)
+        self.seq = metadata.seq
+        self.metadata[metadata.seq] = metadata
+        if metadata.kind == "ingest":
+            self._follow_batch(metadata)
+        elif metadata.kind == "accept":
+            self._follow_word(metadata)
         else:
-            self.next = {at.partition: offset for at, offset in note.next.items()}
-        said = {at.partition: offset for at, offset in note.next.items() if offset}
+            self.next = {at.partition: offset for at, offset in metadata.next.items()}
+        said = {at.partition: offset for at, offset in metadata.next.items() if offset}
         known = {partition: offset for partition, offset in self.next.items() if offset}
-        expect(said == known, "seq {} says {}, its ranges lead to {}", note.seq, said, known)
-        self._check_rows(note.seq, rows)
+        expect(said == known, "seq {} says {}, its ranges lead to {}", metadata.seq, said, known)
+        self._check_rows(metadata.seq, rows)
 
-    def _follow_batch(self, note: Note) -> None:
-        life = self.world.cluster.life(note.identity.topic_ids[TOPIC])
+    def _follow_batch(self, metadata: CommitMetadata) -> None:
+        life = self.world.cluster.life(metadata.identity.topic_ids[TOPIC])
         if not self.world.zombies:
-            self._check_that_red_is_accepted(note)
-        expect(note.epoch == self.epoch, "seq {} is of epoch {}", note.seq, note.epoch)
-        self.quarantine[note.seq] = []
-        for counted in note.ranges:
+            self._check_that_red_is_accepted(metadata)
+        expect(metadata.epoch == self.epoch, "seq {} is of epoch {}", metadata.seq, metadata.epoch)
+        self.quarantine[metadata.seq] = []
+        for counted in metadata.ranges:
             part = counted.range
             known = self.next.get(part.partition, 0)
             held = life[part.partition] if part.partition < len(life) else Partition()
-            expect(part.end <= len(held.slots), "seq {}: {} was never there", note.seq, part)
-            expect(part.start == known, "seq {}: {} does not begin at {}", note.seq, part, known)
+            expect(part.end <= len(held.slots), "seq {}: {} was never there", metadata.seq, part)
+            expect(
+                part.start == known, "seq {}: {} does not begin at {}", metadata.seq, part, known
+            )
             self.next[part.partition] = part.end
-            self._fold(note, part.partition, held, range(part.start, part.end))
+            self._fold(metadata, part.partition, held, range(part.start, part.end))
 
-    def _check_that_red_is_accepted(self, note: Note) -> None:
+    def _check_that_red_is_accepted(self, metadata: CommitMetadata) -> None:
         """Red stops the next run; only a zombie can tell too late what it spoiled."""
         for (_, seq), row in self.world.ledger.items():
-            is_open = row.is_red and seq < note.seq and seq not in self.accepted
-            expect(not is_open, "seq {} was committed, though seq {} is red", note.seq, seq)
+            is_open = row.is_red and seq < metadata.seq and seq not in self.accepted
+            expect(not is_open, "seq {} was committed, though seq {} is red", metadata.seq, seq)
 
-    def _fold(self, note: Note, partition: int, held: Partition, offsets: Iterable[int]) -> None:
+    def _fold(
+        self, metadata: CommitMetadata, partition: int, held: Partition, offsets: Iterable[int]
+    ) -> None:
         for offset in offsets:
             record = held.slots[offset]
             if record is None:
                 continue
-            if (note.seq, partition, offset) in self.world.skipped:
+            if (metadata.seq, partition, offset) in self.world.skipped:
                 # Retention took it before the second client could be asked: the gap says so.
-                told = note.counts.get("gaps_unproven", 0)
-                expect(told > 0, "seq {}: {}-{} was skipped, unsaid", note.seq, partition, offset)
+                told = metadata.counts.get("gaps_unproven", 0)
+                expect(
+                    told > 0, "seq {}: {}-{} was skipped, unsaid", metadata.seq, partition, offset
+                )
                 continue
             if record.kind == "bad":
-                self.quarantine[note.seq].append((partition, offset))
+                self.quarantine[metadata.seq].append((partition, offset))
             elif record.kind in ("row", "delete"):
-                self._fold_one(note, record, (note.epoch, record.at, partition, offset))
+                self._fold_one(metadata, record, (metadata.epoch, record.at, partition, offset))
 
-    def _fold_one(self, note: Note, record: Record, place: tuple[int, int, int, int]) -> None:
-        if self.world.spoiled.get(note.seq) == record.key:
+    def _fold_one(
+        self, metadata: CommitMetadata, record: Record, place: tuple[int, int, int, int]
+    ) -> None:
+        if self.world.spoiled.get(metadata.seq) == record.key:
             return
         known = self.newest.get(record.key)
         if known is None or place > known.place:
             self.newest[record.key] = Change(place, record.kind == "delete")
 
-    def _follow_word(self, note: Note) -> None:
-        self.accepted |= set(note.accepts)
-        if note.epoch != self.epoch:
-            expect(note.epoch == self.epoch + 1, "epoch {} follows {}", note.epoch, self.epoch)
-            self.epoch = note.epoch
-            self.next = {at.partition: offset for at, offset in note.next.items()}
+    def _follow_word(self, metadata: CommitMetadata) -> None:
+        self.accepted |= set(metadata.accepts)
+        if metadata.epoch != self.epoch:
+            expect(
+                metadata.epoch == self.epoch + 1, "epoch {} follows {}", metadata.epoch, self.epoch
+            )
+            self.epoch = metadata.epoch
+            self.next = {at.partition: offset for at, offset in metadata.next.items()}
             return
-        life = self.world.cluster.life(note.identity.topic_ids[TOPIC])
-        for counted in note.ranges:
+        life = self.world.cluster.life(metadata.identity.topic_ids[TOPIC])
+        for counted in metadata.ranges:
             part = counted.range
             known = self.next.get(part.partition, 0)
             expect(part.start == known, "{} was given up, the table stood at {}", part, known)
@@ -149,11 +159,11 @@ class Oracle:
 
     def _check_ledger(self) -> None:
         for (_, seq), row in self.world.ledger.items():
-            note = self.notes.get(seq)
-            expect(note is not None, "the ledger has seq {}, which was never committed", seq)
-            assert note is not None
-            expect(row.ranges == note.ranges, "the ledger's seq {} has ranges of its own", seq)
-            expect(row.run_id == note.run_id, "the ledger's seq {} is of another run", seq)
+            metadata = self.metadata.get(seq)
+            expect(metadata is not None, "the ledger has seq {}, which was never committed", seq)
+            assert metadata is not None
+            expect(row.ranges == metadata.ranges, "the ledger's seq {} has ranges of its own", seq)
+            expect(row.run_id == metadata.run_id, "the ledger's seq {} is of another run", seq)
             spoiled = seq in self.world.spoiled
             told = not row.balanced or bool(row.counts.get("derived"))
             expect(told or not spoiled, "seq {} is spoiled, and the ledger calls it balanced", seq)

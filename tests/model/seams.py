@@ -1,7 +1,7 @@
 """Where the model takes the place of Spark, Delta, Kafka and the kernel, and nowhere else.
 
 Everything that decides (``run``, ``start``, ``recovery``, ``healing``, ``position``, ``batch``,
-``books``, ``offsets``, ``notes``, ``accept``, ``adopt_topic``) is the product's own code.
+``books``, ``offsets``, ``metadata``, ``accept``, ``adopt_topic``) is the product's own code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import ingestion.recovery.side_tables
 import ingestion.recovery.start
 from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.lock import Holder
 from ingestion.lake.table_log import Commit
 from tests.model import frames, query, sink
@@ -53,9 +53,9 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
     person = {
         **outside,
-        "told_by_volume": lambda *places: nullcontext(),
+        "translate_disk_errors": lambda *places: nullcontext(),
         "Ledger": ModelLedger,
-        "commit_note": commit_note,
+        "write_empty_commit": commit_note,
         "held_by_python": held,
     }
     return (
@@ -69,19 +69,23 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "held_by_jvm": lambda spark, stream, paths, holder: held(stream, paths, holder),
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
-                "evolved": lambda spark, spec, paths, position, run_id: (position, ()),
+                "evolve_schema": lambda spark, spec, paths, position, run_id: (position, ()),
                 "open_generation": open_generation,
-                "refuse_unfit": nothing,
+                "probe_filesystem": nothing,
                 "finish_swap": nothing,
-                "told_as_damaged_file": lambda paths: nullcontext(),
-                "told_by_volume": lambda *places: nullcontext(),
+                "translate_spark_read_errors": lambda paths: nullcontext(),
+                "translate_disk_errors": lambda *places: nullcontext(),
                 "read_stream": lambda spark, spec, world, starting: query.Stream(world, starting),
                 "drain": query.drain,
             },
         ),
         (
             ingestion.pipeline.create_table,
-            {"_create": create_table, "refuse_other_columns": nothing, "commit_note": commit_note},
+            {
+                "_create": create_table,
+                "refuse_other_columns": nothing,
+                "write_empty_commit": commit_note,
+            },
         ),
         (
             ingestion.recovery.read_position,
@@ -105,7 +109,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "rows_of_seq": sink.rows_of_seq,
                 "remove_beyond": sink.remove_beyond,
-                "unmark_beyond": nothing,
+                "clear_marks_beyond": nothing,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
@@ -115,12 +119,12 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "StreamPaths": paths,
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
-                "judge": frames.judge,
+                "validate": frames.judge,
                 "row_type": nothing,
-                "holding": frames.holding,
+                "materializing": frames.holding,
                 "count_records": frames.count_records,
                 "_good": frames.good,
-                "quarantine": sink.quarantine,
+                "write_quarantine": sink.quarantine,
                 "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
@@ -128,7 +132,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (
             ingestion.operations.accept,
-            {**person, "put_away": nothing, "Holder": SimpleNamespace(me=_me)},
+            {**person, "archive_table": nothing, "Holder": SimpleNamespace(me=_me)},
         ),
         (ingestion.operations.adopt_topic, {**person, "Holder": SimpleNamespace(me=_me)}),
     )
@@ -169,23 +173,23 @@ def create_table(_spark: object, _spec: object, paths: Paths) -> None:
         paths.data.table = table
 
 
-def commit_note(stream: str, paths: Any, note: Note) -> Commit:
-    """Commit a note as delta-rs does: fenced against others, and never skipped."""
+def commit_note(stream: str, paths: Any, metadata: CommitMetadata) -> Commit:
+    """Commit a commit's metadata as delta-rs does: fenced against others, and never skipped."""
     table: Table = paths.data.table
     step("begin the commit")
     read_at = len(table.commits) - 1
-    if table.skips(note):
+    if table.skips(metadata):
         raise CommitConflictError(stream, "the seq is there already", remedy="again")
     step("land the commit")
     table.land(
         table.states[read_at],
-        note,
+        metadata,
         clock_ms=paths.world.now_ms(),
         read_at=read_at,
         operation="WRITE",
     )
     step("hear of the commit")
-    commit = ModelLog(paths.data).find(stream, note.seq)
-    if commit is None or commit.note != note:
+    commit = ModelLog(paths.data).find(stream, metadata.seq)
+    if commit is None or commit.metadata != metadata:
         raise CommitConflictError(stream, "not as meant", remedy="again")
     return commit

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.sink import Good, Target, Written
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.sink import Good, Target, WriteResult
+from ingestion.sinks.upsert import UpsertSink
 from tests.model.lake import Paths, Row, Rows, Side, Table
 from tests.model.process import step
 
@@ -16,7 +16,7 @@ from tests.model.process import step
 class ModelUpsert:
     """What ``ingestion.sinks.upsert`` does with Spark, on rows in memory."""
 
-    recount = staticmethod(Upsert.recount)
+    recount = staticmethod(UpsertSink.recount)
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch."""
@@ -45,23 +45,23 @@ class ModelUpsert:
         superseded = len(self._copy) - len(self._winners)
         return {"superseded": superseded, "winners": len(self._winners)}
 
-    def commit(self, note: Note) -> None:
+    def commit(self, metadata: CommitMetadata) -> None:
         """MERGE the winners on the newest version, unless Delta knows the seq already."""
         table: Table = self._paths.data.table
         step("begin the commit")
-        if table.skips(note):
+        if table.skips(metadata):
             return
         read_at = len(table.commits) - 1
         rows, metrics = self._merged(table.states[read_at])
         step("land the commit")
-        table.land(rows, note, clock_ms=self._world.now_ms(), read_at=read_at, metrics=metrics)
+        table.land(rows, metadata, clock_ms=self._world.now_ms(), read_at=read_at, metrics=metrics)
         if self._copy.is_doubled or self._dropped is not None:
-            self._world.spoiled[note.seq] = self._dropped
+            self._world.spoiled[metadata.seq] = self._dropped
         if self._copy.skipped is not None:
-            self._world.skipped.add((note.seq, *self._copy.skipped[:2]))
+            self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
         step("hear of the commit")
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Say what became of the winners."""
         table: Table = self._paths.data.table
         counts = _counts(commit)
@@ -69,7 +69,7 @@ class ModelUpsert:
         if len(self._winners) != sum(counts.values()):
             left = self._left_alone(table.states[self._target.version])
             counts |= left
-        return Written(counts=counts, rows_expected=rows_expected)
+        return WriteResult(counts=counts, rows_expected=rows_expected)
 
     def _merged(self, before: Rows) -> tuple[Rows, Mapping[str, int]]:
         after, dead = dict(before), self._dead()
@@ -150,10 +150,10 @@ def remove_beyond(side: Side, seq: int) -> int:
     return sum(len(side.by_seq.pop(each, ())) for each in beyond)
 
 
-def quarantine(bad: Any, paths: Paths, note: Note, spec: Any) -> int:
+def quarantine(bad: Any, paths: Paths, metadata: CommitMetadata, spec: Any) -> int:
     """Write the bad records of a batch, as ``ingestion.lake.quarantine`` does."""
-    overwrite(paths.quarantine, note.seq, tuple((each.partition, each.offset) for each in bad))
-    return len(paths.quarantine.by_seq[note.seq])
+    overwrite(paths.quarantine, metadata.seq, tuple((each.partition, each.offset) for each in bad))
+    return len(paths.quarantine.by_seq[metadata.seq])
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:

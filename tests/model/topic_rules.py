@@ -87,4 +87,4 @@ def recreate_the_topic(world: World, dice: Random) -> bool:
 def _identity_is_known(world: World) -> bool:
     """Tell whether a commit of ours is in the log: the ledger alone does not know topic ids."""
     table = world.paths.data.table
-    return table is None or any(each.note for each in table.commits[table.kept_from :])
+    return table is None or any(each.metadata for each in table.commits[table.kept_from :])

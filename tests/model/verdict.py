@@ -46,8 +46,8 @@ def judge(world: World, oracle: Oracle, process: Process) -> None:
 
 def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
     """Tell whether something in the world justifies an error that is not transient."""
-    known = [each for each in oracle.notes.values() if each.kind != "schema" or each.seq == 0]
-    topic_ids = {note.identity.topic_ids[TOPIC] for note in known[-1:]}
+    known = [each for each in oracle.metadata.values() if each.kind != "schema" or each.seq == 0]
+    topic_ids = {metadata.identity.topic_ids[TOPIC] for metadata in known[-1:]}
     match error:
         case TopicRecreatedError() | TopicTruncatedError():
             return world.cluster.topic_id not in topic_ids
@@ -138,7 +138,7 @@ def _check_the_end(world: World, oracle: Oracle) -> None:
     table = world.paths.data.table
     assert table is not None
     known = sorted(seq for _, seq in world.ledger)
-    expect(known == sorted(set(oracle.notes) - {0}), "the ledger holds seqs {}", known)
+    expect(known == sorted(set(oracle.metadata) - {0}), "the ledger holds seqs {}", known)
     for side in (world.paths.quarantine, world.paths.tombstones):
         expect(max(side.by_seq, default=0) <= oracle.seq, "rows of a dead attempt are left over")
     versions = len(table.commits)

@@ -64,9 +64,9 @@ def no_txn_fence() -> AbstractContextManager[Any]:
 def no_read_back() -> AbstractContextManager[Any]:
     """A statement that Delta skipped is taken for a commit."""
 
-    def trusting(writer: Any, note: Any, *, after: int) -> Any:
-        found = writer._log.find("s", note.seq)
-        return replace(found, note=note)
+    def trusting(writer: Any, metadata: Any, *, after: int) -> Any:
+        found = writer._log.find("s", metadata.seq)
+        return replace(found, metadata=metadata)
 
     return patch.object(ingestion.pipeline.batch.BatchWriter, "_find", trusting)
 
@@ -75,11 +75,11 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
     """The ledger says what may never come."""
     honest = ModelUpsert.commit
 
-    def commit(upsert: Any, note: Any) -> None:
+    def commit(upsert: Any, metadata: Any) -> None:
         last = upsert._paths.data.table.commits[-1]
-        row = LedgerRow.of(note, last, "table", counts=note.counts)
+        row = LedgerRow.of(metadata, last, "table", counts=metadata.counts)
         ModelLedger(upsert._paths.ledger).put(row)
-        honest(upsert, note)
+        honest(upsert, metadata)
 
     return patch.object(ModelUpsert, "commit", commit)
 
@@ -99,7 +99,7 @@ def quarantine_after_the_commit() -> AbstractContextManager[Any]:
         return honest(upsert, commit)
 
     return together(
-        patch.object(ingestion.pipeline.batch, "quarantine", later),
+        patch.object(ingestion.pipeline.batch, "write_quarantine", later),
         patch.object(ModelUpsert, "account", account),
     )
 

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from ingestion.lake import failpoints
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.verify.verify import verify
 from tests.support.long import IS_LONG
 from tests.support.oracle import evidence_against
@@ -196,7 +196,7 @@ class PlannedError(RuntimeError):
 
 
 @contextmanager
-def dying_at(place: At, nth: int = 1) -> Iterator[Callable[[], int]]:
+def dying_at(place: Failpoint, nth: int = 1) -> Iterator[Callable[[], int]]:
     """Let this process's runs end at a place, the N-th time that they get there.
 
     Yields:
@@ -204,7 +204,7 @@ def dying_at(place: At, nth: int = 1) -> Iterator[Callable[[], int]]:
     """
     times = 0
 
-    def meet(at: At) -> None:
+    def meet(at: Failpoint) -> None:
         nonlocal times
         times += at == place
         if at == place and times == nth:

@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
-from ingestion.lake.commit_metadata import Note
-from ingestion.recovery.ledger import recall
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.recovery.ledger import load_or_archive_ledger
 from ingestion.recovery.read_position import read_position
-from ingestion.sinks.aggregate import Fold
-from ingestion.sinks.append import Append
+from ingestion.sinks.aggregate import AggregateSink
+from ingestion.sinks.append import AppendSink
 from ingestion.sinks.sink import Good, Sink, Target
 from tests.support.oracle import evidence_against
 from tests.support.world import World, row
@@ -23,24 +23,26 @@ from tests.support.world import World, row
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, Note]:
-    """Return a sink that is to write rows of the table a second time, and the note of a replay."""
-    position = read_position(world.topic, world.paths, recall(world.paths))
+def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMetadata]:
+    """Return a sink that is to write rows of the table again, and the metadata of a replay."""
+    position = read_position(world.topic, world.paths, load_or_archive_ledger(world.paths))
     assert position is not None
     rows = world.spark.read.format("delta").load(str(world.paths.data)).drop("_epoch", "_seq")
-    records = rows.withColumns({"_fate": F.lit("row"), "_bytes": F.lit(1)})
+    records = rows.withColumns({"_disposition": F.lit("row"), "_bytes": F.lit(1)})
     moved = records.where("id = 2").withColumn("_offset", F.col("_offset") + 100)
     told = {"records": records.union(moved), "count": records.count() + 1}
-    note = replace(position.next_note("me", kind="replay"), counts={"winners": told["count"]})
+    metadata = replace(
+        position.next_metadata("me", kind="replay"), counts={"winners": told["count"]}
+    )
     target = Target(
         spark=world.spark,
         spec=world.spec,
         paths=world.paths,
         epoch=1,
-        seq=note.seq,
+        seq=metadata.seq,
         version=world.log.versions()[0],
     )
-    return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), note
+    return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata
 
 
 def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
@@ -50,11 +52,11 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     report = world.run()
     assert (report.total("inserted"), report.total("quarantined")) == (3, 2)
     assert evidence_against(world) == ()
-    sink, note = again(world, Append)
+    sink, metadata = again(world, AppendSink)
 
-    sink.commit(note)
+    sink.commit(metadata)
 
-    commit = world.log.find(world.topic, note.seq)
+    commit = world.log.find(world.topic, metadata.seq)
     assert commit is not None
     written = sink.account(commit)
     assert (dict(written.counts), written.rows_expected) == ({"inserted": 1, "unchanged": 3}, 1)
@@ -68,10 +70,10 @@ def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World)
     world.declare(mode="aggregate", aggregates={"total": "sum(at)"})
     world.send(row(1, "a", at=1), row(2, "b", at=5))
     world.run()
-    sink, note = again(world, Fold)
+    sink, metadata = again(world, AggregateSink)
 
     with pytest.raises(NotReplayableError, match=f"oncelake rebuild {world.topic}"):
-        sink.commit(note)
+        sink.commit(metadata)
     world.declare(aggregates={"total": "sum(id)"})
     with pytest.raises(IdentityChangedError, match=r"sum\(at\); the file declares .*sum\(id\)"):
         world.run()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.pipeline.report import RunReport
 from tests.crash.fates import Fate
 from tests.crash.victim import meet_fate
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
     """What is tried: a mode, where it dies, offsets a batch, and whether the checkpoint is lost."""
 
     scenario: Scenario
-    place: At
+    place: Failpoint
     batch: int
     is_checkpoint_lost: bool
 
@@ -59,10 +59,12 @@ class Cell(NamedTuple):
 
 EVERY = [
     Cell(*parts)
-    for parts in product(SCENARIOS, (At.PREPARED, At.COMMITTED), STORIES, (False, True))
+    for parts in product(
+        SCENARIOS, (Failpoint.PREPARED, Failpoint.COMMITTED), STORIES, (False, True)
+    )
 ]
 # Where a batch applied twice would show: a fold is no set.
-FEW = [Cell(BY_NAME["aggregate"], At.COMMITTED, 7, True)]
+FEW = [Cell(BY_NAME["aggregate"], Failpoint.COMMITTED, 7, True)]
 CELLS = EVERY if IS_WHOLE else FEW
 
 
@@ -106,7 +108,7 @@ def test_a_killed_run_loses_and_doubles_nothing(
     report = _run_when_free(cut)
 
     assert (ended, evidence) == ("killed", ())
-    assert len(report.recovered) == (cell.place == At.COMMITTED)
+    assert len(report.recovered) == (cell.place == Failpoint.COMMITTED)
     assert report.is_balanced
     assert table_of(cut) == whole(cell.scenario.name, cell.records)
     hold(cut, cell.scenario)

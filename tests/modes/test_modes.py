@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of
 from tests.support.world import World
 
@@ -22,10 +22,13 @@ def test_the_table_is_the_same_however_the_topic_is_read(
     whole = reading(story, tmp_path / "whole", scenario)
     report = whole.run()
     cut = reading(story, tmp_path / "cut", scenario, max_offsets_per_trigger=8)
-    with dying_at(At.PREPARED, nth=2) as prepared, pytest.raises(Exception, match="prepared"):
+    with (
+        dying_at(Failpoint.PREPARED, nth=2) as prepared,
+        pytest.raises(Exception, match="prepared"),
+    ):
         cut.run()
     shutil.rmtree(cut.paths.checkpoints)
-    with dying_at(At.COMMITTED) as committed, pytest.raises(Exception, match="committed"):
+    with dying_at(Failpoint.COMMITTED) as committed, pytest.raises(Exception, match="committed"):
         cut.run()
     healed = cut.run()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.kafka.admin import Kafka
-from ingestion.pipeline.create_table import open_table
+from ingestion.pipeline.create_table import create_table
 from tests.modes.scenario import REDRIVEN, SCHEMA, Scenario, hold, reading, table_of, tell
 from tests.support.world import World
 
@@ -25,7 +25,7 @@ def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_p
     whole = reading(world, tmp_path / "whole", scenario)
     whole.run()
     late = reading(world, tmp_path / "late", scenario)
-    open_table(world.spark, late.spec, late.paths, kafka=Kafka(late.settings), run_id="the first")
+    create_table(world.spark, late.spec, late.paths, kafka=Kafka(late.settings), run_id="the first")
     strict = replace(late, declared={**late.declared, "schema": STRICT})
     waited = strict.run().total("quarantined")
 

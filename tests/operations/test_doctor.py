@@ -18,8 +18,8 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, Note
-from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.lease import Lease, Worker
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder
@@ -27,8 +27,8 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.doctor.finding import Finding
-from ingestion.operations.doctor.machine import Machine, Place, ailments_of_machine
-from ingestion.operations.doctor.stream import ailments_of_stream, look_for_leftovers, orphans
+from ingestion.operations.doctor.machine import Folder, Machine, diagnose_machine
+from ingestion.operations.doctor.stream import diagnose_stream, find_leftovers, orphans
 from ingestion.settings import load_settings
 from tests.cli.shell import answer, home, oncelake, row
 
@@ -46,17 +46,17 @@ def paths(home: Path) -> StreamPaths:
 
 def found(paths: StreamPaths) -> list[Finding]:
     """Examine what lies around of ``orders``."""
-    return list(ailments_of_stream(look_for_leftovers("orders", paths)))
+    return list(diagnose_stream(find_leftovers("orders", paths)))
 
 
 def commit(paths: StreamPaths, seq: int) -> None:
     """Make a commit of ours that no ledger row speaks of."""
     if not paths.data.exists():
         write_deltalake(paths.data, pa.table({"_seq": pa.array([], pa.int64())}))
-    note = Note(
+    note = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
-    commit_note("orders", paths, note)
+    write_empty_commit("orders", paths, note)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def test_a_process_is_known_by_when_it_began() -> None:
 
 def machine(**changes: Any) -> Machine:
     """A machine that has what runs need."""
-    place = Place(name="the lake", path=Path("/lake"), is_writable=True, free_bytes=5_000 * MIB)
+    place = Folder(name="the lake", path=Path("/lake"), is_writable=True, free_bytes=5_000 * MIB)
     base = {"java": "17", "java_version": 17, "missing_jars": (), "places": (place,)}
     return Machine(**{**base, **changes})
 
@@ -197,7 +197,7 @@ def machine(**changes: Any) -> Machine:
         pytest.param({"java_version": None}, ["Java 17"], id="no Java"),
         pytest.param({"missing_jars": ("spark/a.jar",)}, ["jars are not there"], id="jars"),
         pytest.param(
-            {"places": (Place(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
+            {"places": (Folder(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
             ["cannot be written in", "almost full"],
             id="places",
         ),
@@ -205,7 +205,7 @@ def machine(**changes: Any) -> Machine:
 )
 def test_what_a_machine_lacks_is_said(changes: dict[str, Any], says: list[str]) -> None:
     """Each thing that runs need and that is not there is a finding of its own."""
-    findings = list(ailments_of_machine(machine(**changes)))
+    findings = list(diagnose_machine(machine(**changes)))
 
     assert len(findings) == len(says)
     for finding, words in zip(findings, says, strict=True):
@@ -216,8 +216,8 @@ def test_a_folder_that_cannot_be_written_in_is_seen(tmp_path: Path) -> None:
     """A file in the place of a folder is no place to write in; one yet to be made is."""
     (tmp_path / "file").touch()
 
-    assert not Place.of("lake", tmp_path / "file").is_writable
-    assert Place.of("lake", tmp_path / "not" / "yet").is_writable
+    assert not Folder.of("lake", tmp_path / "file").is_writable
+    assert Folder.of("lake", tmp_path / "not" / "yet").is_writable
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.lake.paths import StreamPaths
-from ingestion.operations.inspect_quarantine import escaped, inspect
+from ingestion.operations.inspect_quarantine import inspect, printable
 from ingestion.settings import Settings
 
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
@@ -84,4 +84,4 @@ def test_a_stream_without_a_quarantine_has_nothing_in_it(tmp_path: Path) -> None
 )
 def test_bytes_are_shown_without_harm(raw: bytes | None, shown: str) -> None:
     """Nothing that a terminal obeys, or that deceives a reader, gets through."""
-    assert escaped(raw) == shown
+    assert printable(raw) == shown

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ingestion.lake.failpoints import At
+from ingestion.lake.failpoints import Failpoint
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from ingestion.verify.verify import verify
 from tests.modes.scenario import PlannedError, Scenario, dying_at, reading
@@ -106,7 +106,7 @@ def test_the_table_does_not_depend_on_how_the_batches_were_cut(
     assert evidence_against(world) == ()
 
     slow = reading_slowly(world, tmp_path)
-    with dying_at(At.COMMITTED, 2), pytest.raises(PlannedError):
+    with dying_at(Failpoint.COMMITTED, 2), pytest.raises(PlannedError):
         slow.run()
     slow.run()
     assert table_of(slow) == whole

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.lake.books import imbalances
 from ingestion.pipeline.redrive_batch import epochs_of
-from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.recount import miscounts
 from ingestion.verify.fold.redrives import Redrives
@@ -88,7 +88,7 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     with remembering() as memory:
         redrives = Redrives(memory, sight, declaration="now")
         false_marks = list(redrives.learn(tmp_path / "q", last_seq=2))
-        fold = Fold(declared(), Judge(declared()), memory, sight, redrives=redrives)
+        fold = Fold(declared(), Classifier(declared()), memory, sight, redrives=redrives)
 
         first = fold.batch(batches[1], [records])
         second = fold.batch(batches[2], redrives.of(batches[2]))

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SchemaChangedError
-from ingestion.recovery.schema_diff import plan_of
+from ingestion.recovery.schema_diff import plan_schema_change
 from tests.support.oracle import evidence_against
 from tests.support.world import COLUMNS, World, row, settings_in
 
@@ -120,7 +120,7 @@ def test_the_plan_says_what_a_declaration_would_do(
         {**planned.spec.model_dump(by_alias=True, exclude_unset=True), **fields}
     )
 
-    plan = plan_of(spec, planned.paths)
+    plan = plan_schema_change(spec, planned.paths)
 
     assert plan.effect == effect
     assert says in "; ".join(f"{each.field}: {each.what}" for each in plan.changes)

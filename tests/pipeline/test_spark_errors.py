@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
-from ingestion.pipeline.spark_errors import told_apart
+from ingestion.pipeline.spark_errors import translate_spark_errors
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_may_pass_is_transient(error: Exception, said: str) -> None:
     """A dead JVM and a failing Kafka say that the same command may be run again."""
     with (
         pytest.raises(DependencyError, match=said) as raised,
-        told_apart("orders", kafka="broker:9092"),
+        translate_spark_errors("orders", kafka="broker:9092"),
     ):
         raise error
 
@@ -58,7 +58,7 @@ def test_a_class_that_is_missing_may_be_a_jvm_that_is_gone(
 
         with (
             pytest.raises(expected, match="PythonSQLUtils"),
-            told_apart("orders", kafka="broker:9092"),
+            translate_spark_errors("orders", kafka="broker:9092"),
         ):
             raise Py4JError("PythonSQLUtils does not exist in the JVM")
         jvm.kill()
@@ -66,5 +66,8 @@ def test_a_class_that_is_missing_may_be_a_jvm_that_is_gone(
 
 def test_any_other_failure_passes_as_it_is() -> None:
     """What nobody knows a remedy for keeps its own words."""
-    with pytest.raises(PySparkException, match="a bug"), told_apart("orders", kafka="broker:9092"):
+    with (
+        pytest.raises(PySparkException, match="a bug"),
+        translate_spark_errors("orders", kafka="broker:9092"),
+    ):
         raise PySparkException("a bug")

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -24,7 +24,7 @@ def test_deletes_are_remembered_before_they_are_committed(
     def dying(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Upsert, "_merge", dying)
+    monkeypatch.setattr(UpsertSink, "_merge", dying)
     with pytest.raises(ZeroDivisionError):
         world.run()
 
@@ -38,13 +38,13 @@ def test_rows_that_do_not_carry_their_seq_turn_the_books_red(
 ) -> None:
     """What MERGE counted is held against the rows that are there, not against itself."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = Upsert._choose_winners
+    honest = UpsertSink._choose_winners
 
-    def astray(sink: Upsert) -> DataFrame:
+    def astray(sink: UpsertSink) -> DataFrame:
         seq = F.when(F.col("id") == 1, F.lit(0)).otherwise(F.col("_seq")).cast("long")
         return honest(sink).withColumn("_seq", seq)
 
-    monkeypatch.setattr(Upsert, "_choose_winners", astray)
+    monkeypatch.setattr(UpsertSink, "_choose_winners", astray)
 
     report = world.run()
 

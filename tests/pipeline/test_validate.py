@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import judge
+from ingestion.pipeline.validate import validate
 from ingestion.settings import Settings
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ def judged(
         F.lit(None).cast("string").alias("_headers"),
     )
     reached = reached or Offsets()
-    (row,) = judge(record, spec, row_type(spec.ddl), reached, settings=Settings()).collect()
+    (row,) = validate(record, spec, row_type(spec.ddl), reached, settings=Settings()).collect()
     return row
 
 
@@ -85,7 +85,7 @@ def test_a_record_has_one_fate(
     """What a record is, is said once, by the declaration and nothing else."""
     row = judged(spark, declared(**fields), value)
 
-    assert (row["_fate"], row["_reason"]) == (fate, reason)
+    assert (row["_disposition"], row["_reason"]) == (fate, reason)
     assert (row["_value"] is not None) == (fate == "quarantined" and value is not None)
 
 
@@ -94,7 +94,7 @@ def test_what_the_table_holds_is_overlap(spark: SparkSession, next_offset: int, 
     """A record below the next offset was read before; the one at it was not."""
     reached = Offsets({TopicPartition("t", 0): next_offset})
 
-    assert judged(spark, declared(), WHOLE, reached=reached)["_fate"] == fate
+    assert judged(spark, declared(), WHOLE, reached=reached)["_disposition"] == fate
 
 
 def test_a_time_without_a_zone_is_utc(spark: SparkSession) -> None:

@@ -404,7 +404,7 @@ def test_the_ledger_remembers_what_has_aged_out(copied: World) -> None:
     found = read_position(copied.topic, copied.paths)
 
     assert known is not None
-    assert found == replace(known, columns="", learned_from="ledger")
+    assert found == replace(known, columns="", source="ledger")
 
 
 def test_a_recreated_topic_is_noticed_from_the_ledger_too(copied: World) -> None:

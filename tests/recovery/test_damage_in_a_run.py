@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError, UnbalancedBatchError
-from ingestion.lake.commit_metadata import Note
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.operations.accept import accept
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 from tests.support.damage import data_file, do
 from tests.support.world import World, row
 
@@ -57,14 +57,14 @@ def test_files_that_vanish_under_a_commit_are_missed_at_once(
 ) -> None:
     """What a VACUUM without a safe retention takes is missed by the audit, and by later starts."""
     world.send(row(1, "a"))
-    honest = Upsert.commit
+    honest = UpsertSink.commit
 
-    def vacuumed(sink: Upsert, note: Note) -> None:
-        honest(sink, note)
+    def vacuumed(sink: UpsertSink, metadata: CommitMetadata) -> None:
+        honest(sink, metadata)
         for file in world.paths.data.glob("*.parquet"):
             file.unlink()
 
-    monkeypatch.setattr(Upsert, "commit", vacuumed)
+    monkeypatch.setattr(UpsertSink, "commit", vacuumed)
 
     for _ in range(2):
         with pytest.raises(DamagedTableError, match=r"\.parquet"):

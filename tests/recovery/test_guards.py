@@ -20,10 +20,10 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.operations.accept import accept
 from ingestion.recovery.read_position import read_position
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -123,11 +123,11 @@ def test_a_lost_winner_is_red_until_somebody_accepts_it(
 ) -> None:
     """A record that the sink drops turns the batch red; red is refused until it is accepted."""
     world.send(row(1, "a"), row(2, "dropped"), row(3, "c"))
-    honest = Upsert._source
-    monkeypatch.setattr(Upsert, "_source", lambda sink: honest(sink).where("id <> 2"))
+    honest = UpsertSink._source
+    monkeypatch.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
 
     red = world.run()
-    monkeypatch.setattr(Upsert, "_source", honest)
+    monkeypatch.setattr(UpsertSink, "_source", honest)
     with pytest.raises(UnbalancedBatchError, match=f"oncelake accept {world.topic}"):
         world.run()
     accept(world.spec, world.settings, reason="a drill", run_id="me")
@@ -146,12 +146,12 @@ def test_a_lost_winner_is_red_until_somebody_accepts_it(
 def test_red_survives_the_loss_of_the_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict is made again from the commit, and an acceptance is not forgotten."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = Upsert._source
+    honest = UpsertSink._source
     monkeypatch.setattr(
-        Upsert, "_source", lambda sink: honest(sink).unionAll(honest(sink).where("id = 1"))
+        UpsertSink, "_source", lambda sink: honest(sink).unionAll(honest(sink).where("id = 1"))
     )
     world.run()
-    monkeypatch.setattr(Upsert, "_source", honest)
+    monkeypatch.setattr(UpsertSink, "_source", honest)
     shutil.rmtree(world.paths.ledger)
 
     with pytest.raises(UnbalancedBatchError):
@@ -228,15 +228,17 @@ def test_a_statement_skipped_by_delta_is_no_success(
     world.send(row(1, "a"))
     world.run()
     world.send(row(2, "b"))
-    honest = Upsert.prepare
+    honest = UpsertSink.prepare
 
-    def overtaken(sink: Upsert) -> Any:
+    def overtaken(sink: UpsertSink) -> Any:
         position = read_position(world.topic, world.paths)
         assert position is not None
-        commit_note(world.topic, world.paths, replace(position.next_note("a zombie"), reason="x"))
+        write_empty_commit(
+            world.topic, world.paths, replace(position.next_metadata("a zombie"), reason="x")
+        )
         return honest(sink)
 
-    monkeypatch.setattr(Upsert, "prepare", overtaken)
+    monkeypatch.setattr(UpsertSink, "prepare", overtaken)
 
     with pytest.raises(CommitConflictError, match="of run a zombie"):
         world.run()

@@ -12,12 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import Identity, Note
-from ingestion.lake.empty_commit import commit_note
+from ingestion.lake.commit_metadata import CommitMetadata, Identity
+from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import heal
-from ingestion.recovery.ledger import remembered
+from ingestion.recovery.ledger import load_ledger
 from ingestion.recovery.read_position import read_position
 from ingestion.settings import Settings
 
@@ -38,7 +38,7 @@ def paths(tmp_path: Path) -> StreamPaths:
 
 def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> LedgerRow:
     """Commit a person's word, and return the ledger row that it should have."""
-    note = Note(
+    metadata = CommitMetadata(
         kind="accept",
         seq=seq,
         run_id="r",
@@ -49,15 +49,15 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         reason="why",
         accepts=accepts,
     )
-    commit = commit_note("s", paths, note)
-    return LedgerRow.of(note, commit, DeltaTable(paths.data).metadata().id, counts={})
+    commit = write_empty_commit("s", paths, metadata)
+    return LedgerRow.of(metadata, commit, DeltaTable(paths.data).metadata().id, counts={})
 
 
 def healed(paths: StreamPaths) -> list[int]:
     """Heal, and list the seqs of the rows that were missing."""
     position = read_position("s", paths)
     assert position is not None
-    known = remembered(paths).rows_of(position.table_id)
+    known = load_ledger(paths).rows_of(position.table_id)
     return [row.seq for row in heal(SPEC, paths, position, known).recovered]
 
 

@@ -64,8 +64,8 @@ def test_a_stream_that_begins_in_the_middle_is_proven_from_there(world: World) -
     world.run()
 
     assert [each["id"] for each in world.rows()] == [2, 3, 4]
-    notes = [world.log.read(version).note for version in sorted(world.log.versions())]
-    opened = next(note for note in notes if note)
+    metadata = [world.log.read(version).metadata for version in sorted(world.log.versions())]
+    opened = next(metadata for metadata in metadata if metadata)
     assert (opened.seq, [opened.next[at] for at in partitions(world)]) == (0, [2, 0])
     (first, second) = verify(world.spec, world.settings).proven
     assert ((first.start, first.end), (second.start, second.end)) == ((2, 4), (0, 1))

@@ -8,17 +8,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import Identity, Note
+from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.table_log import TableLog
-from ingestion.sinks.idempotent_commit import commit_note_alone, fenced
+from ingestion.sinks.idempotent_commit import commit_without_rows, idempotent
 
 pytestmark = pytest.mark.spark
 
 
-def note(seq: int) -> Note:
-    """A note of no particular batch."""
+def metadata(seq: int) -> CommitMetadata:
+    """A commit's metadata of no particular batch."""
     identity = Identity(cluster_id="c", topic_ids={}, keys=(), order=())
-    return Note(
+    return CommitMetadata(
         kind="ingest",
         seq=seq,
         run_id="r",
@@ -41,17 +41,17 @@ def delete_row(spark: SparkSession, log: TableLog, row: int) -> None:
 
 
 def test_only_the_statement_of_the_block_is_ours(spark: SparkSession, tmp_path: Path) -> None:
-    """What comes after the block is neither skipped nor explained by our note."""
+    """What comes after the block is neither skipped nor explained by our metadata."""
     log = table(spark, tmp_path / "t")
 
-    with fenced(spark, "s", note(1)):
+    with idempotent(spark, "s", metadata(1)):
         delete_row(spark, log, 0)
     delete_row(spark, log, 1)
 
     ours, others = log.since_our_newest("s")
     assert ours is not None
-    assert (ours.note, ours.txns) == (note(1), {"oncelake:s": 1})
-    assert [(each.operation, each.note, dict(each.txns)) for each in others] == [
+    assert (ours.metadata, ours.txns) == (metadata(1), {"oncelake:s": 1})
+    assert [(each.operation, each.metadata, dict(each.txns)) for each in others] == [
         ("DELETE", None, {})
     ]
 
@@ -59,9 +59,9 @@ def test_only_the_statement_of_the_block_is_ours(spark: SparkSession, tmp_path: 
 def test_a_statement_that_failed_leaves_no_fence(spark: SparkSession, tmp_path: Path) -> None:
     """After an error, too, the next statement is executed and is nobody's."""
     log = table(spark, tmp_path / "t")
-    with fenced(spark, "s", note(1)):
+    with idempotent(spark, "s", metadata(1)):
         delete_row(spark, log, 0)
-    with pytest.raises(KeyError), fenced(spark, "s", note(1)):
+    with pytest.raises(KeyError), idempotent(spark, "s", metadata(1)):
         raise KeyError
 
     delete_row(spark, log, 1)
@@ -72,10 +72,10 @@ def test_a_statement_that_failed_leaves_no_fence(spark: SparkSession, tmp_path: 
 def test_a_seq_that_is_known_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     """The same seq a second time changes nothing, and says nothing: hence the read-back."""
     log = table(spark, tmp_path / "t")
-    with fenced(spark, "s", note(1)):
+    with idempotent(spark, "s", metadata(1)):
         delete_row(spark, log, 0)
 
-    with fenced(spark, "s", note(1)):
+    with idempotent(spark, "s", metadata(1)):
         delete_row(spark, log, 1)
 
     assert (log.row_count(), len(log.versions())) == (2, 2)
@@ -86,8 +86,8 @@ def test_a_note_alone_is_fenced_like_rows(spark: SparkSession, tmp_path: Path) -
     log = table(spark, tmp_path / "t")
 
     for _ in range(2):
-        commit_note_alone(spark, "s", log.path, note(4))
+        commit_without_rows(spark, "s", log.path, metadata(4))
 
     found = log.find("s", 4)
     assert found is not None
-    assert (found.note, log.last_seq("s"), len(log.versions())) == (note(4), 4, 2)
+    assert (found.metadata, log.last_seq("s"), len(log.versions())) == (metadata(4), 4, 2)

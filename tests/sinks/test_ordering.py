@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import COORDINATES
-from ingestion.sinks.ordering import incomparable, is_newer, latest_per_key, place
+from ingestion.sinks.ordering import incomparable, is_newer, latest_per_key, sort_key
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +41,10 @@ def compare(spark: SparkSession, one: tuple[object, ...], other: tuple[object, .
     columns = "_epoch INT, _topic STRING, _partition INT, _offset LONG"
     ones, others = (spark.createDataFrame([each], columns) for each in (one, other))
     newer = is_newer(
-        place("a", COORDINATES), place("b", COORDINATES), has_order=False, key=F.struct(F.lit(1))
+        sort_key("a", COORDINATES),
+        sort_key("b", COORDINATES),
+        has_order=False,
+        key=F.struct(F.lit(1)),
     )
     (row,) = ones.alias("a").crossJoin(others.alias("b")).select(newer).collect()
     return bool(row[0])
@@ -98,7 +101,7 @@ def test_a_declared_order_decides_within_an_epoch(
         spark.createDataFrame([(*each[:2], None if each[0] is None else "t", *each[2:])], columns)
         for each in (one, other)
     ]
-    places = [place(side, ["at", *COORDINATES]) for side in ("a", "b")]
+    places = [sort_key(side, ["at", *COORDINATES]) for side in ("a", "b")]
     asked = is_newer(*places, has_order=True, key=F.struct(F.lit(1)))
     (row,) = sides[0].alias("a").crossJoin(sides[1].alias("b")).select(asked).collect()
 

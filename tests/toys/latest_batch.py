@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
-from ingestion.lake.commit_metadata import Note, app_id
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.idempotent_commit import commit_note_alone
-from ingestion.sinks.sink import Good, Target, Written
+from ingestion.sinks.idempotent_commit import commit_without_rows
+from ingestion.sinks.sink import Good, Target, WriteResult
 
 
 class LatestBatch:
@@ -24,11 +24,11 @@ class LatestBatch:
         """Decide nothing: every record is a row."""
         return {"winners": self._good.count}
 
-    def commit(self, note: Note) -> None:
+    def commit(self, metadata: CommitMetadata) -> None:
         """Overwrite the table, fenced by ``txn``."""
         spark, path, name = self._target.spark, self._target.paths.data, self._target.spec.name
         if not self._good.count:
-            commit_note_alone(spark, name, path, note)
+            commit_without_rows(spark, name, path, metadata)
             return
         columns = spark.read.format("delta").load(str(path)).columns
         rows = self._good.records.withColumns(
@@ -36,22 +36,22 @@ class LatestBatch:
         )
         options = {
             "txnAppId": app_id(name),
-            "txnVersion": str(note.seq),
-            "userMetadata": note.to_json(),
+            "txnVersion": str(metadata.seq),
+            "userMetadata": metadata.to_json(),
         }
         rows.select(*columns).write.format("delta").mode("overwrite").options(**options).save(
             str(path)
         )
 
-    def account(self, commit: Commit) -> Written:
+    def account(self, commit: Commit) -> WriteResult:
         """Take what Delta counted."""
         return self.recount(commit)
 
     @staticmethod
-    def recount(commit: Commit) -> Written:
+    def recount(commit: Commit) -> WriteResult:
         """Say what the commit alone tells."""
         inserted = commit.metrics.get("numOutputRows", 0)
-        return Written(counts={"inserted": inserted}, rows_expected=inserted)
+        return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
 
 
 SINK = LatestBatch

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingestion.verify.fold.modes import Means
-from ingestion.verify.fold.modes.append import Append
+from ingestion.verify.fold.modes.append import AppendRule
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import Change, text_of
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import RowChange, text_of
+from ingestion.verify.read.spill import SpillTable
 
 
-class LatestBatch(Append):
+class LatestBatch(AppendRule):
     """Remembers the records of the newest batch that had any."""
 
     def __init__(self, means: Means) -> None:
         """Begin with an empty table."""
         super().__init__(means)
-        self._batch: Shelf[Change] = means.memory.shelf("batch")
+        self._batch: SpillTable[RowChange] = means.memory.shelf("batch")
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep each record of the batch."""
         self._batch.put({text_of(change.place): change for change in changes})
         recount.fates["inserted"] += len(changes)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ingestion.verify.decode import Expected, Read, Said
+from ingestion.verify.decode import Decode, DecodedRecord, Expected
 from ingestion.verify.decode.strict_json import BadRecordError
 
 
-def reading(expected: Expected) -> Read:
+def reading(expected: Expected) -> Decode:
     """Return what reads pairs into some columns."""
 
-    def read(raw: bytes) -> Said:
+    def read(raw: bytes) -> DecodedRecord:
         try:
             pairs = dict(pair.split("=") for pair in raw.decode().split(";"))
         except ValueError as error:
             raise BadRecordError("no list of pairs") from error
-        return Said(
+        return DecodedRecord(
             values=tuple(
                 pairs.get(column.name)
                 if column.type == "STRING" or column.name not in pairs

@@ -12,13 +12,13 @@ from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.verify.coverage import Horizon
-from ingestion.verify.fold.classify import Judge
+from ingestion.verify.coverage import Coverage
+from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.delta_log import Batch, Stretch
+from ingestion.verify.read.delta_log import Batch, OffsetRange
 from ingestion.verify.read.record import Record, Row
-from ingestion.verify.read.spill import Memory
+from ingestion.verify.read.spill import SpillStore
 
 DDL = "id BIGINT NOT NULL, name STRING, at INT"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -36,13 +36,13 @@ def record(offset: int, value: object, *, partition: int = 0, key: bytes | None 
     return Record("t", partition, offset, 1_000 * offset, key, raw)
 
 
-def stretch(start: int, end: int, *, at: TopicPartition = P0, records: int = -1) -> Stretch:
+def stretch(start: int, end: int, *, at: TopicPartition = P0, records: int = -1) -> OffsetRange:
     """Return a range that is full of records unless told otherwise."""
     records = end - start if records < 0 else records
-    return Stretch(at, start, end, records, end - start - records)
+    return OffsetRange(at, start, end, records, end - start - records)
 
 
-def batch(seq: int, *ranges: Stretch, **fields: Any) -> Batch:
+def batch(seq: int, *ranges: OffsetRange, **fields: Any) -> Batch:
     """Return a sound batch of inserts; ``counts`` given replace those of the same name."""
     read, gaps = sum(r.records for r in ranges), sum(r.gaps for r in ranges)
     counts = {"offsets": read + gaps, "read": read, "gaps": gaps, "inserted": read}
@@ -60,16 +60,16 @@ def batch(seq: int, *ranges: Stretch, **fields: Any) -> Batch:
     return Batch(**{**given, **fields, "counts": {**counts, **fields.get("counts", {})}})
 
 
-def horizon(**fields: Any) -> Horizon:
+def horizon(**fields: Any) -> Coverage:
     """Return a horizon that sees everything from offset 0 on."""
     begin = {P0: 0, P1: 0}
-    return Horizon(**{"epoch": 1, "earliest": begin, "begin": begin, "is_ordered": True, **fields})
+    return Coverage(**{"epoch": 1, "earliest": begin, "begin": begin, "is_ordered": True, **fields})
 
 
 @contextmanager
-def remembering() -> Iterator[Memory]:
+def remembering() -> Iterator[SpillStore]:
     """Lend a memory."""
-    with tempfile.TemporaryDirectory() as folder, Memory.in_folder(Path(folder)) as memory:
+    with tempfile.TemporaryDirectory() as folder, SpillStore.in_folder(Path(folder)) as memory:
         yield memory
 
 
@@ -77,12 +77,12 @@ class Folded:
     """Batches folded one after the other, each the list of its records."""
 
     def __init__(
-        self, *batches: list[Record], spec: StreamSpec | None = None, sight: Horizon | None = None
+        self, *batches: list[Record], spec: StreamSpec | None = None, sight: Coverage | None = None
     ) -> None:
         """Fold them."""
         spec, sight = spec or declared(), sight or horizon()
         with remembering() as memory:
-            fold = Fold(spec, Judge(spec, epoch=sight.epoch), memory, sight)
+            fold = Fold(spec, Classifier(spec, epoch=sight.epoch), memory, sight)
             self.recounts: list[Recount] = [
                 fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
             ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.verify.coverage import Horizon, doubted_in
+from ingestion.verify.coverage import Coverage, doubted_in
 from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.spill import CHUNK
 from tests.verify.factories import P0, P1, batch, horizon, remembering, stretch
@@ -13,7 +13,7 @@ BATCHES = [
 ]
 
 
-def seen(**fields: object) -> Horizon:
+def seen(**fields: object) -> Coverage:
     """Return a horizon over these batches."""
     return horizon(batches={each.seq: each for each in BATCHES}, **fields)
 

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.read.record import Record
 from tests.verify.factories import (
@@ -209,7 +209,7 @@ def test_only_compaction_excuses_records_that_are_gone(compacted: bool) -> None:
     sight = horizon()
     with remembering() as memory:
         fold = Fold(
-            declared(), Judge(declared()), memory, sight, is_compacted=lambda topic: compacted
+            declared(), Classifier(declared()), memory, sight, is_compacted=lambda topic: compacted
         )
         fold.batch(batch(1, stretch(0, 3)), [[record(2, {"id": 1, "at": 1})]])
 
@@ -223,7 +223,7 @@ def test_a_batch_larger_than_memory_is_folded_in_chunks() -> None:
         [record(3 * i + j, {"id": j, "at": i}) for j in range(3)] for i in range(4)
     ]
     with remembering() as memory:
-        fold = Fold(declared(), Judge(declared()), memory, horizon())
+        fold = Fold(declared(), Classifier(declared()), memory, horizon())
         recount = fold.batch(batch(1), chunks)
 
     assert (recount.read, recount.superseded, dict(recount.fates)) == (12, 9, {"inserted": 3})

@@ -10,15 +10,15 @@ import pytest
 from ingestion.verify.compare import ledger
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.difference import Difference
-from ingestion.verify.read.delta_log import Batch, Commit
+from ingestion.verify.read.delta_log import Batch, LoggedCommit
 from tests.verify.factories import P0, P1, batch, stretch, unlike
 
 LEDGER = [batch(1, stretch(0, 4)), batch(2, stretch(4, 8)), batch(3, stretch(8, 8))]
 
 
-def commit(of: Batch, **fields: Any) -> Commit:
-    """Return the commit that a ledger row was made from; fields of its note can be changed."""
-    note = {
+def commit(of: Batch, **fields: Any) -> LoggedCommit:
+    """Return the commit that a ledger row was made from; fields of its metadata can be changed."""
+    metadata = {
         "oncelake": 1,
         "kind": of.kind,
         "seq": of.seq,
@@ -31,11 +31,11 @@ def commit(of: Batch, **fields: Any) -> Commit:
             for p in of.ranges
         ],
     }
-    return Commit(
+    return LoggedCommit(
         version=fields.pop("version", of.delta_version),
         operation="MERGE",
         txn=fields.pop("txn", of.seq),
-        note={**note, **fields},
+        metadata={**metadata, **fields},
     )
 
 
@@ -175,13 +175,13 @@ def test_what_the_log_no_longer_holds_is_no_difference() -> None:
 @pytest.mark.parametrize(
     ("changed", "found"),
     [
-        ({"txn": 1}, "records another txn than its note's seq"),
+        ({"txn": 1}, "records another txn than its metadata's seq"),
         ({"txn": None}, "is a commit of ours without its txn"),
     ],
     ids=["another", "none"],
 )
 def test_a_txn_that_is_not_the_seq_is_named(changed: dict[str, Any], found: str) -> None:
-    """The fence and the note of a commit say one number."""
+    """The fence and the metadata of a commit say one number."""
     problems = said(ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)]))
 
     assert found in problems[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingestion.verify.compare.quarantine import as_bad, misplaced
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from tests.verify.factories import P0, batch, horizon, record, remembering, stretch
 
 BAD = [record(3, b"no", key=b"k"), record(4, None), record(5, b"x" * 1_000)]
@@ -25,7 +25,7 @@ def kept(offset: int, **fields: Any) -> tuple[Any, ...]:
 SOUND = [kept(3), kept(4), kept(5)]
 
 
-def found(*chunks: list[tuple[Any, ...]], sight: Horizon | None = None) -> list[str]:
+def found(*chunks: list[tuple[Any, ...]], sight: Coverage | None = None) -> list[str]:
     """Return what is wrong with a quarantine."""
     with remembering() as memory:
         shelf = memory.shelf("bad")

@@ -13,18 +13,18 @@ import pytest
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.compare.rows import RowsProof
 from ingestion.verify.compare.tombstones import deletes_that_explain
-from ingestion.verify.coverage import Horizon
-from ingestion.verify.fold.classify import Judge
+from ingestion.verify.coverage import Coverage
+from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.modes import Means, rule_of
-from ingestion.verify.read.record import Change, Row, text_of
+from ingestion.verify.read.record import Row, RowChange, text_of
 from tests.verify.factories import P0, batch, declared, horizon, record, remembering, stretch
 
 BLIND = {"earliest": {P0: 5}, "batches": {1: batch(1, stretch(0, 20))}}
 
 
-def changes(spec: StreamSpec) -> dict[str, Change]:
+def changes(spec: StreamSpec) -> dict[str, RowChange]:
     """Return four living keys, 10 to 13, of offsets 10 to 13, and a dead one, 14."""
-    judge = Judge(spec)
+    judge = Classifier(spec)
     values = [{"id": i, "name": f"n{i}", "at": i} for i in range(10, 15)]
     told = judge.judge([record(v["id"], v) for v in values], seq=1).changes
     return {each.key: each._replace(row=None) if "14" in each.key else each for each in told}
@@ -38,19 +38,19 @@ def row_of(key: int, **fields: Any) -> Row:
 
 
 @contextmanager
-def proof(sight: Horizon | None = None, spec: StreamSpec | None = None) -> Iterator[RowsProof]:
+def proof(sight: Coverage | None = None, spec: StreamSpec | None = None) -> Iterator[RowsProof]:
     """Lend a proof of those keys."""
     spec = spec or declared()
     with remembering() as memory:
         shelf = memory.shelf("expected")
         shelf.put(changes(spec))
         seen = sight or horizon()
-        rule = rule_of(Means(spec=spec, judge=Judge(spec), memory=memory, horizon=seen))
+        rule = rule_of(Means(spec=spec, judge=Classifier(spec), memory=memory, horizon=seen))
         yield RowsProof(spec, rule, shelf, seen)
 
 
 def found(
-    table: list[Row], sight: Horizon | None = None, spec: StreamSpec | None = None
+    table: list[Row], sight: Coverage | None = None, spec: StreamSpec | None = None
 ) -> list[str]:
     """Return the differences of a table, seen in two chunks."""
     with proof(sight, spec) as made:
@@ -181,7 +181,7 @@ def test_a_delete_explains_only_what_it_has_beaten_unseen() -> None:
     """A delete that can be seen is the topic's to tell, and an older one beats nothing."""
     sight, living = horizon(**BLIND), changes(declared())
     newer, older, seen = (
-        Change(key="[10]", place=(1, at, "t", 0, offset, 0), row=None, seq=1)
+        RowChange(key="[10]", place=(1, at, "t", 0, offset, 0), row=None, seq=1)
         for at, offset in ((50, 3), (2, 3), (50, 8))
     )
 

@@ -22,7 +22,7 @@ from ingestion.kafka.client import client_options
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.verify.read import topic
-from ingestion.verify.read.delta_log import Stretch
+from ingestion.verify.read.delta_log import OffsetRange
 from ingestion.verify.read.topic import TopicReader, is_compacted
 
 pytestmark = pytest.mark.kafka
@@ -59,9 +59,11 @@ def test_stretches_are_delivered_whole_and_once(
             # The second partition is always asked for less, so that it runs ahead.
             ends = (start + 100, start // 2 + 50, 0)
             starts = (start, start // 2, 0)
-            parts = [Stretch(*cut, 0, 0) for cut in zip(places, starts, ends, strict=True)]
+            parts = [OffsetRange(*cut, 0, 0) for cut in zip(places, starts, ends, strict=True)]
             got += [(each.partition, each.offset) for chunk in reader.read(parts) for each in chunk]
-        back = [each for chunk in reader.read([Stretch(places[0], 5, 8, 0, 0)]) for each in chunk]
+        back = [
+            each for chunk in reader.read([OffsetRange(places[0], 5, 8, 0, 0)]) for each in chunk
+        ]
 
     assert sorted(got) == [
         *((0, number) for number in range(RECORDS)),
@@ -83,7 +85,7 @@ def test_records_that_retention_takes_meanwhile_are_no_gap(settings: Settings, f
         TopicReader.opened(settings, partitions=1) as reader,
         pytest.raises(DependencyError, match="retention overtook"),
     ):
-        list(reader.read([Stretch(TopicPartition(full, 0), 5, 20, 0, 0)]))
+        list(reader.read([OffsetRange(TopicPartition(full, 0), 5, 20, 0, 0)]))
 
 
 def _deletable(name: str) -> ConfigResource:

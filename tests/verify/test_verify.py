@@ -22,7 +22,7 @@ from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
-from ingestion.sinks.upsert import Upsert
+from ingestion.sinks.upsert import UpsertSink
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.world import World, row, settings_in, transactional
@@ -336,7 +336,7 @@ def test_a_commit_that_is_not_the_engines_is_named(damaged: World) -> None:
 
     problems = said(damaged)
 
-    assert any("without its note" in problem for problem in problems)
+    assert any("without its metadata" in problem for problem in problems)
     assert any("does not grow: expected above 3, found 3" in problem for problem in problems)
 
 
@@ -447,10 +447,10 @@ def test_what_a_person_accepted_is_said_and_not_blamed(
 ) -> None:
     """A red batch and a lost range that were accepted are told as limits of the proof."""
     world.send(row(1, "a"), row(2, "dropped"))
-    honest = Upsert._source
-    monkeypatch.setattr(Upsert, "_source", lambda sink: honest(sink).where("id <> 2"))
+    honest = UpsertSink._source
+    monkeypatch.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
     world.run()
-    monkeypatch.setattr(Upsert, "_source", honest)
+    monkeypatch.setattr(UpsertSink, "_source", honest)
     red = said(world)
     accept(world.spec, world.settings, reason="a drill", run_id="me")
     world.send(row(2, "again"), row(3, "lost"), row(4, "kept"))

@@ -32,7 +32,7 @@ _SEED = 2013
 _STREAM = flights.TOPIC
 
 
-class DisprovedError(IngestionError):
+class ProofFailedError(IngestionError):
     """Something that the demo promised does not hold."""
 
 
@@ -93,13 +93,13 @@ class Demo:
             materialize(_STREAM, log=self._settings.state / "demo.log")
         red = [row.seq for row in self._batches() if row.is_red]
         if red:
-            raise DisprovedError(f"the books of {_STREAM} do not balance: seq {red}")
+            raise ProofFailedError(f"the books of {_STREAM} do not balance: seq {red}")
 
     def _ingest_again(self, title: str) -> None:
         before = self._version()
         self._ingest(title)
         if self._version() != before:
-            raise DisprovedError(
+            raise ProofFailedError(
                 f"nothing new was in the topic, yet the table went from Delta version {before} "
                 f"to {self._version()}"
             )
@@ -116,7 +116,7 @@ class Demo:
         with self._step("Prove: read the topic a second time, without Spark (oncelake verify)"):
             verdict = verify(spec, self._settings)
         if not verdict.holds:
-            raise DisprovedError("\n  ".join([verdict.headline, *map(str, verdict.differences)]))
+            raise ProofFailedError("\n  ".join([verdict.headline, *map(str, verdict.differences)]))
         self._say(verdict.headline)
         self._say("equal in every column of every row; every batch counted again")
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from ingestion.formats import wire_format
-from ingestion.formats.arrow_udf import BadBytesError, Read, Said
+from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read
 from ingestion.formats.avro.types import AvroTypes, logical_types_set_aside
 from ingestion.formats.decoder import Encoded
 from ingestion.formats.nested import columns_of
@@ -51,7 +51,7 @@ def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
         to_row, extra = _bare(types, root, wanted.columns), ()
     else:
         raise BadBytesError("type_mismatch", "the schema is none of a record")
-    return lambda payload: Said(to_row(read(payload)), extra)
+    return lambda payload: Decoded(to_row(read(payload)), extra)
 
 
 def opened(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:

@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from ingestion.declaration.formats import DebeziumOptions
 from ingestion.formats import wire_format
-from ingestion.formats.arrow_udf import BadBytesError, Said, decoded_by_both
+from ingestion.formats.arrow_udf import BadBytesError, Decoded, decoded_by_both
 from ingestion.formats.coerce import Convert, MisfitError
 from ingestion.formats.connect.json import ConnectJson, hints
 from ingestion.formats.connect.values import Hint, json_value
@@ -54,10 +54,10 @@ class JsonEnvelopes:
         """Take what they should hold, and how they are written."""
         self._columns, self._options = columns, options
         self._connect = ConnectJson()
-        self._plans: dict[tuple[int, str], Plan] = {}
+        self._plans: dict[tuple[int, str], EnvelopePlan] = {}
         self._schemas: list[Any] = []
 
-    def __call__(self, raw: bytes, key: bytes | None) -> Said:
+    def __call__(self, raw: bytes, key: bytes | None) -> Decoded:
         """Read one envelope.
 
         Raises:
@@ -72,7 +72,7 @@ class JsonEnvelopes:
             row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
         plan = self._plan(schema, side)
         try:
-            return Said(plan.row(row, envelope), plan.extra(row), side == "before")
+            return Decoded(plan.row(row, envelope), plan.extra(row), side == "before")
         except MisfitError as error:
             raise BadBytesError("type_mismatch", str(error)) from None
 
@@ -86,16 +86,18 @@ class JsonEnvelopes:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _plan(self, schema: Any, side: str) -> Plan:
+    def _plan(self, schema: Any, side: str) -> EnvelopePlan:
         at = (id(schema), side)
         if at not in self._plans:
             self._schemas.append(schema)  # Kept, so that no other gets its id.
             told = hints(schema, side) if self._options.schemas else None
-            self._plans[at] = Plan(self._columns, self._options, told, is_delete=side == "before")
+            self._plans[at] = EnvelopePlan(
+                self._columns, self._options, told, is_delete=side == "before"
+            )
         return self._plans[at]
 
 
-class Plan:
+class EnvelopePlan:
     """How the rows of one schema become the declared columns."""
 
     def __init__(

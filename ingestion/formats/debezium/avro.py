@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, TimestampType
 
 from ingestion.declaration.formats import DebeziumOptions
-from ingestion.formats.arrow_udf import BadBytesError, Read, Said
+from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read
 from ingestion.formats.avro import opened
 from ingestion.formats.avro.types import AvroTypes
 from ingestion.formats.coerce import Convert, Source, exact
@@ -46,7 +46,7 @@ def compiled(options: DebeziumOptions, schema: WriterSchema, wanted: Wanted) -> 
         for side in ("before", "after")
     }
 
-    def read_envelope(payload: bytes) -> Said:
+    def read_envelope(payload: bytes) -> Decoded:
         envelope = {name: _bare(value) for name, value in read(payload).items()}
         side, row = row_of(envelope)
         return plans[side].said(row, envelope)
@@ -73,9 +73,9 @@ class _Plan:
         self._extra = () if self._is_delete else tuple(row.keys() - set(wanted.columns.names))
         self._converts = {each.name: self._convert(each, row) for each in wanted.columns}
 
-    def said(self, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Said:
+    def said(self, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Decoded:
         values = [self._value(name, row, envelope) for name in self._converts]
-        return Said(values, self._extra, self._is_delete)
+        return Decoded(values, self._extra, self._is_delete)
 
     def _convert(self, column: StructField, row: Mapping[str, Any]) -> Convert | None:
         path = self._paths.get(column.name)

@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ingestion.formats.decoder import Encoded, said
-from ingestion.formats.json.fast_path import can_look, looked_at
-from ingestion.formats.json.let import let
+from ingestion.formats.decoder import Encoded, decoded
+from ingestion.formats.json.fast_path import looked_at, supports_fast_path
+from ingestion.formats.json.let import bind
 from ingestion.formats.json.nested import (
     CORRUPT,
     is_suspect,
@@ -55,7 +55,7 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
 
     A field that is absent is null. A key that is a single column may be a bare value.
     """
-    if encoded.is_key or not can_look(encoded.schema):
+    if encoded.is_key or not supports_fast_path(encoded.schema):
         return records.withColumn(encoded.into, strictly_read(F.col(encoded.column), encoded))
     return looked_at(records, encoded, otherwise=strictly_read)
 
@@ -67,7 +67,7 @@ def strictly_read(raw: Column, encoded: Encoded) -> Column:
     if encoded.is_key and len(schema) == 1:
         text = _wrapped_key(text, schema)
     witnesses = [StructField(f.name, witness_of(f.dataType)) for f in schema]
-    return let(
+    return bind(
         {"is_there": raw.isNotNull(), "text": text},
         lambda seen: {
             "wrapped": F.try_parse_json(F.concat(F.lit("["), seen["text"], F.lit("]"))),
@@ -79,7 +79,7 @@ def strictly_read(raw: Column, encoded: Encoded) -> Column:
         },
         lambda seen: {"extra": unknown_names(seen["fields"], schema)},
         lambda seen: {"problem": _problem(seen, encoded)},
-        within=lambda seen: said(
+        within=lambda seen: decoded(
             encoded,
             row=F.when(seen["problem"].isNull(), seen["row"]),
             reason=seen["problem"]["reason"],
@@ -186,9 +186,9 @@ def _misfits(seen: Column, schema: StructType) -> Column:
 
 
 def _told(reason: Column | str, details: Column | None = None) -> Column:
-    said = F.lit(None).cast("string") if details is None else F.array_join(details, ", ")
+    detail = F.lit(None).cast("string") if details is None else F.array_join(details, ", ")
     code = F.lit(reason) if isinstance(reason, str) else reason
-    return F.struct(code.alias("reason"), F.substring(said, 1, 500).alias("detail"))
+    return F.struct(code.alias("reason"), F.substring(detail, 1, 500).alias("detail"))
 
 
 def _wrapped_key(text: Column, schema: StructType) -> Column:

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ingestion.formats.decoder import Encoded, said
+from ingestion.formats.decoder import Encoded, decoded
 from ingestion.formats.json.nested import CORRUPT, bare, with_leaves, witnessed
 from ingestion.formats.json.scalars import SURROGATE, Leaf, is_no_moment, leaf_of, moment
 
@@ -151,7 +151,7 @@ _MOST_FIELDS: Final = 100
 _MOST_DIGITS: Final = 1000
 
 
-def can_look(schema: StructType) -> bool:
+def supports_fast_path(schema: StructType) -> bool:
     """Tell whether the look can find records of a schema sound."""
     if _count(schema) > _MOST_FIELDS or any(_MENDED & set(name) for name in schema.names):
         return False
@@ -175,12 +175,12 @@ def looked_at(
         .withColumn(_SOUND, F.when(_is_sound(text, encoded), F.col(_ROW)))
     )
     extra = F.coalesce(_UNKNOWN, F.array().cast("array<string>"))
-    sound = said(encoded, row=F.col(_SOUND), extra=extra)
+    sound = decoded(encoded, row=F.col(_SOUND), extra=extra)
     # Not a column of its own: that would be computed for each record, though for null.
     doubtful = otherwise(F.col(encoded.column), encoded)
     either = F.when(F.col(_SOUND).isNotNull(), sound).otherwise(doubtful)
-    decoded = looked.withColumn(encoded.into, either)
-    return decoded.drop(_SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND)
+    decided = looked.withColumn(encoded.into, either)
+    return decided.drop(_SEEN, _ROW, _TEXTS, _NAMES, _UNKNOWN, _SOUND)
 
 
 def _marked(text: Column) -> Column:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 Known = Mapping[str, Column]
 
 
-def let(
+def bind(
     first: Known, *more: Callable[[Column], Known], within: Callable[[Column], Column]
 ) -> Column:
     """Return an expression with names in it.

@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import DataFrame
 
 from ingestion.formats import wire_format
-from ingestion.formats.arrow_udf import BadBytesError, Read, Said
+from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read
 from ingestion.formats.decoder import Encoded
 from ingestion.formats.nested import columns_of
 from ingestion.formats.protobuf.compiler import compiled_on_driver
@@ -61,7 +61,7 @@ class _Messages:
             raise BadBytesError("unusable_schema", f"{error!s:.200}") from None
         self._in_order = [each.name for each in found.file[-1].message_type]
 
-    def __call__(self, payload: bytes) -> Said:
+    def __call__(self, payload: bytes) -> Decoded:
         path, rest = message_path(payload)
         read = self._readers.get(path)
         if read is None:
@@ -79,12 +79,12 @@ class _Messages:
         fields = whole_fields(message)
         to_row, extra = columns_of(fields, self._wanted.columns, converter)
 
-        def read(payload: bytes) -> Said:
+        def read(payload: bytes) -> Decoded:
             try:
                 found = make.FromString(payload)
             except DecodeError as error:
                 raise BadBytesError("malformed_protobuf", f"{error!s:.200}") from None
-            return Said(to_row(View(found)), [*extra, *_unknown(found)])
+            return Decoded(to_row(View(found)), [*extra, *_unknown(found)])
 
         return read
 

@@ -31,7 +31,7 @@ _WRAPPERS: Final = frozenset(
 )
 
 
-class Node(NamedTuple):
+class ProtobufNode(NamedTuple):
     """A field, or one item of it.
 
     Attributes:
@@ -63,19 +63,19 @@ class View:
         return name in self._message.DESCRIPTOR.fields_by_name
 
 
-def whole_fields(message: Any) -> dict[str, Node]:
+def whole_fields(message: Any) -> dict[str, ProtobufNode]:
     """Return the fields of a message by name."""
-    return {each.name: Node(each) for each in message.fields}
+    return {each.name: ProtobufNode(each) for each in message.fields}
 
 
-def converter(node: Node, target: DataType) -> Convert:
+def converter(node: ProtobufNode, target: DataType) -> Convert:
     """Return what turns a value that is not null into the declared type."""
     field = node.field
     if field.is_repeated and not node.is_item:
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
             return _map(entry, target)
-        return array_of(Node(field, is_item=True), target, converter)
+        return array_of(ProtobufNode(field, is_item=True), target, converter)
     if field.cpp_type == Field.CPPTYPE_MESSAGE:
         return _message(field.message_type, target)
     if field.cpp_type == Field.CPPTYPE_ENUM:
@@ -89,7 +89,7 @@ def _map(entry: Any, target: DataType) -> Convert:
     key, value = (entry.fields_by_name[name] for name in ("key", "value"))
     if key.type != Field.TYPE_STRING:
         return mismatch("a map without texts for keys", target)
-    return map_of(Node(value), target, converter)
+    return map_of(ProtobufNode(value), target, converter)
 
 
 def _message(message: Any, target: DataType) -> Convert:
@@ -97,7 +97,7 @@ def _message(message: Any, target: DataType) -> Convert:
         moment = exact(Source("timestamp", _NANOS), target)
         return lambda value: moment(value.seconds * _NANOS + value.nanos)
     if message.full_name in _WRAPPERS and not isinstance(target, StructType):
-        inner = converter(Node(message.fields_by_name["value"]), target)
+        inner = converter(ProtobufNode(message.fields_by_name["value"]), target)
         return lambda value: inner(value.value)
     to_struct = struct_of(whole_fields(message), target, converter)
     return lambda value: to_struct(View(value))

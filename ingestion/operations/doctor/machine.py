@@ -23,7 +23,7 @@ _ABOUT = "machine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Folder:
     """A folder that runs write in.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
     free_bytes: int
 
     @classmethod
-    def of(cls, name: str, path: Path) -> Place:
+    def of(cls, name: str, path: Path) -> Folder:
         """Look at a folder."""
         there = next(at for at in (path, *path.parents) if at.exists())
         return cls(
@@ -64,10 +64,10 @@ class Machine:
     java: str
     java_version: int | None
     missing_jars: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[Folder, ...]
 
 
-def look_at_machine(settings: Settings, dagster_home: Path | None) -> Machine:
+def read_machine(settings: Settings, dagster_home: Path | None) -> Machine:
     """Gather what a machine has; asks Java, which takes a moment."""
     java, version = _java()
     places = {"the lake": settings.lake, "the state folder": settings.state}
@@ -77,11 +77,11 @@ def look_at_machine(settings: Settings, dagster_home: Path | None) -> Machine:
         java=java,
         java_version=version,
         missing_jars=missing_jars(settings.jars),
-        places=tuple(Place.of(name, path) for name, path in places.items()),
+        places=tuple(Folder.of(name, path) for name, path in places.items()),
     )
 
 
-def ailments_of_machine(machine: Machine) -> Iterator[Finding]:
+def diagnose_machine(machine: Machine) -> Iterator[Finding]:
     """Say what runs need and this machine does not have."""
     if machine.java_version not in _JAVAS:
         yield Finding(
@@ -101,7 +101,7 @@ def ailments_of_machine(machine: Machine) -> Iterator[Finding]:
         yield from _ailments_of(place)
 
 
-def _ailments_of(place: Place) -> Iterator[Finding]:
+def _ailments_of(place: Folder) -> Iterator[Finding]:
     if not place.is_writable:
         yield Finding(
             about=_ABOUT,

@@ -48,7 +48,7 @@ class Leftovers:
     generations: tuple[Path, ...] = ()
 
 
-def look_for_leftovers(stream: str, paths: StreamPaths) -> Leftovers:
+def find_leftovers(stream: str, paths: StreamPaths) -> Leftovers:
     """Gather what lies around of a stream, without Spark and without Kafka."""
     holder = holder_of(paths)
     if holder is not None:
@@ -69,7 +69,7 @@ def look_for_leftovers(stream: str, paths: StreamPaths) -> Leftovers:
     )
 
 
-def ailments_of_stream(found: Leftovers) -> Iterator[Finding]:
+def diagnose_stream(found: Leftovers) -> Iterator[Finding]:
     """Say what is left over, and what puts it right: nearly always the next run."""
     run = f"oncelake run {found.stream}"
     if found.holder is not None:
@@ -164,7 +164,7 @@ def _unrecorded(stream: str, paths: StreamPaths, seq: int) -> tuple[int, ...]:
         return ()
     known = {row.seq for row in Ledger(paths.ledger).rows_of(log.table_id())}
     commits = commits_of(stream, paths, set(range(1, seq + 1)) - known)
-    return tuple(sorted(each.note.seq for each in commits if each.note))
+    return tuple(sorted(each.metadata.seq for each in commits if each.metadata))
 
 
 def _rows_beyond(table: Path, seq: int) -> int:

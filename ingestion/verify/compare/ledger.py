@@ -10,7 +10,7 @@ from typing import Final
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.difference import Difference
-from ingestion.verify.read.delta_log import Batch, Commit, Stretch
+from ingestion.verify.read.delta_log import Batch, LoggedCommit, OffsetRange
 
 MOVING: Final = ("ingest", "accept")
 # Batches of records, with books that must balance.
@@ -22,15 +22,15 @@ DISPOSITIONS: Final = (
 Begins = Mapping[tuple[int, TopicPartition], int]
 
 
-def begins_in(commits: Iterable[Commit]) -> Begins:
+def begins_in(commits: Iterable[LoggedCommit]) -> Begins:
     """Return where each epoch began, as far as the commits that began them are left."""
     begins: dict[tuple[int, TopicPartition], int] = {}
     known = set()
-    for note in (commit.note for commit in commits if commit.note):
-        epoch = note["epoch"]
-        is_first = note["seq"] == 0 or (note["kind"] == "accept" and epoch - 1 in known)
+    for metadata in (commit.metadata for commit in commits if commit.metadata):
+        epoch = metadata["epoch"]
+        is_first = metadata["seq"] == 0 or (metadata["kind"] == "accept" and epoch - 1 in known)
         if is_first and epoch not in known:
-            for topic, offsets in note["next"].items():
+            for topic, offsets in metadata["next"].items():
                 for partition, offset in offsets.items():
                     begins[epoch, TopicPartition(topic, int(partition))] = offset
         known.add(epoch)
@@ -86,7 +86,7 @@ def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Differen
         begins: Where each epoch began, as far as commits tell; a partition that is not in it was
             added since and began at 0, unless no commit tells of its epoch at all.
     """
-    reads: dict[tuple[int, TopicPartition], list[tuple[int, Stretch]]] = {}
+    reads: dict[tuple[int, TopicPartition], list[tuple[int, OffsetRange]]] = {}
     for batch in batches:
         for part in batch.ranges if batch.kind in MOVING else ():
             reads.setdefault((batch.epoch, part.at), []).append((batch.seq, part))
@@ -104,7 +104,9 @@ def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Differen
                 yield _broken(seq, later, f"leaves {what} behind batch {before}", str(earlier.end))
 
 
-def broken_agreement(batches: Sequence[Batch], commits: Sequence[Commit]) -> Iterator[Difference]:
+def broken_agreement(
+    batches: Sequence[Batch], commits: Sequence[LoggedCommit]
+) -> Iterator[Difference]:
     """Name what ledger and log do not agree on, as far as the log reaches.
 
     Args:
@@ -119,8 +121,8 @@ def broken_agreement(batches: Sequence[Batch], commits: Sequence[Commit]) -> Ite
         if 0 < commit.seq <= last and commit.seq not in rows:
             what = f"its commit, version {commit.version}, has no ledger row"
             yield Difference(part="ledger", what=what, seq=commit.seq)
-        elif commit.seq in rows and commit.note is not None:
-            yield from _unlike(rows[commit.seq], commit, commit.note)
+        elif commit.seq in rows and commit.metadata is not None:
+            yield from _unlike(rows[commit.seq], commit, commit.metadata)
     oldest = min((commit.version for commit in commits), default=0)
     there = {commit.seq for commit in ours}
     for batch in batches:
@@ -129,7 +131,7 @@ def broken_agreement(batches: Sequence[Batch], commits: Sequence[Commit]) -> Ite
                                 f"{batch.delta_version}")  # fmt: skip
 
 
-def torn(unfinished: Iterable[Commit], stream: str) -> Iterator[Difference]:
+def torn(unfinished: Iterable[LoggedCommit], stream: str) -> Iterator[Difference]:
     """Name the commits that a crash left without a ledger row, and what heals them."""
     for commit in unfinished:
         what = (
@@ -139,17 +141,17 @@ def torn(unfinished: Iterable[Commit], stream: str) -> Iterator[Difference]:
         yield Difference(part="ledger", what=what, seq=commit.seq)
 
 
-def _broken_txns(ours: Sequence[Commit]) -> Iterator[Difference]:
+def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
     for commit in ours:
-        if commit.txn is None or commit.note is None:
-            missing = "txn" if commit.txn is None else "note"
+        if commit.txn is None or commit.metadata is None:
+            missing = "txn" if commit.txn is None else "metadata"
             what = f"version {commit.version} is a commit of ours without its {missing}"
             yield Difference(part="ledger", what=what, seq=commit.seq)
-        elif commit.txn != commit.note["seq"]:
-            what = f"version {commit.version} records another txn than its note's seq"
+        elif commit.txn != commit.metadata["seq"]:
+            what = f"version {commit.version} records another txn than its metadata's seq"
             yield Difference(
                 part="ledger", what=what, seq=commit.seq, found=str(commit.txn), expected=
-                str(commit.note["seq"])
+                str(commit.metadata["seq"])
             )  # fmt: skip
     for earlier, later in pairwise([commit for commit in ours if commit.txn is not None]):
         if (later.txn or 0) <= (earlier.txn or 0):
@@ -159,13 +161,15 @@ def _broken_txns(ours: Sequence[Commit]) -> Iterator[Difference]:
             )
 
 
-def _unlike(batch: Batch, commit: Commit, note: Mapping[str, object]) -> Iterator[Difference]:
+def _unlike(
+    batch: Batch, commit: LoggedCommit, metadata: Mapping[str, object]
+) -> Iterator[Difference]:
     told: dict[str, tuple[object, object]] = {
-        name: (note[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")
+        name: (metadata[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")
     }
     told["delta_version"] = (commit.version, batch.delta_version)
     told["ranges"] = (_told(commit.ranges), _told(batch.ranges))
-    counts = note.get("counts")
+    counts = metadata.get("counts")
     for name, count in (counts if isinstance(counts, dict) else {}).items():
         if name != "winners":
             told[name] = (count, batch.counts.get(name, 0))
@@ -174,7 +178,7 @@ def _unlike(batch: Batch, commit: Commit, note: Mapping[str, object]) -> Iterato
             yield _wrong(batch, f"its {name} is not its commit's", str(expected), str(found))
 
 
-def _told(ranges: Iterable[Stretch]) -> str:
+def _told(ranges: Iterable[OffsetRange]) -> str:
     return ", ".join(f"{r} with {r.records} records, {r.gaps} gaps" for r in sorted(ranges))
 
 
@@ -184,7 +188,7 @@ def _wrong(
     return Difference(part="ledger", what=what, seq=batch.seq, expected=expected, found=found)
 
 
-def _broken(seq: int, part: Stretch, what: str, expected: str | None = None) -> Difference:
+def _broken(seq: int, part: OffsetRange, what: str, expected: str | None = None) -> Difference:
     return Difference(
         part="ledger",
         what=f"its range {part} {what}",

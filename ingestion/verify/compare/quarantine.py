@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from ingestion.verify.difference import Difference, shown
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.spill import SpillTable
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
 
@@ -36,8 +36,8 @@ def as_bad(record: Record, reason: str, seq: int) -> tuple[str, BadRecord]:
 
 def misplaced(
     chunks: Iterable[Sequence[Sequence[Any]]],
-    expected: Shelf[BadRecord],
-    horizon: Horizon,
+    expected: SpillTable[BadRecord],
+    horizon: Coverage,
     *,
     last_seq: int,
 ) -> Iterator[Difference]:
@@ -66,13 +66,13 @@ def misplaced(
                 yield _difference(bad, bad.seq, what, expected=bad.value)
 
 
-def _name(row: Sequence[Any], horizon: Horizon) -> str:
+def _name(row: Sequence[Any], horizon: Coverage) -> str:
     """Name a record's place; in an earlier epoch it was another record's."""
     epoch = horizon.epoch_of(row[4])
     return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != horizon.epoch else "")
 
 
-def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iterator[Difference]:
+def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Coverage) -> Iterator[Difference]:
     record, seq = _record(row), row[4]
     if horizon.is_accepted(seq):
         return
@@ -91,7 +91,7 @@ def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Horizon) -> Iter
             yield _difference(record, seq, what, expected=expected, found=found)
 
 
-def _unexpected(record: Record, seq: int, horizon: Horizon) -> Iterator[Difference]:
+def _unexpected(record: Record, seq: int, horizon: Coverage) -> Iterator[Difference]:
     place = (horizon.epoch_of(seq), *record[:3], 0)
     if horizon.sees_record(place, seq):
         what = "is in quarantine, and the topic has no bad record there"

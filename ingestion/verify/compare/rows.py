@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingestion.declaration.spec import INDEX_COLUMN, StreamSpec
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from ingestion.verify.difference import Difference, shown
 from ingestion.verify.fold.modes import Rule
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Row
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange
+from ingestion.verify.read.spill import SpillTable
 
 
-def is_same(one: Any, other: Any) -> bool:
+def values_equal(one: Any, other: Any) -> bool:
     """Tell whether a table that holds ``one`` holds what ``other`` says."""
     if one == other:
         return True
     if isinstance(one, float) and isinstance(other, float):
         return math.isnan(one) and math.isnan(other)
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return all(map(is_same, one, other))
+        return all(map(values_equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return all(is_same(value, other[name]) for name, value in one.items())
+        return all(values_equal(value, other[name]) for name, value in one.items())
     return False
 
 
 # Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
-Explains = Callable[[dict[str, Change]], set[str]]
+Explains = Callable[[dict[str, RowChange]], set[str]]
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class RowCounts:
     """How many rows were compared, and how many could not be.
 
     Attributes:
@@ -68,7 +68,7 @@ class RowsProof:
     """Holds a table's rows against those that the rule of its mode expects."""
 
     def __init__(
-        self, spec: StreamSpec, rule: Rule, newest: Shelf[Change], horizon: Horizon
+        self, spec: StreamSpec, rule: Rule, newest: SpillTable[RowChange], horizon: Coverage
     ) -> None:
         """Take what the topic says, and what of it can be seen."""
         index = (INDEX_COLUMN,) if spec.explode else ()
@@ -77,7 +77,7 @@ class RowsProof:
         self._rule = rule
         self._newest = newest
         self.horizon = horizon
-        self.tally = Tally()
+        self.tally = RowCounts()
 
     def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
         """Compare some rows, each by ``names``."""
@@ -109,14 +109,14 @@ class RowsProof:
     def _may_be_deleted_unseen(self) -> bool:
         return self.horizon.is_blind and self.horizon.is_ordered
 
-    def _judged(self, row: Row, change: Change | None) -> Iterator[Difference]:
+    def _judged(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         place, seq = self._rule.place_of(row), row[-1]
-        is_same = change is not None and change.row is not None and change.place == place
+        is_same_record = change is not None and change.row is not None and change.place == place
         if self.horizon.is_accepted(change.seq if change else seq) and row != (
             change and change.row
         ):
             self.tally.accepted += 1
-        elif is_same and change is not None:
+        elif is_same_record and change is not None:
             self.tally.compared += 1
             yield from self._unequal(row, change.row or ())
         elif not self.horizon.sees_record(place, seq) and (
@@ -133,12 +133,12 @@ class RowsProof:
         if row == expected:
             return
         for name, is_, due in zip(self.names, row, expected, strict=True):
-            if not is_same(is_, due):
+            if not values_equal(is_, due):
                 yield self._difference(
                     row, f"column {name} differs", expected=shown(due), found=shown(is_)
                 )
 
-    def _unlike(self, row: Row, change: Change | None) -> Iterator[Difference]:
+    def _unlike(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         if change is None:
             what = "is in the table, and no record of the topic says so"
         elif change.row is None:

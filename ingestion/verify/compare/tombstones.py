@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.verify.coverage import Horizon
-from ingestion.verify.read.record import Change, text_of
+from ingestion.verify.coverage import Coverage
+from ingestion.verify.read.record import RowChange, text_of
 from ingestion.verify.read.snapshot import rows_of
 
 
-def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[Change]]:
+def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
     """Read the companion table of deletes in chunks; nothing when there is none."""
     keys, line = len(spec.keys), len(spec.line)
     element = () if spec.explode else (0,)
@@ -24,7 +24,7 @@ def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[Change]]:
         by_name = (dict(zip(dict.fromkeys(columns), row, strict=True)) for row in rows)
         wide = ([row[name] for name in columns] for row in by_name)
         yield [
-            Change(
+            RowChange(
                 key=text_of(row[:keys]),
                 place=(row[-2], *row[keys : keys + line], *element),
                 row=None,
@@ -35,7 +35,7 @@ def remembered_deletes(path: Path, spec: StreamSpec) -> Iterator[list[Change]]:
 
 
 def deletes_that_explain(
-    tombstones: Iterable[Sequence[Change]], horizon: Horizon, living: dict[str, Change]
+    tombstones: Iterable[Sequence[RowChange]], horizon: Coverage, living: dict[str, RowChange]
 ) -> set[str]:
     """Return the keys that a delete beyond the horizon, as the engine remembers it, has beaten.
 

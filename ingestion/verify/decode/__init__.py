@@ -49,7 +49,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class DecodedRecord:
     """What good bytes say.
 
     Attributes:
@@ -61,10 +61,10 @@ class Said:
     is_delete: bool = False
 
 
-class Read(Protocol):
+class Decode(Protocol):
     """Reads the bytes of one record."""
 
-    def __call__(self, raw: bytes) -> Said:
+    def __call__(self, raw: bytes) -> DecodedRecord:
         """Read them.
 
         Raises:
@@ -73,14 +73,14 @@ class Read(Protocol):
         ...
 
 
-class ReadBoth:
+class DecodeKeyAndValue:
     """Reads the bytes of records whose Kafka key may say what they leave out."""
 
-    def __call__(self, raw: bytes) -> Said:
+    def __call__(self, raw: bytes) -> DecodedRecord:
         """Read them without a key."""
         return self.both(raw, None)
 
-    def both(self, raw: bytes, key: bytes | None) -> Said:
+    def both(self, raw: bytes, key: bytes | None) -> DecodedRecord:
         """Read them.
 
         Raises:
@@ -89,7 +89,7 @@ class ReadBoth:
         raise NotImplementedError
 
 
-def reading(format_spec: FormatSpec, expected: Expected) -> Read:
+def reading(format_spec: FormatSpec, expected: Expected) -> Decode:
     """Return what reads bytes of a format.
 
     Raises:
@@ -98,4 +98,4 @@ def reading(format_spec: FormatSpec, expected: Expected) -> Read:
     if format_spec.type not in _FORMATS:
         raise UnprovableError(f"{format_spec.type} is not provable")
     module = import_module(_FORMATS[format_spec.type])
-    return cast("Read", module.reading(expected))
+    return cast("Decode", module.reading(expected))

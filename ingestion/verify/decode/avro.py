@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ingestion.declaration.types import Declared, declared, is_provable
-from ingestion.verify.decode import Expected, Said, coerce
+from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.avro_binary import Wire
 from ingestion.verify.decode.avro_schema import Node, parsed
 from ingestion.verify.decode.coerce import Read, UnprovableError, refuse
@@ -15,7 +15,7 @@ from ingestion.verify.decode.connect import Meaning, unscaled
 from ingestion.verify.decode.connect import fit as fit_json
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
-from ingestion.verify.registry import Written
+from ingestion.verify.registry import RegisteredSchema
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
@@ -33,14 +33,14 @@ def reading(expected: Expected) -> ReadFramed:
             raise UnprovableError(f"column {name}, which is {type_}, is not provable")
     rejects = expected.extra_fields == "reject"
 
-    def opened_with(schema: Written) -> ReadPayload:
+    def opened_with(schema: RegisteredSchema) -> ReadPayload:
         return opened(schema, wanted, is_key=expected.is_key, rejects=rejects)
 
     return ReadFramed(expected, "AVRO", opened_with)
 
 
 def opened(
-    schema: Written, wanted: Mapping[str, Declared], *, is_key: bool, rejects: bool
+    schema: RegisteredSchema, wanted: Mapping[str, Declared], *, is_key: bool, rejects: bool
 ) -> ReadPayload:
     """Return what reads payloads of one schema.
 
@@ -58,11 +58,11 @@ def opened(
     else:
         raise BadRecordError("a record was expected")
 
-    def read(payload: bytes) -> Said:
+    def read(payload: bytes) -> DecodedRecord:
         wire = Wire(payload)
         value = wire.read(node)
         wire.expect_end()
-        return Said(values=tuple(take(value)))
+        return DecodedRecord(values=tuple(take(value)))
 
     return read
 

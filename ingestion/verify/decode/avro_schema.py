@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ingestion.verify.decode.strict_json import BadRecordError
-from ingestion.verify.registry import Written
+from ingestion.verify.registry import RegisteredSchema
 
 _PRIMITIVES: Final = (*("null", "boolean", "int", "long", "float", "double", "bytes", "string"),)
 
@@ -28,7 +28,7 @@ class Node:
     fields: dict[str, Node] = field(default_factory=dict)
 
 
-def parsed(schema: Written) -> Node:
+def parsed(schema: RegisteredSchema) -> Node:
     """Read a schema, and those that it refers to.
 
     Raises:

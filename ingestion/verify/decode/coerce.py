@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, Final, NoReturn
 
 from ingestion.declaration.types import Declared, split_types
-from ingestion.verify.decode.strict_json import BadRecordError, Written
+from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
 
 Read = Callable[[Any], Any]
 
@@ -49,7 +49,7 @@ def integer_of(bits: int) -> Read:
 
 
 def _double(value: Any) -> float:
-    if type(value) is not int and not isinstance(value, Written):
+    if type(value) is not int and not isinstance(value, WrittenNumber):
         refuse(value)
     number = float(value)
     return number if math.isfinite(number) else refuse(value)
@@ -69,7 +69,7 @@ def _float(value: Any) -> float:
 
 def decimal(value: Any, precision: int, scale: int) -> Decimal:
     """Take a number in plain notation that needs no rounding to fit; none that is text."""
-    if type(value) not in (int, Written) or not _PLAIN.fullmatch(str(value)):
+    if type(value) not in (int, WrittenNumber) or not _PLAIN.fullmatch(str(value)):
         refuse(value)
     if _digits(str(value)) > _MOST_DIGITS:
         refuse(value)

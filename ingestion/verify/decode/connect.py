@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ingestion.declaration.types import Declared
 from ingestion.verify.decode import coerce
 from ingestion.verify.decode.coerce import SCALARS, Read, refuse
-from ingestion.verify.decode.strict_json import Written
+from ingestion.verify.decode.strict_json import WrittenNumber
 
 _TICKS: Final = {
     "io.debezium.time.Timestamp": 10**3,
@@ -90,7 +90,7 @@ def _whole_text(value: str) -> str:
 def _decimal(value: Any, said: Meaning, type_: Declared) -> Decimal:
     if type(value) is dict and sorted(value) == ["scale", "value"]:
         return _unscaled(value["value"], value["scale"], type_)
-    is_number = type(value) is int or isinstance(value, Written)
+    is_number = type(value) is int or isinstance(value, WrittenNumber)
     if type(value) is str and said.scale is not None:
         return _unscaled(value, said.scale, type_)
     if not (is_number or type(value) is str) or not _NUMBER.fullmatch(str(value)):

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from ingestion.declaration.formats import CsvOptions
 from ingestion.declaration.types import Declared, declared, is_provable
-from ingestion.verify.decode import Expected, Read, Said, coerce
+from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import SCALARS, UnprovableError, refuse
-from ingestion.verify.decode.strict_json import BadRecordError, Written
+from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,80}")
@@ -23,7 +23,7 @@ _MOMENT: Final = re.compile(
 _WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def reading(expected: Expected) -> Read:
+def reading(expected: Expected) -> Decode:
     """Return what reads one line.
 
     Raises:
@@ -37,14 +37,14 @@ def reading(expected: Expected) -> Read:
             raise UnprovableError(f"columns of type {type_} are not provable")
     readers = [_reader(type_) for type_ in types]
 
-    def read(raw: bytes) -> Said:
+    def read(raw: bytes) -> DecodedRecord:
         try:
             fields = list(_fields(raw.decode("utf-8"), options.delimiter, options.quote))
         except UnicodeDecodeError as error:
             raise BadRecordError(f"no UTF-8: {error}") from None
         if len(fields) != len(readers):
             raise BadRecordError(f"{len(fields)} fields")
-        return Said(
+        return DecodedRecord(
             values=tuple(
                 None if field == (options.null_value, False) else take(field[0])
                 for field, take in zip(fields, readers, strict=True)
@@ -113,7 +113,7 @@ def _number(text: str) -> Fraction:
 def _float(text: str, word: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
-    return SCALARS[word](Written(text)) if _NUMBER.fullmatch(text) else refuse(text)
+    return SCALARS[word](WrittenNumber(text)) if _NUMBER.fullmatch(text) else refuse(text)
 
 
 def _moment(text: str, *, zoned: bool) -> dt.datetime:

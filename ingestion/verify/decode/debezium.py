@@ -8,7 +8,7 @@ from typing import Any, Final
 from ingestion.declaration.formats import DebeziumOptions
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import Declared, declared, is_provable
-from ingestion.verify.decode import Expected, ReadBoth, Said, coerce
+from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, coerce
 from ingestion.verify.decode.avro import fit as fit_avro
 from ingestion.verify.decode.avro_binary import Wire
 from ingestion.verify.decode.avro_schema import Node, parsed
@@ -16,14 +16,14 @@ from ingestion.verify.decode.coerce import Read, UnprovableError
 from ingestion.verify.decode.connect import Meaning, fit, meaning
 from ingestion.verify.decode.strict_json import BadRecordError, parse
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
-from ingestion.verify.registry import Written
+from ingestion.verify.registry import RegisteredSchema
 
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 
 
-def reading(expected: Expected) -> ReadBoth | ReadFramed:
+def reading(expected: Expected) -> DecodeKeyAndValue | ReadFramed:
     """Return what reads one envelope.
 
     Raises:
@@ -42,7 +42,7 @@ def reading(expected: Expected) -> ReadBoth | ReadFramed:
     return ReadJsonEnvelope(wanted, options, expected.extra_fields)
 
 
-class ReadJsonEnvelope(ReadBoth):
+class ReadJsonEnvelope(DecodeKeyAndValue):
     """Reads envelopes that are JSON."""
 
     def __init__(
@@ -52,7 +52,7 @@ class ReadJsonEnvelope(ReadBoth):
         self._wanted, self._options, self._extra = wanted, options, extra
         self._opened: dict[str, dict[str, Read]] = {}
 
-    def both(self, raw: bytes, key: bytes | None) -> Said:
+    def both(self, raw: bytes, key: bytes | None) -> DecodedRecord:
         """Read one envelope, and from the key what a delete leaves out."""
         schema, envelope = self._split(raw)
         row = row_of(envelope)
@@ -61,7 +61,7 @@ class ReadJsonEnvelope(ReadBoth):
         elif self._extra == "reject":
             refuse_unknown(row, self._wanted)
         readers = self._readers(schema, "before" if is_delete else "after")
-        return Said(
+        return DecodedRecord(
             values=values(readers, self._options.columns, row, envelope, is_delete=is_delete),
             is_delete=is_delete,
         )
@@ -204,7 +204,7 @@ class AvroEnvelopes:
         """Take what they should hold, and which columns are the envelope's own."""
         self._wanted, self._columns, self._extra = wanted, options.columns, extra
 
-    def __call__(self, schema: Written) -> ReadPayload:
+    def __call__(self, schema: RegisteredSchema) -> ReadPayload:
         """Open one schema.
 
         Raises:
@@ -215,7 +215,7 @@ class AvroEnvelopes:
             raise BadRecordError("no schema of an envelope")
         sides = {side: self._readers(root, side) for side in ("before", "after")}
 
-        def read(payload: bytes) -> Said:
+        def read(payload: bytes) -> DecodedRecord:
             wire = Wire(payload)
             envelope = {name: bare(value) for name, value in wire.read(root).items()}
             wire.expect_end()
@@ -225,7 +225,7 @@ class AvroEnvelopes:
                 refuse_unknown(row, self._wanted)
             readers = sides["before" if is_delete else "after"]
             found = values(readers, self._columns, row, envelope, is_delete=is_delete)
-            return Said(values=found, is_delete=is_delete)
+            return DecodedRecord(values=found, is_delete=is_delete)
 
         return read
 

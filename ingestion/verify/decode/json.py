@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.verify.decode import Expected, Said
+from ingestion.verify.decode import DecodedRecord, Expected
 from ingestion.verify.decode.coerce import reader, refuse_names
 from ingestion.verify.decode.strict_json import parse, parse_object
 
@@ -31,7 +31,7 @@ class ReadJson:
         ]
         self._is_key = expected.is_key
 
-    def __call__(self, raw: bytes) -> Said:
+    def __call__(self, raw: bytes) -> DecodedRecord:
         """Read one document.
 
         Raises:
@@ -40,7 +40,7 @@ class ReadJson:
         fields = self._key_fields(raw) if self._is_key else parse_object(raw)
         refuse_names(fields, dict(self._readers), rejects=self._rejects)
         given = [(fields.get(name), read) for name, read in self._readers]
-        return Said(values=tuple([None if v is None else read(v) for v, read in given]))
+        return DecodedRecord(values=tuple([None if v is None else read(v) for v, read in given]))
 
     def _key_fields(self, raw: bytes) -> Mapping[str, Any]:
         """Read a Kafka key: an object, or for a single column a scalar, JSON or plain text."""

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import Declared, declared, is_provable
-from ingestion.verify.decode import Expected, Said, coerce
+from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import Read, UnprovableError, refuse
 from ingestion.verify.decode.protobuf_binary import message, numbers, varint
 from ingestion.verify.decode.protobuf_schema import Member, Schema, Shape
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
-from ingestion.verify.registry import Written
+from ingestion.verify.registry import RegisteredSchema
 
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
@@ -40,7 +40,9 @@ def reading(expected: Expected) -> ReadFramed:
     return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
 
 
-def opened(written: Written, wanted: Mapping[str, Declared], extra: ExtraFields) -> ReadPayload:
+def opened(
+    written: RegisteredSchema, wanted: Mapping[str, Declared], extra: ExtraFields
+) -> ReadPayload:
     """Return what reads payloads of one schema.
 
     Raises:
@@ -48,13 +50,13 @@ def opened(written: Written, wanted: Mapping[str, Declared], extra: ExtraFields)
     """
     schema = Schema(written)
 
-    def read(payload: bytes) -> Said:
+    def read(payload: bytes) -> DecodedRecord:
         shape, rest = _which(schema, payload)
         names = {each.name for each in shape.members.values()}
         if extra == "reject" and (names - wanted.keys() or numbers(rest) - shape.members.keys()):
             raise BadRecordError("fields that no column names")
         take = coerce.fields(shape.by_name, wanted, fit)
-        return Said(values=tuple(take(message(rest, shape))))
+        return DecodedRecord(values=tuple(take(message(rest, shape))))
 
     return read
 

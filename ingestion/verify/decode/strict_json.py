@@ -22,7 +22,7 @@ class UnknownSchemaError(BadRecordError):
     """A record that cannot be read, for the registry does not know its schema, or not any more."""
 
 
-class Written(str):
+class WrittenNumber(str):
     """A number with a point or an exponent, kept as it was written."""
 
     __slots__ = ()
@@ -68,8 +68,8 @@ def _refuse(value: str) -> NoReturn:
     raise BadRecordError(f"not a number of JSON: {value}")
 
 
-def _fraction(text: str) -> Written:
-    return Written(_of_sane_length(text))
+def _fraction(text: str) -> WrittenNumber:
+    return WrittenNumber(_of_sane_length(text))
 
 
 def _whole(text: str) -> int:

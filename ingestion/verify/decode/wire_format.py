@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ingestion.verify.decode import Expected, Said
+from ingestion.verify.decode import DecodedRecord, Expected
 from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
-from ingestion.verify.registry import SchemaSource, Written
+from ingestion.verify.registry import RegisteredSchema, SchemaSource
 
-ReadPayload = Callable[[bytes], Said]
-Open = Callable[[Written], ReadPayload]
+ReadPayload = Callable[[bytes], DecodedRecord]
+Open = Callable[[RegisteredSchema], ReadPayload]
 
 
 class ReadFramed:
@@ -25,7 +25,7 @@ class ReadFramed:
         self._type, self._open = type_, opened
         self._readers: dict[int, ReadPayload] = {}
 
-    def __call__(self, raw: bytes) -> Said:
+    def __call__(self, raw: bytes) -> DecodedRecord:
         """Read one record.
 
         Raises:

@@ -15,19 +15,19 @@ from typing import Any, Final
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import Expected, ReadBoth, Said, reading
+from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, reading
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
 from ingestion.verify.fold.predicate import Condition
 from ingestion.verify.fold.transform import Asked, transformation
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Place, Record, Row, text_of
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Record, Row, RowChange, text_of
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NO_SEQUENCE: Final = ("ARRAY", "MAP", "STRUCT")
 
 
 @dataclass(kw_only=True, slots=True)
-class Judged:
+class Classified:
     """What some records say.
 
     Attributes:
@@ -39,7 +39,7 @@ class Judged:
         exploded: How many rows there are beyond the first of their record.
     """
 
-    changes: list[Change] = field(default_factory=list)
+    changes: list[RowChange] = field(default_factory=list)
     bad: list[tuple[Record, str]] = field(default_factory=list)
     unread: list[tuple[Record, str]] = field(default_factory=list)
     ignored: int = 0
@@ -47,7 +47,7 @@ class Judged:
     exploded: int = 0
 
 
-class Judge:
+class Classifier:
     """Judges the records of a stream under its declaration."""
 
     def __init__(
@@ -88,13 +88,13 @@ class Judge:
             keys = _expected(spec, [by_name[name] for name in spec.keys], settings, is_key=True)
             self._read_key = reading(spec.key_format, keys)
 
-    def judge(self, records: Iterable[Record], *, seq: int) -> Judged:
+    def judge(self, records: Iterable[Record], *, seq: int) -> Classified:
         """Judge records of one batch.
 
         Raises:
             UnprovableError: it cannot be told which of them are deletes.
         """
-        found = Judged()
+        found = Classified()
         asked: list[Asked] = []
         for record in records:
             if record.value is None and self._tombstones == "ignore":
@@ -136,7 +136,7 @@ class Judge:
         index = 0 if self._array_at is None else row[-len(SYSTEM_COLUMNS) - 1]
         return (epoch, *self._order(row, timestamp), topic, partition, offset, index)
 
-    def _exploded(self, record: Record, said: Said, found: Judged) -> list[Asked]:
+    def _exploded(self, record: Record, said: DecodedRecord, found: Classified) -> list[Asked]:
         """Ask about each element for itself; a record without any counts as filtered."""
         at = self._array_at
         if record.value is None:
@@ -169,14 +169,14 @@ class Judge:
         selected = self._is_delete([each.said.values for each in told])
         return [a or each.said.is_delete for a, each in zip(selected, told, strict=True)]
 
-    def _said(self, record: Record) -> Said:
+    def _said(self, record: Record) -> DecodedRecord:
         if record.value is None:
             return self._of_tombstone(record)
-        if isinstance(self._read, ReadBoth):
+        if isinstance(self._read, DecodeKeyAndValue):
             return self._read.both(record.value, record.key)
         return self._read(record.value)
 
-    def _change(self, told: Asked, *, is_delete: bool, seq: int) -> Change:
+    def _change(self, told: Asked, *, is_delete: bool, seq: int) -> RowChange:
         record, values = told.record, told.said.values
         sent = _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
@@ -193,7 +193,7 @@ class Judge:
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (told.element,)
         row = (*values, *flag, *index, *at, sent, self._epoch, seq)
-        return Change(
+        return RowChange(
             key=self.key_of(values),
             place=(self._epoch, *order, *at, told.element),
             row=None if is_delete and not self._is_soft else row,
@@ -208,7 +208,7 @@ class Judge:
         if any(values[i] is None for i in at):
             raise BadRecordError(f"{what} is null")
 
-    def _of_tombstone(self, record: Record) -> Said:
+    def _of_tombstone(self, record: Record) -> DecodedRecord:
         if self._tombstones == "quarantine":
             raise BadRecordError("a tombstone is not for this stream")
         if record.key is None:
@@ -218,7 +218,7 @@ class Judge:
         values: list[Any] = [None] * len(self._types)
         for at, value in zip(self._key_at, said.values, strict=True):
             values[at] = value
-        return Said(values=tuple(values), is_delete=True)
+        return DecodedRecord(values=tuple(values), is_delete=True)
 
 
 def _told(asked: Asked, row: Row | None) -> Asked | None:

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import Judge, Judged
-from ingestion.verify.fold.earlier_schemas import EarlierJudge, Judges
+from ingestion.verify.fold.classify import Classified, Classifier
+from ingestion.verify.fold.earlier_schemas import EarlierClassifier, EarlierSchemas
 from ingestion.verify.fold.modes import Means, rule_of
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.spill import Memory, Shelf
+from ingestion.verify.read.spill import SpillStore, SpillTable
 
-Judging = Judge | EarlierJudge
+Judging = Classifier | EarlierClassifier
 
 
 class Fold:
@@ -30,13 +30,13 @@ class Fold:
     def __init__(
         self,
         spec: StreamSpec,
-        judge: Judge,
-        memory: Memory,
-        horizon: Horizon,
+        judge: Classifier,
+        memory: SpillStore,
+        horizon: Coverage,
         *,
         is_compacted: Callable[[str], bool] = lambda topic: False,
         redrives: Redrives | None = None,
-        judges: Judges | None = None,
+        judges: EarlierSchemas | None = None,
     ) -> None:
         """Take the declaration, and what can be seen.
 
@@ -55,7 +55,7 @@ class Fold:
         self._is_compacted = is_compacted
         self._redrives = redrives or Redrives(memory, horizon, declaration="")
         self.rule = rule_of(Means(spec=spec, judge=judge, memory=memory, horizon=horizon))
-        self.bad: Shelf[BadRecord] = memory.shelf("bad")
+        self.bad: SpillTable[BadRecord] = memory.shelf("bad")
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger.
@@ -83,7 +83,7 @@ class Fold:
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in judged.bad))
         self.rule.take(judged.changes, recount)
 
-    def _refuse_unread(self, judged: Judged, seq: int) -> None:
+    def _refuse_unread(self, judged: Classified, seq: int) -> None:
         """Go no further when a record cannot be read, which is neither right nor wrong then."""
         if judged.unread and not self._horizon.is_accepted(seq):
             record, why = judged.unread[0]

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 from deltalake import DeltaTable
 
 from ingestion.declaration.fingerprint import engine_version
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from ingestion.verify.difference import Difference
 from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import rows_of
-from ingestion.verify.read.spill import Memory, Shelf
+from ingestion.verify.read.spill import SpillStore, SpillTable
 
 _PLACE = ("_topic", "_partition", "_offset", "_seq")
 _JUDGED_BY = ("declaration", "engine_version")
@@ -33,7 +33,7 @@ _WHY = ("reason", "detail")
 _MARK = "redriven_seq"
 
 
-class Held(NamedTuple):
+class QuarantineEntry(NamedTuple):
     """What the quarantine says of a record: the batch it was read in, and that it was sent in."""
 
     seq: int
@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 @dataclass(kw_only=True, slots=True)
-class Sorted:
+class Partitioned:
     """Records of one batch.
 
     Attributes:
@@ -59,10 +59,10 @@ class Sorted:
 class Redrives:
     """Knows what the quarantine holds back, and gives it out at its redrive."""
 
-    def __init__(self, memory: Memory, horizon: Horizon, *, declaration: str) -> None:
+    def __init__(self, memory: SpillStore, horizon: Coverage, *, declaration: str) -> None:
         """Take where to remember, and the fingerprint of today's declaration."""
-        self._held: Shelf[Held] = memory.shelf("held")
-        self._sent: Shelf[Record] = memory.shelf("sent")
+        self._held: SpillTable[QuarantineEntry] = memory.shelf("held")
+        self._sent: SpillTable[Record] = memory.shelf("sent")
         self.horizon = horizon
         self._today = (declaration, engine_version())
         self._marks: Counter[int] = Counter()
@@ -95,13 +95,13 @@ class Redrives:
                 if self.horizon.epoch_of(row["_seq"]) == self.horizon.epoch:
                     by_today = tuple(map(row.get, _JUDGED_BY)) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
-                    held[_name(row)] = Held(row["_seq"], mark, by_today)
+                    held[_name(row)] = QuarantineEntry(row["_seq"], mark, by_today)
             self._held.put(held)
             self._is_empty = self._is_empty and not held
 
-    def sort_out(self, records: Sequence[Record], seq: int) -> Sorted:
+    def sort_out(self, records: Sequence[Record], seq: int) -> Partitioned:
         """Tell the records of a batch apart, and remember those that are folded later."""
-        told, later = Sorted(), {}
+        told, later = Partitioned(), {}
         held = {} if self._is_empty else self._held.get(map(str, records))
         for record in records:
             known = held.get(str(record))
@@ -117,7 +117,7 @@ class Redrives:
         return told
 
     def could_go(self, records: int) -> None:
-        """Take note of records in quarantine that are good today."""
+        """Remember records in quarantine that are good today."""
         self._could_go += records
 
     def of(self, batch: Batch) -> Iterator[list[Record]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import Said
+from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.predicate import Condition
 from ingestion.verify.read.record import Record, Row
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     """
 
     record: Record
-    said: Said
+    said: DecodedRecord
     element: int = 0
     lacks: bool = False
 
@@ -125,7 +125,7 @@ class _BySpark:
             rows |= {at: self._of_delete(asked[at].said) for at in deletes}
         return [rows.get(at) for at in range(len(asked))]
 
-    def _of_delete(self, said: Said) -> Row:
+    def _of_delete(self, said: DecodedRecord) -> Row:
         """Take a delete's columns as they are: a function is not asked about it."""
         values = dict(zip(self._names, said.values, strict=True))
         return tuple([values.get(column.name) for column in self._spec.columns])

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from ingestion.kafka.offsets import TopicPartition
 
 
-class Stretch(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of one partition, end exclusive, and what was found in them."""
 
     at: TopicPartition
@@ -36,7 +36,7 @@ class Stretch(NamedTuple):
         return f"{self.at} [{self.start}, {self.end})"
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Stretch:
+    def of_row(cls, row: Mapping[str, Any]) -> OffsetRange:
         """Read one as ledger and commits write it."""
         at = TopicPartition(row["topic"], row["partition"])
         return cls(at, row["start"], row["end"], row["records"], row["gaps"])
@@ -52,7 +52,7 @@ class Batch:
     epoch: int
     run_id: str
     delta_version: int
-    ranges: tuple[Stretch, ...]
+    ranges: tuple[OffsetRange, ...]
     counts: Mapping[str, int]
     balanced: bool
     accepted: str | None
@@ -60,35 +60,35 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
+class LoggedCommit:
     """One version of a table's log.
 
     Attributes:
         version: Delta version.
         operation: Delta's word for it.
         txn: The version that it records for our application id, if any.
-        note: What a commit of ours says of itself.
+        metadata: What a commit of ours says of itself.
     """
 
     version: int
     operation: str
     txn: int | None
-    note: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
 
     @property
     def is_ours(self) -> bool:
         """Tell whether the stream's engine made it."""
-        return self.txn is not None or self.note is not None
+        return self.txn is not None or self.metadata is not None
 
     @property
     def seq(self) -> int:
         """Number of its batch; -1 when it is not ours."""
-        return int((self.note or {}).get("seq", -1 if self.txn is None else self.txn))
+        return int((self.metadata or {}).get("seq", -1 if self.txn is None else self.txn))
 
     @property
-    def ranges(self) -> tuple[Stretch, ...]:
+    def ranges(self) -> tuple[OffsetRange, ...]:
         """What it says that it read."""
-        return tuple(map(Stretch.of_row, (self.note or {}).get("ranges", ())))
+        return tuple(map(OffsetRange.of_row, (self.metadata or {}).get("ranges", ())))
 
 
 def read_ledger(path: Path) -> tuple[Batch, ...]:
@@ -102,7 +102,7 @@ def read_ledger(path: Path) -> tuple[Batch, ...]:
             **{
                 **{name: row[name] for name in names if name in row},
                 "columns": json.loads(row.get("identity") or "{}").get("columns", ""),
-                "ranges": tuple(map(Stretch.of_row, row["ranges"] or ())),
+                "ranges": tuple(map(OffsetRange.of_row, row["ranges"] or ())),
                 "counts": row["counts"] or {},
             }
         )
@@ -111,22 +111,24 @@ def read_ledger(path: Path) -> tuple[Batch, ...]:
     return tuple(sorted(batches, key=lambda batch: batch.seq))
 
 
-def read_log(path: Path, stream: str, *, through: int) -> tuple[Commit, ...]:
+def read_log(path: Path, stream: str, *, through: int) -> tuple[LoggedCommit, ...]:
     """Read the commits that are still in a table's log, oldest first, up to a version."""
     files = sorted((path / "_delta_log").glob("*.json"))
     numbered = ((int(file.stem), file) for file in files if file.stem.isdigit())
     return tuple(_commit(n, file, stream) for n, file in numbered if n <= through)
 
 
-def _commit(version: int, file: Path, stream: str) -> Commit:
+def _commit(version: int, file: Path, stream: str) -> LoggedCommit:
     made: Mapping[str, Any] = {}
     txn = None
     for action in _actions(file):
         made = action.get("commitInfo", made)
         if (mark := action.get("txn", {})).get("appId") == f"oncelake:{stream}":
             txn = mark["version"]
-    note = _note(made.get("userMetadata"))
-    return Commit(version=version, operation=made.get("operation", ""), txn=txn, note=note)
+    metadata = _metadata(made.get("userMetadata"))
+    return LoggedCommit(
+        version=version, operation=made.get("operation", ""), txn=txn, metadata=metadata
+    )
 
 
 def _actions(file: Path) -> Iterator[dict[str, Any]]:
@@ -137,9 +139,9 @@ def _actions(file: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _note(text: str | None) -> Mapping[str, Any] | None:
+def _metadata(text: str | None) -> Mapping[str, Any] | None:
     try:
-        note = json.loads(text or "")
+        metadata = json.loads(text or "")
     except ValueError:
         return None
-    return note if isinstance(note, dict) and "oncelake" in note else None
+    return metadata if isinstance(metadata, dict) and "oncelake" in metadata else None

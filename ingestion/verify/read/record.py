@@ -56,7 +56,7 @@ class Record(NamedTuple):
         return f"{self.at} offset {self.offset}"
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """What a good record says of one key.
 
     Attributes:

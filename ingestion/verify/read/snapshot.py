@@ -19,7 +19,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.verify.read.delta_log import Batch, Commit, read_ledger, read_log
+from ingestion.verify.read.delta_log import Batch, LoggedCommit, read_ledger, read_log
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
 _ROWS = 8_192
@@ -43,8 +43,8 @@ class Snapshot:
     table_id: str
     version: int
     ledger: tuple[Batch, ...]
-    commits: tuple[Commit, ...]
-    unfinished: tuple[Commit, ...]
+    commits: tuple[LoggedCommit, ...]
+    unfinished: tuple[LoggedCommit, ...]
     holder: Holder | None
 
     @property
@@ -53,7 +53,7 @@ class Snapshot:
         return tuple(batch for batch in self.ledger if batch.table_id == self.table_id)
 
     @property
-    def finished(self) -> tuple[Commit, ...]:
+    def finished(self) -> tuple[LoggedCommit, ...]:
         """What is left of the log up to the version to prove."""
         return tuple(commit for commit in self.commits if commit.version <= self.version)
 
@@ -63,7 +63,9 @@ class Snapshot:
 
         A batch whose ledger row is missing is here as its commit tells of it.
         """
-        told = {commit.seq: commit for commit in self.finished if commit.note and commit.seq > 0}
+        told = {
+            commit.seq: commit for commit in self.finished if commit.metadata and commit.seq > 0
+        }
         mine = {batch.seq: batch for batch in self.ledger_of_table}
         return tuple(
             _corrected(mine.get(seq), told.get(seq), self.table_id)
@@ -124,35 +126,39 @@ def _values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist(maps_as_pydicts="lossy"))
 
 
-def _unfinished(commits: Sequence[Commit], ledger: Sequence[Batch]) -> tuple[Commit, ...]:
+def _unfinished(
+    commits: Sequence[LoggedCommit], ledger: Sequence[Batch]
+) -> tuple[LoggedCommit, ...]:
     last = max((batch.seq for batch in ledger), default=0)
     return tuple(commit for commit in commits if commit.is_ours and commit.seq > last)
 
 
-def _until(version: int, ledger: Sequence[Batch], commits: Sequence[Commit]) -> tuple[Batch, ...]:
+def _until(
+    version: int, ledger: Sequence[Batch], commits: Sequence[LoggedCommit]
+) -> tuple[Batch, ...]:
     """Leave out the batches that were committed after ``version``."""
     last = max((c.seq for c in commits if c.version <= version), default=0)
     return tuple(b for b in ledger if b.seq <= last or b.delta_version <= version)
 
 
-def _corrected(batch: Batch | None, commit: Commit | None, table_id: str) -> Batch:
+def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) -> Batch:
     if batch is not None and commit is None:
         return batch
     assert commit is not None
-    note = commit.note or {}
-    counts = note["counts"] if batch is None else batch.counts
-    columns = str(note.get("columns") or (batch.columns if batch else ""))
+    metadata = commit.metadata or {}
+    counts = metadata["counts"] if batch is None else batch.counts
+    columns = str(metadata.get("columns") or (batch.columns if batch else ""))
     return Batch(
         table_id=table_id,
         seq=commit.seq,
-        kind=note["kind"],
-        epoch=note["epoch"],
-        run_id=note["run_id"],
+        kind=metadata["kind"],
+        epoch=metadata["epoch"],
+        run_id=metadata["run_id"],
         delta_version=commit.version,
         ranges=commit.ranges,
         counts=counts,
         balanced=batch.balanced if batch else True,
-        accepted=batch.accepted if batch else note["reason"],
+        accepted=batch.accepted if batch else metadata["reason"],
         columns=columns,
     )
 

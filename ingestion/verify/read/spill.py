@@ -20,7 +20,7 @@ _CACHE_KILOBYTES: Final = 32 * 1024
 Thing = TypeVar("Thing")
 
 
-class Shelf(Generic[Thing]):
+class SpillTable(Generic[Thing]):
     """Things by key, each of which can be marked as found."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
@@ -89,20 +89,20 @@ class Shelf(Generic[Thing]):
         return int(counted.fetchone()[0])
 
 
-class Memory:
+class SpillStore:
     """Makes shelves."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Take a connection of one's own."""
         self._connection = connection
 
-    def shelf(self, name: str) -> Shelf[Thing]:
+    def shelf(self, name: str) -> SpillTable[Thing]:
         """Make an empty shelf."""
-        return Shelf(self._connection, name)
+        return SpillTable(self._connection, name)
 
     @classmethod
     @contextmanager
-    def in_folder(cls, folder: Path) -> Iterator[Memory]:
+    def in_folder(cls, folder: Path) -> Iterator[SpillStore]:
         """Open a memory below a folder, and remove it when the block ends."""
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="verify-", dir=folder) as scratch:

@@ -21,7 +21,7 @@ from ingestion.errors import DependencyError
 from ingestion.kafka.client import client_options, unreachable
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
-from ingestion.verify.read.delta_log import Stretch
+from ingestion.verify.read.delta_log import OffsetRange
 from ingestion.verify.read.record import Record
 
 _MESSAGES: Final = 5_000
@@ -86,7 +86,7 @@ class TopicReader:
         finally:
             reader._consumer.close()
 
-    def read(self, stretches: Iterable[Stretch]) -> Iterator[list[Record]]:
+    def read(self, stretches: Iterable[OffsetRange]) -> Iterator[list[Record]]:
         """Yield every record of some stretches, in chunks, a partition's in order.
 
         Raises:

@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import Judge
+from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import Change, Place, Row
-from ingestion.verify.read.spill import Memory, Shelf
+from ingestion.verify.read.record import Place, Row, RowChange
+from ingestion.verify.read.spill import SpillStore, SpillTable
 
 _MODES: Final[Mapping[str, str]] = {
     "upsert": "ingestion.verify.fold.modes.upsert",
@@ -41,9 +41,9 @@ class Means:
     """
 
     spec: StreamSpec
-    judge: Judge
-    memory: Memory
-    horizon: Horizon
+    judge: Classifier
+    memory: SpillStore
+    horizon: Coverage
 
 
 class Rule(Protocol):
@@ -58,13 +58,13 @@ class Rule(Protocol):
     def __init__(self, means: Means) -> None:
         """Begin with an empty table."""
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Take some of a batch's good records."""
 
     def settle(self, recount: Recount) -> None:
         """End the batch: give each of its records a disposition."""
 
-    def rows(self) -> Shelf[Change]:
+    def rows(self) -> SpillTable[RowChange]:
         """Return what must be in the table, by ``key_of`` of the rows; gone rows are known too.
 
         Raises:

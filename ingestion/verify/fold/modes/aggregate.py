@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ingestion.declaration.aggregates import WINDOW_COLUMNS, Aggregate, aggregates_of
-from ingestion.verify.coverage import Horizon
+from ingestion.verify.coverage import Coverage
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.modes import Means
 from ingestion.verify.fold.modes.aggregate_functions import MONOIDS
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
+from ingestion.verify.read.spill import SpillTable
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # An estimate that another library would make otherwise.
@@ -42,13 +42,13 @@ class _Group:
     accepted: int = 0
 
 
-class Fold:
+class AggregateRule:
     """Remembers the state of each group."""
 
     def __init__(self, means: Means) -> None:
         """Begin with an empty table."""
         spec = means.spec
-        self._horizon: Horizon = means.horizon
+        self._horizon: Coverage = means.horizon
         every = aggregates_of(spec)
         self._proven = [each for each in every if each.function != _DEPENDENT]
         self._dependent = [each.name for each in every if each.function == _DEPENDENT]
@@ -64,10 +64,10 @@ class Fold:
         self.columns = (*spec.keys, *by_time, *told)
         self._key_width = len(spec.keys) + len(by_time)
         self._clocks: dict[str, int] = {}
-        self._groups: Shelf[_Group] = means.memory.shelf("groups")
-        self._rows: Shelf[Change] = means.memory.shelf("rows")
+        self._groups: SpillTable[_Group] = means.memory.shelf("groups")
+        self._rows: SpillTable[RowChange] = means.memory.shelf("rows")
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Fold each record, and count it by whether its group was there before the batch."""
         keyed = [(self._key(change), change) for change in changes]
         known = self._groups.get({text_of(key) for key, _ in keyed})
@@ -86,7 +86,7 @@ class Fold:
         if not self._is_partial:
             recount.extra.update(self._clocks)
 
-    def rows(self) -> Shelf[Change]:
+    def rows(self) -> SpillTable[RowChange]:
         """Return the row of each group.
 
         Raises:
@@ -126,7 +126,7 @@ class Fold:
     def _is_partial(self) -> bool:
         return self._horizon.is_blind or self._horizon.epoch > 1
 
-    def _key(self, change: Change) -> Row:
+    def _key(self, change: RowChange) -> Row:
         row = _row_of(change)
         keys = tuple(row[self._at[name]] for name in self._keys)
         if self._window is None:
@@ -151,7 +151,7 @@ class Fold:
         if self._horizon.is_accepted(seq):
             group.accepted = seq
 
-    def _fold(self, group: _Group, change: Change) -> None:
+    def _fold(self, group: _Group, change: RowChange) -> None:
         row = _row_of(change)
         topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
         newest = (epoch, topic, partition, offset, change.place[-1], timestamp)
@@ -161,7 +161,7 @@ class Fold:
             add = MONOIDS[each.function].add
             group.states[nth] = add(group.states[nth], value, change.place)
 
-    def _row(self, name: str, group: _Group) -> Change:
+    def _row(self, name: str, group: _Group) -> RowChange:
         epoch, topic, partition, offset, element, timestamp = group.newest
         told = (
             value
@@ -170,7 +170,7 @@ class Fold:
         )
         index = (element,) if self._is_exploded else ()
         system = (topic, partition, offset, timestamp, epoch, group.seq)
-        return Change(
+        return RowChange(
             key=name,
             place=(epoch, topic, partition, offset, element),
             row=(*group.key, *told, *index, *system),
@@ -186,9 +186,9 @@ class Fold:
             yield dict(zip(self._place_fields, value, strict=False)) if named else value
 
 
-def _row_of(change: Change) -> Row:
+def _row_of(change: RowChange) -> Row:
     assert change.row is not None, "a delete is bad in a mode that deletes nothing"
     return change.row
 
 
-RULE = Fold
+RULE = AggregateRule

@@ -11,7 +11,7 @@ from ingestion.verify.read.record import Place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Monoid:
+class AggregateFunction:
     """One aggregate function.
 
     Attributes:
@@ -71,17 +71,23 @@ def _last(state: Any, value: Any, place: Place) -> Any:
     return (place, value) if state is None or place > state[0] else state
 
 
-MONOIDS: Final[Mapping[str, Monoid]] = {
-    "count": Monoid(empty=0, add=lambda n, value, _: n + (value is not None), shown=_itself),
-    "sum": Monoid(empty=None, add=_unless_null(lambda a, b: a + b), shown=_itself),
-    "min": Monoid(empty=None, add=_unless_null(lambda a, b: min(a, b, key=_rank)), shown=_itself),
-    "max": Monoid(empty=None, add=_unless_null(lambda a, b: max(a, b, key=_rank)), shown=_itself),
-    "avg": Monoid(empty=(None, 0), add=_add_to_average, shown=_average),
-    "set": Monoid(
+MONOIDS: Final[Mapping[str, AggregateFunction]] = {
+    "count": AggregateFunction(
+        empty=0, add=lambda n, value, _: n + (value is not None), shown=_itself
+    ),
+    "sum": AggregateFunction(empty=None, add=_unless_null(lambda a, b: a + b), shown=_itself),
+    "min": AggregateFunction(
+        empty=None, add=_unless_null(lambda a, b: min(a, b, key=_rank)), shown=_itself
+    ),
+    "max": AggregateFunction(
+        empty=None, add=_unless_null(lambda a, b: max(a, b, key=_rank)), shown=_itself
+    ),
+    "avg": AggregateFunction(empty=(None, 0), add=_add_to_average, shown=_average),
+    "set": AggregateFunction(
         empty=frozenset(),
         add=lambda values, value, _: values if value is None else values | {value},
         shown=lambda values: {"": sorted(values)},
     ),
-    "first": Monoid(empty=None, add=_first, shown=_at_place),
-    "last": Monoid(empty=None, add=_last, shown=_at_place),
+    "first": AggregateFunction(empty=None, add=_first, shown=_at_place),
+    "last": AggregateFunction(empty=None, add=_last, shown=_at_place),
 }

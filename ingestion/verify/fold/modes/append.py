@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from ingestion.verify.fold.modes import Means
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import Change, Place, Row, text_of
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import Place, Row, RowChange, text_of
+from ingestion.verify.read.spill import SpillTable
 
 
-class Append:
+class AppendRule:
     """Remembers every record."""
 
     def __init__(self, means: Means) -> None:
         """Begin with an empty table."""
         self.columns = tuple(column.name for column in means.spec.columns)
         self._judge = means.judge
-        self._rows: Shelf[Change] = means.memory.shelf("rows")
+        self._rows: SpillTable[RowChange] = means.memory.shelf("rows")
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep each record, and count it as inserted."""
         self._rows.put({text_of(change.place): change for change in changes})
         recount.fates["inserted"] += len(changes)
@@ -27,7 +27,7 @@ class Append:
     def settle(self, recount: Recount) -> None:
         """Nothing is left to be decided."""
 
-    def rows(self) -> Shelf[Change]:
+    def rows(self) -> SpillTable[RowChange]:
         """Return every record, by its place."""
         return self._rows
 
@@ -48,4 +48,4 @@ class Append:
         return ()
 
 
-RULE = Append
+RULE = AppendRule

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingestion.verify.fold.modes.upsert import Upsert
+from ingestion.verify.fold.modes.upsert import UpsertRule
 from ingestion.verify.read.record import Place
 
 
-class InsertOnly(Upsert):
+class InsertOnlyRule(UpsertRule):
     """Remembers the oldest record of each key."""
 
     def outranks(self, one: Place, other: Place) -> bool:
@@ -14,4 +14,4 @@ class InsertOnly(Upsert):
         return one < other
 
 
-RULE = InsertOnly
+RULE = InsertOnlyRule

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.modes import Means
-from ingestion.verify.fold.modes.upsert import Upsert
+from ingestion.verify.fold.modes.upsert import UpsertRule
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import Change
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import RowChange
+from ingestion.verify.read.spill import SpillTable
 
 
-class PartialUpsert(Upsert):
+class PartialUpsertRule(UpsertRule):
     """Remembers what each key has come to, record by record: they arrive in their order."""
 
     def __init__(self, means: Means) -> None:
@@ -20,7 +20,7 @@ class PartialUpsert(Upsert):
         super().__init__(means)
         self._begun_anew: set[str] = set()
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Fold each record into what its key has come to in this batch."""
         known = self._winners.get({change.key for change in changes})
         for change in changes:
@@ -37,7 +37,7 @@ class PartialUpsert(Upsert):
         super().settle(recount)
         self._begun_anew.clear()
 
-    def rows(self) -> Shelf[Change]:
+    def rows(self) -> SpillTable[RowChange]:
         """Return the row of each key.
 
         Raises:
@@ -50,10 +50,10 @@ class PartialUpsert(Upsert):
             )
         return super().rows()
 
-    def _together(self, winner: Change, state: Change | None) -> Change:
+    def _together(self, winner: RowChange, state: RowChange | None) -> RowChange:
         return winner if winner.key in self._begun_anew else self._filled(winner, state)
 
-    def _filled(self, change: Change, older: Change | None) -> Change:
+    def _filled(self, change: RowChange, older: RowChange | None) -> RowChange:
         """Return a change with the nulls of its columns filled from an older one."""
         if change.row is None or older is None or older.row is None:
             return change
@@ -63,4 +63,4 @@ class PartialUpsert(Upsert):
         return change._replace(row=(*filled, *change.row[width:]))
 
 
-RULE = PartialUpsert
+RULE = PartialUpsertRule

@@ -8,13 +8,13 @@ from itertools import pairwise, zip_longest
 from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
 from ingestion.verify.fold.modes import Means
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Change, Place, Row, text_of
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
+from ingestion.verify.read.spill import SpillTable
 
-_Events = tuple[Change, ...]
+_Events = tuple[RowChange, ...]
 
 
-class History:
+class HistoryRule:
     """Remembers every event of each key."""
 
     def __init__(self, means: Means) -> None:
@@ -24,14 +24,14 @@ class History:
         self._judge = means.judge
         self._tail = len(SYSTEM_COLUMNS) + bool(means.spec.explode)
         self._horizon = means.horizon
-        self._new: Shelf[_Events] = means.memory.shelf("new")
-        self._events: Shelf[_Events] = means.memory.shelf("events")
-        self._rows: Shelf[Change] = means.memory.shelf("rows")
+        self._new: SpillTable[_Events] = means.memory.shelf("new")
+        self._events: SpillTable[_Events] = means.memory.shelf("events")
+        self._rows: SpillTable[RowChange] = means.memory.shelf("rows")
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the events of a batch, by key."""
         keys = {change.key for change in changes}
-        known: dict[str, list[Change]] = {
+        known: dict[str, list[RowChange]] = {
             key: list(events) for key, events in self._new.get(keys).items()
         }
         for change in changes:
@@ -49,7 +49,7 @@ class History:
             self._events.put(known)
         self._new.clear()
 
-    def rows(self) -> Shelf[Change]:
+    def rows(self) -> SpillTable[RowChange]:
         """Return every version, by key and place; without its end where that cannot be told."""
         if self._is_partial:
             self.columns = self.columns[:-2]
@@ -99,7 +99,7 @@ class History:
                 ends_one = one_before is not None and one_before.row is not None
                 recount.fates["deleted" if ends_one else "deleted_absent"] += 1
 
-    def _versions(self, events: _Events) -> Iterable[Change]:
+    def _versions(self, events: _Events) -> Iterable[RowChange]:
         for change, behind in _with_next(events):
             if change.row is None:
                 continue
@@ -110,17 +110,17 @@ class History:
             yield change._replace(row=(*change.row[:at], *told, *change.row[at:]))
 
 
-def _when(change: Change) -> Place:
+def _when(change: RowChange) -> Place:
     """Put the time before the epoch: history goes by time, and one topic follows another."""
     epoch, moment, *coordinates = change.place
     return (moment, epoch, *coordinates)
 
 
-def _moment(change: Change) -> object:
+def _moment(change: RowChange) -> object:
     return change.place[1]
 
 
-def _with_next(events: _Events) -> Iterable[tuple[Change, Change | None]]:
+def _with_next(events: _Events) -> Iterable[tuple[RowChange, RowChange | None]]:
     return zip_longest(events, events[1:]) if events else ()
 
 
@@ -131,4 +131,4 @@ def _ends(events: _Events) -> Iterable[tuple[Place, object]]:
             yield change.place, (_moment(behind),) if behind else None
 
 
-RULE = History
+RULE = HistoryRule

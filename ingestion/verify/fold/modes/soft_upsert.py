@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ingestion.declaration.spec import DELETED_COLUMN
 from ingestion.verify.fold.modes import Means
-from ingestion.verify.fold.modes.upsert import Upsert
+from ingestion.verify.fold.modes.upsert import UpsertRule
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import Change
+from ingestion.verify.read.record import RowChange
 
 
-class SoftUpsert(Upsert):
+class SoftUpsertRule(UpsertRule):
     """Remembers the newest change of each key, which is a row when it is a delete, too."""
 
     def __init__(self, means: Means) -> None:
@@ -18,7 +18,7 @@ class SoftUpsert(Upsert):
         self._flag = len(self.columns)
         self.columns = (*self.columns, DELETED_COLUMN)
 
-    def _fate(self, winner: Change, state: Change | None, recount: Recount) -> str:
+    def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
         assert winner.row is not None, "a delete that marks is a row"
         is_delete = winner.row[self._flag]
         if state is None:
@@ -30,4 +30,4 @@ class SoftUpsert(Upsert):
         return "deleted" if is_delete else "updated"
 
 
-RULE = SoftUpsert
+RULE = SoftUpsertRule

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from ingestion.verify.difference import Difference
 from ingestion.verify.fold.modes import Means
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import Change, Place, Row
-from ingestion.verify.read.spill import Shelf
+from ingestion.verify.read.record import Place, Row, RowChange
+from ingestion.verify.read.spill import SpillTable
 
 
-class Upsert:
+class UpsertRule:
     """Remembers the newest change of each key.
 
     Every winner of a batch is measured against what the earlier batches left behind.
@@ -23,12 +23,12 @@ class Upsert:
         self._judge = means.judge
         self._horizon = means.horizon
         self._has_order = bool(means.spec.sequence_by)
-        self._winners: Shelf[Change] = means.memory.shelf("winners")
-        self._newest: Shelf[Change] = means.memory.shelf("newest")
+        self._winners: SpillTable[RowChange] = means.memory.shelf("winners")
+        self._newest: SpillTable[RowChange] = means.memory.shelf("newest")
 
-    def take(self, changes: Sequence[Change], recount: Recount) -> None:
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the winners so far."""
-        best: dict[str, Change] = {}
+        best: dict[str, RowChange] = {}
         for change in changes:
             self._keep(best, change, recount)
         known = self._winners.get(best)
@@ -44,7 +44,7 @@ class Upsert:
             self._apply(winners, recount)
         self._winners.clear()
 
-    def rows(self) -> Shelf[Change]:
+    def rows(self) -> SpillTable[RowChange]:
         """Return the newest change of each key."""
         return self._newest
 
@@ -64,18 +64,18 @@ class Upsert:
         """Every column is proven."""
         return ()
 
-    def _keep(self, best: dict[str, Change], change: Change, recount: Recount) -> None:
+    def _keep(self, best: dict[str, RowChange], change: RowChange, recount: Recount) -> None:
         other = best.setdefault(change.key, change)
         if other is not change and self._wins(change, other, recount):
             best[change.key] = change
 
-    def _apply(self, winners: Mapping[str, Change], recount: Recount) -> None:
+    def _apply(self, winners: Mapping[str, RowChange], recount: Recount) -> None:
         """Give winners their dispositions, and remember the newest change of their keys."""
         known = self._newest.get(winners)
         newer = {}
         for key, winner in winners.items():
             state = known.get(key)
-            fate = self._fate(winner, state, recount)
+            fate = self._disposition(winner, state, recount)
             if self._horizon.doubts(state):
                 recount.doubtful += 1
             else:
@@ -84,11 +84,11 @@ class Upsert:
                 newer[key] = self._together(winner, state)
         self._newest.put(newer)
 
-    def _together(self, winner: Change, state: Change | None) -> Change:
+    def _together(self, winner: RowChange, state: RowChange | None) -> RowChange:
         """Return what is then known of the key: what the winner says, and nothing older."""
         return winner
 
-    def _fate(self, winner: Change, state: Change | None, recount: Recount) -> str:
+    def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
         is_delete = winner.row is None
         if state is None or state.row is None:
             if is_delete:
@@ -101,7 +101,7 @@ class Upsert:
             return "stale"
         return "deleted" if is_delete else "updated"
 
-    def _wins(self, one: Change, other: Change, recount: Recount) -> bool:
+    def _wins(self, one: RowChange, other: RowChange, recount: Recount) -> bool:
         """Tell which wins; without a declared order, two partitions cannot be compared."""
         if not self._has_order and one.epoch == other.epoch and one.at != other.at:
             recount.clashes.append(
@@ -117,4 +117,4 @@ class Upsert:
         return self.outranks(one.place, other.place)
 
 
-RULE = Upsert
+RULE = UpsertRule
