@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,7 +17,12 @@ from ingestion.pipeline import validate
 from tests.support.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+ALL_PAGES = [ROOT / "README.md", ROOT / "RELIABILITY.md", *PAGES]
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"`((?:ingestion|assets|resources|tests|bench|docs)/[\w./-]*)(?:::([\w.]+))?`")
 REASON = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
 
@@ -55,3 +61,47 @@ def test_every_reason_is_explained(reasons: Mapping[str, str]) -> None:
     told = {code: says for page in PAGES for code, says in REASON.findall(page.read_text())}
 
     assert {code: told.get(code) for code in reasons} == dict(reasons)
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """The file exists, and so does the heading behind the hash."""
+    broken = [
+        f"{path}#{anchor}"
+        for path, anchor in LINK.findall(page.read_text())
+        if not (target := page.parent / path if path else page).exists()
+        or (anchor and anchor not in anchors(target))
+    ]
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_path_in_the_docs_exists(page: Path) -> None:
+    """A file or folder of the tree is there, and so is the function or class named after ``::``."""
+    missing = [
+        f"{path}::{name}" if name else path
+        for path, name in NAMED.findall(page.read_text())
+        if not (ROOT / path).exists() or (name and name not in names_in(ROOT / path))
+    ]
+
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text()))
+    return {re.sub(r"[^\w -]", "", each).strip().lower().replace(" ", "-") for each in headings}
+
+
+def names_in(module: Path) -> set[str]:
+    """The classes and functions of a module, and the methods of its classes as ``Class.method``."""
+    definitions = (ast.ClassDef, ast.FunctionDef)
+    names = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, definitions):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = (each for each in node.body if isinstance(each, definitions))
+            names |= {f"{node.name}.{each.name}" for each in inner}
+    return names
