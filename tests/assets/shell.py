@@ -44,23 +44,23 @@ def environment(world: World, home: Path) -> dict[str, str]:
     return {**world.environment(), "DAGSTER_HOME": str(home), "PATH": path, "STALLED": stalled}
 
 
-def told(home: Path, asset: str) -> list[tuple[bool, list[int]]]:
+def reported_batches(home: Path, asset: str) -> list[tuple[bool, list[int]]]:
     """Return, of each materialization, whether it is recovered, and the seqs it speaks of."""
     with dg.DagsterInstance.from_config(str(home)) as instance:
-        return told_to(instance, asset)
+        return reported_in(instance, asset)
 
 
-def told_to(instance: dg.DagsterInstance, asset: str) -> list[tuple[bool, list[int]]]:
+def reported_in(instance: dg.DagsterInstance, asset: str) -> list[tuple[bool, list[int]]]:
     """Return, of each materialization, whether it is recovered, and the seqs it speaks of."""
     found = instance.fetch_materializations(dg.AssetKey(asset), limit=100, ascending=True)
-    told = []
+    reported = []
     for record in found.records:
         event = record.asset_materialization
         assert event is not None
         last, batches = (int(str(event.metadata[it].value)) for it in ("seq", "batches"))
         seqs = list(range(last - batches + 1, last + 1))
-        told.append((bool(event.metadata["recovered"].value), seqs))
-    return told
+        reported.append((bool(event.metadata["recovered"].value), seqs))
+    return reported
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:

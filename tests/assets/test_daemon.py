@@ -14,7 +14,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.assets.shell import ROOT, environment, make_home, told
+from tests.assets.shell import ROOT, environment, make_home, reported_batches
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -61,7 +61,7 @@ def dagster(world: World, home: Path, *words: str) -> None:
     )
 
 
-def said(home: Path) -> str:
+def daemon_log(home: Path) -> str:
     """Return what daemons have said so far."""
     return (home / "daemon.log").read_text()
 
@@ -70,7 +70,7 @@ def wait_until(fact: Callable[[], bool], home: Path, what: str) -> None:
     """Wait for what a daemon is to bring about; when it does not, show what it said."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not fact():
-        assert time.monotonic() < deadline, f"{what} never came about:\n{said(home)[-3000:]}"
+        assert time.monotonic() < deadline, f"{what} never came about:\n{daemon_log(home)[-3000:]}"
         time.sleep(0.5)
 
 
@@ -83,7 +83,9 @@ def test_a_killed_worker_and_a_killed_daemon_leave_nothing_stuck(world: World, h
         wait_until(stalled.exists, home, "a run by the sensor")
         world.send(row(1, "c"))
         dagster(world, home, "job", "launch", "-j", job)
-        wait_until(lambda: "of this stream is queued" in said(home), home, "a tick that waits")
+        wait_until(
+            lambda: "of this stream is queued" in daemon_log(home), home, "a tick that waits"
+        )
         of_one_writer = [batch.seq for batch in world.ledger]
         os.kill(int(stalled.read_text()), signal.SIGKILL)
         wait_until(lambda: _ended(instance) == 3, home, "the end of both runs, and of a retry")
@@ -97,7 +99,7 @@ def test_a_killed_worker_and_a_killed_daemon_leave_nothing_stuck(world: World, h
     assert sorted(statuses) == ["FAILURE", "SUCCESS", "SUCCESS"]
     assert world.rows() == [row(1, "c"), row(2, "b"), row(3, "d")]
     assert [(each.seq, each.balanced) for each in world.ledger] == [(1, True), (2, True), (3, True)]
-    of_dagster = told(home, world.topic)
+    of_dagster = reported_batches(home, world.topic)
     assert [seq for _, seqs in of_dagster for seq in seqs] == [1, 2, 3]
     assert of_dagster[0] == (True, [1])
 

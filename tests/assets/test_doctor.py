@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.assets.shell import ROOT, STALLING, environment, make_home, told
+from tests.assets.shell import ROOT, STALLING, environment, make_home, reported_batches
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -74,7 +74,7 @@ def examine(world: World, home: Path) -> tuple[int, list[dict[str, Any]]]:
     return called.returncode, [each for each in findings if each["exit_code"]]
 
 
-def test_a_lost_run_is_found_cured_and_told(world: World, home: Path, lost_run: str) -> None:
+def test_a_lost_run_is_found_cured_and_reported(world: World, home: Path, lost_run: str) -> None:
     """The doctor's commands free what a kill left, and the next run tells what it committed."""
     shell = environment(world, home)
     code, findings = examine(world, home)
@@ -91,4 +91,4 @@ def test_a_lost_run_is_found_cured_and_told(world: World, home: Path, lost_run: 
     assert all(lost_run in each["evidence"] for each in findings)
     assert healthy == (0, [])
     assert again.returncode == 0
-    assert told(home, world.topic) == [(True, [1]), (False, [])]
+    assert reported_batches(home, world.topic) == [(True, [1]), (False, [])]

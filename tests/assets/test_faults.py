@@ -19,7 +19,7 @@ from ingestion.sinks.upsert import UpsertSink
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.shell import told_to
+from tests.assets.shell import reported_in
 from tests.support.world import World, row
 
 pytestmark = [
@@ -51,7 +51,7 @@ def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProce
 
 def seqs_told(world: World, instance: dg.DagsterInstance) -> list[int]:
     """Return the seqs that Dagster's materializations speak of, each as often as it is told."""
-    return [seq for _, seqs in told_to(instance, world.topic) for seq in seqs]
+    return [seq for _, seqs in reported_in(instance, world.topic) for seq in seqs]
 
 
 def test_a_run_that_is_canceled_in_a_merge_costs_nothing(
@@ -93,7 +93,7 @@ def _cancel_in_a_job(world: World, instance: dg.DagsterInstance) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Great Expectations' own.
-def test_expectations_judge_what_was_swallowed(world: World, instance: dg.DagsterInstance) -> None:
+def test_expectations_cover_what_was_unreported(world: World, instance: dg.DagsterInstance) -> None:
     """An idle run looks at the rows that a run wrote of which Dagster never heard."""
     world.declare(expectations=[{"type": "expect_column_values_to_not_be_null", "column": "name"}])
     world.send(row(1, "a"))

@@ -20,7 +20,7 @@ def run(**fields: Any) -> RunFacts:
     return RunFacts(**{**base, "pid": 7, "is_alive": False, **fields})
 
 
-def found(**fields: Any) -> list[Finding]:
+def findings_of(**fields: Any) -> list[Finding]:
     """Diagnose an instance with a daemon."""
     return list(
         diagnose_dagster(InstanceFacts(**{"prefix": "", "now": NOW, "heartbeat": NOW, **fields}))
@@ -31,7 +31,7 @@ def test_a_sound_instance_has_nothing() -> None:
     """A run that works, with its slot, under a daemon, is no finding."""
     alive = run(is_alive=True)
 
-    assert found(runs=(alive,), slots=(SlotFacts(pool="orders", run=alive, waiting=1),)) == []
+    assert findings_of(runs=(alive,), slots=(SlotFacts(pool="orders", run=alive, waiting=1),)) == []
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_sound_instance_has_nothing() -> None:
 )
 def test_a_run_without_its_process_is_named_with_what_ends_it(dead: RunFacts) -> None:
     """The finding has the run's whole id, and the mutation that marks it as ended."""
-    (only,) = found(runs=(dead,))
+    (only,) = findings_of(runs=(dead,))
 
     assert (only.about, only.exit_code) == ("orders", 1)
     assert f"run abcdef01 is {dead.status}" in only.what
@@ -63,7 +63,7 @@ def test_a_run_without_its_process_is_named_with_what_ends_it(dead: RunFacts) ->
 )
 def test_a_run_that_may_be_alive_is_left_alone(sound: RunFacts) -> None:
     """Only what is known to be dead is called so."""
-    assert found(runs=(sound,)) == []
+    assert findings_of(runs=(sound,)) == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_slot_that_nobody_will_free_is_named(
     """The finding names the pool, who waits, and the mutation that frees the slot."""
     slots = (SlotFacts(pool="orders", run=owner, waiting=2),)
 
-    all_found = found(slots=slots, heartbeat=heartbeat)
+    all_found = findings_of(slots=slots, heartbeat=heartbeat)
 
     assert [each.about for each in all_found] == ["orders"] * leaked
     for each in all_found:
@@ -95,20 +95,20 @@ def test_a_daemon_that_is_missed_is_a_finding() -> None:
     """Without a sign of life, sensors that are on and queued runs wait for ever."""
     queued = run(status="QUEUED", pid=None, is_alive=None, since=NOW - 5)
 
-    (only,) = found(heartbeat=NOW - 3600, switched_on=("orders_lag",), runs=(queued,))
+    (only,) = findings_of(heartbeat=NOW - 3600, switched_on=("orders_lag",), runs=(queued,))
 
     assert "no daemon is running" in only.what
     assert "orders_lag, queued run abcdef01" in only.evidence
-    assert len(found(heartbeat=None, switched_on=("orders_lag",))) == 1
-    assert found(heartbeat=None) == []
+    assert len(findings_of(heartbeat=None, switched_on=("orders_lag",))) == 1
+    assert findings_of(heartbeat=None) == []
 
 
 def test_a_queue_that_does_not_move_says_behind_what() -> None:
     """A run that waits long names how many are before it."""
     queued = run(status="QUEUED", pid=None, is_alive=None)
 
-    (of_others,) = found(runs=(queued, run(about="bills", is_alive=True)))
-    (of_its_own,) = found(runs=(queued, run(run_id="1234567890", is_alive=True)))
+    (of_others,) = findings_of(runs=(queued, run(about="bills", is_alive=True)))
+    (of_its_own,) = findings_of(runs=(queued, run(run_id="1234567890", is_alive=True)))
 
     assert "runs before it: 1" in of_others.evidence
     assert "max_concurrent_runs" in of_others.command
@@ -118,8 +118,8 @@ def test_a_queue_that_does_not_move_says_behind_what() -> None:
 
 def test_a_sensor_that_is_off_is_a_note() -> None:
     """It is a person's to switch it on, so it is said and counts for nothing."""
-    (note,) = found(sensors=(("orders", "orders_lag"),))
+    (note,) = findings_of(sensors=(("orders", "orders_lag"),))
 
     assert (note.exit_code, note.about) == (0, "orders")
     assert "dagster sensor start orders_lag" in note.command
-    assert found(sensors=(("orders", "orders_lag"),), switched_on=("orders_lag",)) == []
+    assert findings_of(sensors=(("orders", "orders_lag"),), switched_on=("orders_lag",)) == []

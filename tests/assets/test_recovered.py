@@ -63,7 +63,7 @@ def materialize(
     )
 
 
-def told(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
+def reports_in(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
     """Return the metadata of a run's materializations, in order."""
     events = result.asset_materializations_for_node("ingest_orders")
     return [{name: each.value for name, each in event.metadata.items()} for event in events]
@@ -74,7 +74,7 @@ def check(result: dg.ExecuteInProcessResult, name: str) -> dg.AssetCheckEvaluati
     return next(it for it in result.get_asset_check_evaluations() if it.check_name == name)
 
 
-def test_swallowed_runs_are_told_in_order_before_the_run_itself(
+def test_unreported_runs_are_reported_in_order_before_the_run_itself(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """Each dead run has a materialization of its own, marked, with its ranges and counts."""
@@ -83,7 +83,7 @@ def test_swallowed_runs_are_told_in_order_before_the_run_itself(
 
     result = materialize(tmp_path, instance, report(batch(4, 9, 10)))
 
-    first, second, own = told(result)
+    first, second, own = reports_in(result)
     assert [(each["recovered"], each["seq"]) for each in (first, second, own)] == [
         (True, 2),
         (True, 3),
@@ -98,26 +98,31 @@ def test_swallowed_runs_are_told_in_order_before_the_run_itself(
     assert (own["read"], own["batches"]) == (1, 1)
 
 
-def test_an_idle_run_tells_what_was_swallowed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_an_idle_run_reports_what_was_unreported(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """A run that found nothing new tells of the dead one all the same."""
     commit(tmp_path, by("dead", batch(1, 0, 5)))
 
     result = materialize(tmp_path, instance, report(seq=1))
 
-    assert [(each["recovered"], each["read"]) for each in told(result)] == [(True, 5), (False, 0)]
+    assert [(each["recovered"], each["read"]) for each in reports_in(result)] == [
+        (True, 5),
+        (False, 0),
+    ]
 
 
-def test_nothing_is_told_twice(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_nothing_is_reported_twice(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """What one run recovered, and what a run told itself, the next one leaves alone."""
     commit(tmp_path, by("dead", batch(1, 0, 5)))
     materialize(tmp_path, instance, report(batch(2, 5, 9)))
 
     again = materialize(tmp_path, instance, report(recovered=(batch(1, 0, 5),), seq=2))
 
-    assert [each["recovered"] for each in told(again)] == [False]
+    assert [each["recovered"] for each in reports_in(again)] == [False]
 
 
-def test_an_attempt_that_failed_halfway_is_told_by_the_next(
+def test_an_attempt_that_failed_halfway_is_reported_by_the_next(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """A retry within one run reports its own batches only; those of the attempt before are told."""
@@ -127,7 +132,10 @@ def test_an_attempt_that_failed_halfway_is_told_by_the_next(
         tmp_path, instance, DependencyError("Kafka went away"), report(batch(2, 5, 9))
     )
 
-    assert [(each["recovered"], each["seq"]) for each in told(result)] == [(True, 1), (False, 2)]
+    assert [(each["recovered"], each["seq"]) for each in reports_in(result)] == [
+        (True, 1),
+        (False, 2),
+    ]
 
 
 def test_a_wiped_event_log_is_not_filled_with_thousands_of_events(
@@ -139,7 +147,7 @@ def test_a_wiped_event_log_is_not_filled_with_thousands_of_events(
 
     result = materialize(tmp_path, instance, report(seq=runs))
 
-    summary, *others = told(result)
+    summary, *others = reports_in(result)
     assert len(others) == MOST_RUNS + 1
     assert (summary["run_id"], summary["first_seq"], summary["seq"]) == ("30 runs", 1, 30)
     assert (summary["read"], summary["batches"], summary["recovered"]) == (30, 30, True)
@@ -151,7 +159,7 @@ def test_offsets_of_another_epoch_stay_apart(tmp_path: Path, instance: dg.Dagste
     """A topic that began again from 0 makes two ranges, not one that covers both."""
     commit(tmp_path, by("a", batch(1, 5, 9)), by("a", batch(2, 0, 3), epoch=2))
 
-    (event, _) = told(materialize(tmp_path, instance, report(seq=2)))
+    (event, _) = reports_in(materialize(tmp_path, instance, report(seq=2)))
 
     assert [(row.data["start"], row.data["end"]) for row in event["offsets"].records] == [
         (5, 9),
@@ -169,7 +177,7 @@ def test_what_dagster_knows_of_another_table_does_not_count(
 
     result = materialize(tmp_path, instance, report(seq=1))
 
-    assert [each["run_id"] for each in told(result) if each["recovered"]] == ["dead"]
+    assert [each["run_id"] for each in reports_in(result) if each["recovered"]] == ["dead"]
 
 
 def test_a_materialization_that_a_person_reported_vouches_for_nothing(
@@ -182,10 +190,10 @@ def test_a_materialization_that_a_person_reported_vouches_for_nothing(
 
     result = materialize(tmp_path, instance, report(seq=2))
 
-    assert [each["seq"] for each in told(result) if each["recovered"]] == [2]
+    assert [each["seq"] for each in reports_in(result) if each["recovered"]] == [2]
 
 
-def test_a_batch_that_another_run_committed_since_is_not_ours_to_tell(
+def test_a_batch_that_another_run_committed_since_is_not_reported(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """What lies beyond the seq at which a run ended is left to whoever committed it."""
@@ -193,10 +201,10 @@ def test_a_batch_that_another_run_committed_since_is_not_ours_to_tell(
 
     result = materialize(tmp_path, instance, report(batch(1, 0, 5)))
 
-    assert [each["seq"] for each in told(result)] == [1]
+    assert [each["seq"] for each in reports_in(result)] == [1]
 
 
-def test_the_checks_judge_what_was_swallowed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_the_checks_cover_what_was_unreported(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Bad records and red books of a dead run turn the checks of the run that tells of it."""
     bad = by("dead", batch(1, 0, 10, balanced=False, quarantined=8))
     commit(tmp_path, bad)
@@ -209,7 +217,7 @@ def test_the_checks_judge_what_was_swallowed(tmp_path: Path, instance: dg.Dagste
     assert not result.success
 
 
-def test_a_history_that_cannot_be_read_is_said_and_fails_nothing(
+def test_an_unreadable_history_is_reported_and_fails_nothing(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run goes through, says that it does not know, and the next tells what is missing."""
@@ -223,12 +231,15 @@ def test_a_history_that_cannot_be_read_is_said_and_fails_nothing(
         blind = materialize(tmp_path, instance, report(batch(2, 5, 9)))
     seeing = materialize(tmp_path, instance, report(batch(3, 9, 10)))
 
-    (own,) = told(blind)
+    (own,) = reports_in(blind)
     assert blind.success
     assert own["history"] == "unknown: OSError: database is locked"
     rate = check(blind, "quarantine_rate")
     assert (rate.passed, rate.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "nothing is known, since OSError" in str(rate.description)
     assert check(blind, "books_balance").passed
-    assert [(each["recovered"], each["seq"]) for each in told(seeing)] == [(True, 1), (False, 3)]
+    assert [(each["recovered"], each["seq"]) for each in reports_in(seeing)] == [
+        (True, 1),
+        (False, 3),
+    ]
     assert check(seeing, "quarantine_rate").passed

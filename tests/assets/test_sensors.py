@@ -76,7 +76,7 @@ def test_a_sensor_waits_for_a_person_to_switch_it_on(tmp_path: Path) -> None:
     assert (sensor.minimum_interval_seconds, sensor.job_name) == (15, "ingest_orders_job")
 
 
-def test_lag_starts_a_run_and_is_told_of_the_topic(
+def test_lag_starts_a_run_and_is_reported_by_topic(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unread records start a run without a run key, which a failed run would use up."""
@@ -147,7 +147,7 @@ def test_a_run_that_died_unseen_is_reported_as_failed_and_waited_for_no_longer(
 
 
 @pytest.mark.parametrize("why", ["holds its stream", "is of another machine"])
-def test_a_run_that_may_live_is_not_called_dead(
+def test_a_run_that_may_be_alive_is_not_called_dead(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """A JVM that still holds the stream, or an instance that hosts share, leaves it open."""
@@ -214,7 +214,7 @@ def test_a_refusal_stands_whatever_spark_was_given(
     assert isinstance(tick(stream, instance, monkeypatch, lag=12), dg.SkipReason)
 
 
-def test_a_stall_starts_one_run_that_tells_of_it(
+def test_a_stall_starts_one_run_that_reports_it(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without lag nothing would run, and no check would warn; the run key makes it one run."""

@@ -71,10 +71,10 @@ class Postgres:
         server = ["-h", "127.0.0.1", "-p", str(self.port), "-U", _USER, "-d", "postgres"]
         return self.run("psql", "-XqAt", "-v", "ON_ERROR_STOP=1", *server, *arguments)
 
-    def tell(self, story: str) -> None:
+    def execute(self, script: str) -> None:
         """Run a file of SQL."""
-        copy = self.folder / story
-        shutil.copy(HERE / story, copy)
+        copy = self.folder / script
+        shutil.copy(HERE / script, copy)
         self.sql("-f", str(copy))
 
     def rows(self, table: str) -> str:
@@ -120,13 +120,13 @@ def record(server: Postgres, into: Path) -> None:
         print(line, flush=True)
     classes = str(jars / CAPTURE_CONFIGURATIONS[0] / "*")
     command = [find_java(), "-cp", classes, str(HERE / "Capture.java"), str(server.port), str(into)]
-    server.tell("before.sql")
+    server.execute("before.sql")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as connector:
         try:
             assert connector.stdout
             if connector.stdout.readline().strip() != "snapshot":
                 raise SystemExit("the connector came to no end of its snapshot")
-            server.tell("after.sql")
+            server.execute("after.sql")
             if connector.wait(_SLOWEST_SECONDS):
                 raise SystemExit("the connector failed")
         finally:

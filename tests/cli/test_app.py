@@ -110,7 +110,7 @@ def test_a_name_that_leaves_the_lake_is_refused(home: Path) -> None:
     assert oncelake("ledger", "../orders").exit_code == 2
 
 
-def test_ledger_tells_each_batch(home: Path) -> None:
+def test_ledger_lists_each_batch(home: Path) -> None:
     """The ledger's rows are printed with ranges, counts that are not zero, and the verdict."""
     Ledger(home / "lake" / "orders__ledger").put(
         row(1), row(2, balanced=False, accepted="known loss")
@@ -138,7 +138,7 @@ def test_ledger_as_json_keeps_every_column(home: Path) -> None:
     ]
 
 
-def test_status_tells_what_it_can_without_kafka(home: Path) -> None:
+def test_status_reports_what_it_can_without_kafka(home: Path) -> None:
     """Without Kafka the rest is told, the lag is null, and the exit code is 5."""
     result = oncelake("status", "orders", "--json")
 
@@ -148,7 +148,7 @@ def test_status_tells_what_it_can_without_kafka(home: Path) -> None:
     assert [each["type"] for each in found["problems"]] == ["DependencyError"]
 
 
-def test_status_tells_a_refusal(home: Path) -> None:
+def test_status_reports_a_refusal(home: Path) -> None:
     """A table gone beside its ledger is refused, with the seq of its red batch; exit 3."""
     Ledger(home / "lake" / "orders__ledger").put(row(1, balanced=False))
 

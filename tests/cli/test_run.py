@@ -152,7 +152,7 @@ def test_an_error_is_one_line_with_its_brackets() -> None:
     assert "Traceback" not in result.output
 
 
-def test_red_books_are_said_aloud() -> None:
+def test_unbalanced_books_are_reported() -> None:
     """What does not balance is on stderr, beside the batch it is about."""
     assert "red: the books of batch 1 do not balance: 1 ≠ 2" in oncelake("run", "red").stderr
 

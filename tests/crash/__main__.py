@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.crash.fates import WAYS
+from tests.crash.child_process import NTH_RENAME
+from tests.crash.failpoint_hook import WAYS
 from tests.crash.matrix import (
     KILLS,
     broker_of_its_own,
@@ -28,7 +29,6 @@ from tests.crash.matrix import (
     workers,
 )
 from tests.crash.trial import Cell
-from tests.crash.victim import NTH_RENAME
 from tests.support.quick_jvm import quick_jvm
 from tests.support.world import ROOT
 

@@ -29,9 +29,9 @@ from ingestion.lake.failpoints import Failpoint
 from ingestion.local import broker
 from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
-from tests.crash.fates import EVENT_WRITTEN, WAYS
+from tests.crash.child_process import NTH_RENAME
+from tests.crash.failpoint_hook import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
-from tests.crash.victim import NTH_RENAME
 from tests.support.quick_jvm import quick_jvm
 from tests.support.world import ROOT, World, settings_in
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ingestion.lake.failpoints import Failpoint
-from tests.crash.fates import Fate
-from tests.support.oracle import evidence_against
+from tests.crash.failpoint_hook import PlannedCrash
+from tests.support.proof import find_problems
 from tests.support.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -34,19 +34,21 @@ def test_of_two_runs_at_once_one_writes(world: World, nth: int) -> None:
     assert codes in ([0, 0], [0, 4]), said
     for code, text in said:
         assert code == 0 or re.search(_HOLDER, text), text
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def _both(world: World, *, place: Failpoint) -> list[tuple[int, str]]:
     """Start two runs that wait for one another before they take the lock, or while they hold it."""
     runs = []
     for name in ("one", "other"):
-        fate = Fate(place=place, nth=1, way="meet_the_other", diary=_diary(world, name))
+        crash = PlannedCrash(
+            place=place, nth=1, way="wait_for_the_other", visits=_visits(world, name)
+        )
         runs.append(
             subprocess.Popen(
                 world.command,
                 cwd=ROOT,
-                env={**world.environment(), **fate.environment()},
+                env={**world.environment(), **crash.environment()},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -56,5 +58,5 @@ def _both(world: World, *, place: Failpoint) -> list[tuple[int, str]]:
     return [(run.returncode, text) for run, text in zip(runs, told, strict=True)]
 
 
-def _diary(world: World, name: str) -> str:
-    return str(Path(world.settings.state) / f"diary.{name}")
+def _visits(world: World, name: str) -> str:
+    return str(Path(world.settings.state) / f"visits.{name}")

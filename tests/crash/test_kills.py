@@ -19,10 +19,10 @@ from ingestion.errors import SetupError
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.accept import accept
-from tests.crash.fates import EVENT_WRITTEN
+from tests.crash.failpoint_hook import EVENT_WRITTEN
 from tests.crash.trial import Cell, attempt
 from tests.support.long import twins
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import ROOT, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -73,7 +73,7 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
 def test_nobody_but_a_test_can_plan_a_crash(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that would make runs die is refused where no test has set it."""
     failpoints._hook.cache_clear()
-    monkeypatch.setenv("ONCELAKE_CHAOS", "tests.crash.fates:meet")
+    monkeypatch.setenv("ONCELAKE_CHAOS", "tests.crash.failpoint_hook:act")
 
     with pytest.raises(SetupError, match="unset ONCELAKE_CHAOS"):
         world.run()
@@ -93,7 +93,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
 
     world.run()
 
-    assert evidence_against(world) == (), f"seed {SEED}, killed at {reached}"
+    assert find_problems(world) == (), f"seed {SEED}, killed at {reached}"
 
 
 def _kill_at_random(world: World, dice: random.Random) -> str:

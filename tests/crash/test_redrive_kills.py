@@ -13,10 +13,10 @@ from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
-from tests.crash.fates import Fate
-from tests.crash.victim import meet_fate
+from tests.crash.child_process import run_to_its_end
+from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import twins
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -59,9 +59,9 @@ def test_a_redrive_that_dies_is_whole_or_nothing(
     world: World, place: Failpoint, way: str, *, happened: bool
 ) -> None:
     """Killed with its marks written, or with its commit made, it is made whole exactly once."""
-    fate = Fate(place=place, nth=1, way=way, diary=str(world.settings.state / "diary"))
+    crash = PlannedCrash(place=place, nth=1, way=way, visits=str(world.settings.state / "visits"))
 
-    _, evidence = meet_fate(world, fate)
+    _, evidence = run_to_its_end(world, crash)
 
     assert evidence == ()
     marked = [each["redriven_seq"] for each in world.quarantined()]
@@ -73,7 +73,7 @@ def test_a_redrive_that_dies_is_whole_or_nothing(
     assert [each.kind for each in world.ledger].count("redrive") == 1
     world.run()
     assert world.rows() == [row(2, "b"), row(3, "in between")]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def redriven_at_last(world: World) -> RedriveReport:

@@ -12,7 +12,7 @@ from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactio
 
 from ingestion.errors import TableBusyError
 from ingestion.sinks.idempotent_commit import retry_on_conflict
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 _COMPACT_FOR_EVER = """
@@ -40,7 +40,7 @@ def test_a_compaction_that_dies_under_a_run_changes_nothing(world: World) -> Non
         with _compacting(world):
             world.run()
 
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_a_statement_that_lost_to_a_stranger_is_made_again() -> None:

@@ -1,4 +1,4 @@
-"""One trial: a run meets its fate, runs follow, and each record must be applied exactly once."""
+"""One trial: a run crashes, runs follow, and each record must be applied exactly once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.pipeline.report import RunReport
-from tests.crash.fates import Fate
-from tests.crash.victim import NTH_RENAME, meet_fate
-from tests.support.oracle import evidence_against
+from tests.crash.child_process import NTH_RENAME, run_to_its_end
+from tests.crash.failpoint_hook import PlannedCrash
+from tests.support.proof import find_problems
 from tests.support.traffic import GONE, Traffic
 from tests.support.world import World
 
@@ -29,8 +29,8 @@ class Cell:
     """What is tried.
 
     Attributes:
-        place: Where the run meets its fate: a named place, or ``rename 7``.
-        way: How; see ``tests.crash.fates``.
+        place: Where the run crashes: a named place, or ``rename 7``.
+        way: How; see ``tests.crash.failpoint_hook``.
         follow_up: What comes after; see ``FOLLOW_UPS``.
         seed: Makes the records, and which of several batches it is.
     """
@@ -63,28 +63,28 @@ class Outcome:
 
 
 def attempt(world: World, cell: Cell) -> Outcome:
-    """Let a run meet its fate, run again, and look for evidence against the guarantee."""
+    """Let a run crash, run again, and look for evidence against the guarantee."""
     dice = random.Random(cell.seed)
     traffic = _prepare(world, cell, dice)
-    diary = world.settings.state / "diary"
-    fate = Fate(
+    visits = world.settings.state / "visits"
+    crash = PlannedCrash(
         place=cell.place,
         nth=_nth(cell.place, dice),
         way=cell.way,
-        diary=str(diary),
+        visits=str(visits),
         volume=str(world.settings.lake),
     )
-    ended, evidence = meet_fate(world, fate)
+    ended, evidence = run_to_its_end(world, crash)
     FOLLOW_UPS[cell.follow_up](world, traffic)
     began = time.monotonic()
     runs, report = _run_until_read(world)
     took = time.monotonic() - began
     if report.lag or runs > 2:
         evidence = (*evidence, f"lag {report.lag} after {runs} runs")
-    if cell.way != NTH_RENAME and cell.place not in _places(diary):
+    if cell.way != NTH_RENAME and cell.place not in _places(visits):
         ended = "not reached"
     return Outcome(
-        ended=ended, runs=runs, seconds=took, evidence=(*evidence, *evidence_against(world))
+        ended=ended, runs=runs, seconds=took, evidence=(*evidence, *find_problems(world))
     )
 
 
@@ -115,7 +115,7 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
 
 
 def _nth(place: str, dice: random.Random) -> int:
-    """Choose at which of its batches a run meets its fate; other places are reached once."""
+    """Choose at which of its batches a run crashes; other places are reached once."""
     if place.startswith("rename "):
         return int(place.removeprefix("rename "))
     of_a_batch = list(Failpoint)[
@@ -126,9 +126,9 @@ def _nth(place: str, dice: random.Random) -> int:
     return dice.choice((1, 2)) if place in of_a_batch else 1
 
 
-def _places(diary: Path) -> list[str]:
+def _places(visits: Path) -> list[str]:
     """Return the places that the run has noted down."""
-    return diary.read_text().split() if diary.exists() else []
+    return visits.read_text().split() if visits.exists() else []
 
 
 def _run_until_read(world: World) -> tuple[int, RunReport]:

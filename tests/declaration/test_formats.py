@@ -83,14 +83,14 @@ def test_a_contradiction_is_refused_with_its_remedy(fields: dict[str, Any], mess
     assert message in str(error.value)
 
 
-def test_a_null_value_repeats_what_a_delete_of_debezium_said() -> None:
+def test_a_null_value_repeats_a_delete_of_debezium() -> None:
     """It is ignored unless the declaration says otherwise."""
     assert declared(format="debezium").tombstone_policy == "ignore"
     assert declared(format="debezium", tombstones="delete").tombstone_policy == "delete"
     assert declared(format="avro").tombstone_policy == "delete"
 
 
-def test_reasons_are_told_in_the_docs() -> None:
+def test_reasons_are_listed_in_the_docs() -> None:
     """Each code that a format may give stands on the page of the formats, or of JSON."""
     from importlib import import_module
 

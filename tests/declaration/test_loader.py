@@ -174,7 +174,7 @@ def test_a_mistake_has_a_line_a_field_and_a_remedy(folder: Path, text: str, says
     assert said.startswith(f"assets/streams/orders.yaml:{says}")
 
 
-def test_every_mistake_of_a_file_is_said_at_once(folder: Path) -> None:
+def test_every_mistake_of_a_file_is_reported_at_once(folder: Path) -> None:
     """Wrong fields, unknown keys and contradictions are listed together, in the file's order."""
     said = problems(
         folder, "descripton: x\nsensor_seconds: 1\nschema: id INT\nkeys: [idd]\ntombstones: no\n"
@@ -207,7 +207,7 @@ def test_a_missing_field_comes_with_an_example(
     assert example in said
 
 
-def test_a_misspelt_field_is_not_said_to_be_missing_too(folder: Path) -> None:
+def test_a_misspelt_field_is_not_reported_as_missing_too(folder: Path) -> None:
     """One slip of the pen is one line."""
     assert len(problems(folder, "topik: orders\nscheme: id INT\nkeyz: [id]\n")) == 3
 

@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry import SchemaReference
 
 from ingestion.errors import DependencyError
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.registry import Subject, framed
 from tests.support.world import World, row
 
@@ -103,7 +103,7 @@ def test_every_type_arrives_as_it_was_written(registered: World, subject: Subjec
     registered.run()
 
     first, second = registered.rows()
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
     assert second["price"] == Decimal("-1234567.89")
     assert second["f"] == struct.unpack("<f", struct.pack("<f", 0.1))[0]
     assert (second["ms"], second["us"].microsecond) == (NOON, 123456)
@@ -137,7 +137,7 @@ def test_schemas_evolve_inside_one_batch(registered: World, subject: Subject) ->
     assert bad["detail"].startswith("schema id ")
     assert bad["detail"].endswith(": id: 2147483648 does not fit INT")
     assert registered.ledger[-1].counts["extra_fields"] == 1
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 def test_hostile_bytes_are_quarantined_each_with_its_reason(
@@ -173,7 +173,7 @@ def test_hostile_bytes_are_quarantined_each_with_its_reason(
     found = [(each["value"], each["reason"]) for each in registered.quarantined()]
     assert found == list(hostile.items())
     assert registered.rows() == [row(1, "a", 1)]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 def test_keys_may_be_avro_too(registered: World, subject: Subject, registry_address: str) -> None:
@@ -190,7 +190,7 @@ def test_keys_may_be_avro_too(registered: World, subject: Subject, registry_addr
 
     assert [each["id"] for each in registered.rows()] == [0, 3]
     assert [each["reason"] for each in registered.quarantined()] == ["tombstone_without_key"]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 def test_a_registry_that_is_down_loses_nothing(registered: World, subject: Subject) -> None:
@@ -210,7 +210,7 @@ def test_a_registry_that_is_down_loses_nothing(registered: World, subject: Subje
     registered.settings = up
 
     assert registered.rows() == [row(1, "a")]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 def test_a_schema_may_refer_to_others(
@@ -230,4 +230,4 @@ def test_a_schema_may_refer_to_others(
 
     assert registered.rows() == [{"id": 1, "more": {"y": 5}}, {"id": 2, "more": None}]
     assert [each["reason"] for each in registered.quarantined()] == ["unknown_field"]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import ROOT, World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -126,7 +126,7 @@ def test_a_table_of_a_real_database_is_followed(world: World, schemas: bool, run
 
     assert exactly(world.rows()) == exactly(source_rows(world, "everything"))
     assert [row.counts["quarantined"] for row in world.ledger] == [0] * runs
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
@@ -146,7 +146,7 @@ def test_what_a_real_database_did_not_send_is_not_made_up(world: World, schemas:
     assert sorted(aside) == [
         ("unavailable_value", name) for name in ("long_blob", "long_text", "long_text", "tags")
     ]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
@@ -169,4 +169,4 @@ def test_a_table_that_was_emptied_is_followed_from_there(world: World, schemas: 
     assert (truncate["reason"], before) == ("truncate", [1, 2, 3, 4, 5, 6])
     assert found == source_rows(world, "emptied")
     assert [row["id"] for row in found] == [2, 3]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.debezium import MISSING, field, mysql, postgres, unscaled
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.registry import Subject
 from tests.support.world import World
 
@@ -99,7 +99,7 @@ def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
     ]
     counts = world.ledger[-1].counts
     assert (counts["ignored"], counts["extra_fields"]) == (2, 1)
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 MYSQL = [
@@ -138,7 +138,7 @@ def test_a_mysql_table_is_followed_by_its_log(world: World) -> None:
 
     (row,) = world.rows()
     assert (row["id"], row["price"], row["pos"], row["tiny"]) == (1, Decimal("2.500"), 4, -1)
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_a_delete_that_where_would_leave_out_is_applied(world: World) -> None:
@@ -154,7 +154,7 @@ def test_a_delete_that_where_would_leave_out_is_applied(world: World) -> None:
 
     assert world.rows() == []
     assert world.ledger[-1].counts["deleted"] == 1
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> None:
@@ -175,7 +175,7 @@ def test_a_delete_without_an_image_takes_its_key_from_kafka(world: World) -> Non
     assert [each["id"] for each in world.rows()] == [3]
     reasons = [each["reason"] for each in world.quarantined()]
     assert reasons == ["missing_key", "type_mismatch", "unknown_field"]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def connect(type: str, semantic: str, **more: Any) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def test_envelopes_may_be_avro(registered: World, subject: Subject) -> None:
         "malformed_debezium",
         "not_framed",
     ]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 HALF = "\\ud800"
@@ -301,7 +301,7 @@ def test_half_a_character_blocks_nothing(world: World) -> None:
 
     assert world.rows() == [{"id": 1, "name": "\U0001f642"}]
     assert [each["reason"] for each in world.quarantined()] == ["malformed_debezium"] * len(HALVES)
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_an_exploded_delete_without_its_array_is_seen(world: World) -> None:
@@ -324,4 +324,4 @@ def test_an_exploded_delete_without_its_array_is_seen(world: World) -> None:
     assert (waits["reason"], waits["_offset"]) == ("missing_key", 3)
     assert world.rows() == [{"id": 2, "tag": "a"}, {"id": 2, "tag": "b"}]
     assert world.ledger[-1].counts.get("filtered", 0) == 0
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -9,7 +9,7 @@ from ingestion.declaration.modes import MODES, Mode
 from ingestion.verify import decode as read_formats
 from ingestion.verify.fold import modes as folded_modes
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -45,7 +45,7 @@ def test_a_new_format_is_one_file(world: World, monkeypatch: pytest.MonkeyPatch)
     assert world.ledger[-1].counts["extra_fields.more"] == 1
     assert verify(world.spec, world.settings).obstacles == ("pairs is not provable",)
     monkeypatch.setitem(read_formats._FORMATS, "pairs", "tests.toys.pairs_proof")
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 @pytest.mark.usefixtures("with_latest_batch")
@@ -59,4 +59,4 @@ def test_a_new_mode_is_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -
     assert [each.is_red for each in world.ledger] == [False] * 3
     assert verify(world.spec, world.settings).obstacles == ("latest_batch is not provable",)
     monkeypatch.setitem(folded_modes._MODES, "latest_batch", "tests.toys.latest_batch_proof")
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from ingestion.verify.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -42,7 +42,7 @@ def test_every_hostile_message_is_accounted_for(read: World) -> None:
     assert (batch.balanced, batch.counts["read"]) == (True, len(MESSAGES))
     assert batch.counts["inserted"] == len(ROWS)
     assert batch.counts["quarantined"] == len(MESSAGES) - len(ROWS)
-    assert evidence_against(read) == ()
+    assert find_problems(read) == ()
 
 
 def test_the_quarantine_keeps_each_as_it_was_and_says_why(read: World) -> None:
@@ -94,4 +94,4 @@ def test_records_with_undeclared_fields_may_be_rejected(world: World) -> None:
 
     (bad,) = world.quarantined()
     assert (bad["reason"], bad["detail"]) == ("unknown_field", "x")
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -41,7 +41,7 @@ def declared(**fields: Any) -> StreamSpec:
     return StreamSpec.model_validate({**base, **fields})
 
 
-def judged(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> list[Row]:
+def validated(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> list[Row]:
     """Judge values, each at the offset of its place in the list."""
     raw = [("t", 0, n, None, None, bytearray(value), None) for n, value in enumerate(values)]
     records = spark.createDataFrame(raw, RAW)
@@ -91,7 +91,7 @@ def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encode
     )
 
 
-def said(decoded: DataFrame) -> list[dict[str, Any]]:
+def decoded_rows(decoded: DataFrame) -> list[dict[str, Any]]:
     """Return what is said of each record; names that are not declared come in no order."""
     each = [row["said"].asDict(recursive=True) for row in decoded.sort("n").collect()]
     return [
@@ -102,7 +102,7 @@ def said(decoded: DataFrame) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def fates(spark: SparkSession) -> dict[str, Row]:
     """What became of each message."""
-    rows = judged(spark, declared(), [each.value for each in MESSAGES])
+    rows = validated(spark, declared(), [each.value for each in MESSAGES])
     return {each.name: row for each, row in zip(MESSAGES, rows, strict=True)}
 
 
@@ -133,7 +133,7 @@ def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int
     """Whatever is done to a message, two readers that share no code agree on it."""
     values = mutated(random.Random(seed), count=600)
 
-    rows, bad = judged(spark, declared(), values), proven_bad(declared(), values)
+    rows, bad = validated(spark, declared(), values), proven_bad(declared(), values)
 
     disagreed = [
         (values[n], row["_reason"], bad.get(n))
@@ -148,7 +148,7 @@ def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int
 )
 @given(seed=st.integers(0, 2**32), extra_fields=st.sampled_from(["ignore", "keep", "reject"]))
 @pytest.mark.parametrize("is_flat", [True, False])
-def test_a_look_finds_what_a_strict_reading_finds(
+def test_the_fast_path_finds_what_the_strict_decoder_finds(
     spark: SparkSession, is_flat: bool, seed: int, extra_fields: ExtraFields
 ) -> None:
     """Where the cheap look finds a record sound, the strict reading gives the same row."""
@@ -158,9 +158,9 @@ def test_a_look_finds_what_a_strict_reading_finds(
     scalars = [f for f in seen if not isinstance(f.dataType, StructType | ArrayType)]
     encoded = of_value(StructType(scalars if is_flat else seen), extra_fields)
 
-    by_look = said(looked_at(records, encoded, otherwise=refused))
-    looked = said(decode(records, encoded))
-    strictly = said(records.withColumn("said", strictly_read(F.col("value"), encoded)))
+    by_look = decoded_rows(looked_at(records, encoded, otherwise=refused))
+    looked = decoded_rows(decode(records, encoded))
+    strictly = decoded_rows(records.withColumn("said", strictly_read(F.col("value"), encoded)))
 
     found = [n for n, each in enumerate(by_look) if each["reason"] is None]
     assert len(found) > 20

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.registry import Subject, framed
 from tests.support.world import World, row
 
@@ -59,7 +59,7 @@ def test_csv_is_read_strictly(world: World) -> None:
     assert second == dict.fromkeys(second) | {"id": 2, "name": "\\N"}
     found = [(each["value"], each["reason"]) for each in world.quarantined()]
     assert found == list(BAD_CSV.items())
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize(("format", "type"), [("string", "STRING"), ("raw", "BINARY")])
@@ -76,7 +76,7 @@ def test_text_and_bytes_are_taken_as_they_are(world: World, format: str, type: s
         assert [each["reason"] for each in world.quarantined()] == ["invalid_utf8"] * 2
     else:
         assert found == {text.encode() for text in texts} | {b"\xff\xfe", b"\xed\xa0\x80"}
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_json_behind_a_schema_id_is_json(registered: World, subject: Subject) -> None:
@@ -113,4 +113,4 @@ def test_json_behind_a_schema_id_is_json(registered: World, subject: Subject) ->
     found = [(each["value"], each["reason"]) for each in registered.quarantined()]
     assert found == list(hostile.items())
     assert registered.quarantined()[-2]["detail"].startswith(f"schema id {number}: ")
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()

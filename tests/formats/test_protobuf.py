@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.protobuf import Compiled
 from tests.support.registry import Subject, framed
 from tests.support.world import World, row
@@ -74,7 +74,7 @@ def test_every_type_arrives_as_it_was_written(registered: World, subject: Subjec
     registered.run()
 
     empty, full, other = registered.rows()
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
     assert [each["reason"] for each in registered.quarantined()] == ["type_mismatch"] * 2
     assert (empty["s"], empty["os"], empty["e"], empty["z"], empty["w"]) == (
         "",
@@ -96,7 +96,7 @@ OLD = 'syntax = "proto3"; message Row { int32 id = 1; string name = 2; }'
 NEW = 'syntax = "proto3"; message Row { int64 id = 1; optional string name = 2; int32 at = 5; }'
 
 
-def test_messages_evolve_and_hostile_ones_are_told(registered: World, subject: Subject) -> None:
+def test_messages_evolve_and_hostile_ones_are_rejected(registered: World, subject: Subject) -> None:
     """Each message is read by its own schema, compiled or text; what is none is quarantined."""
     old, new = Compiled(OLD), Compiled(NEW)
     good = subject.protobuf(old.make("Row", id=1, name="a"))
@@ -132,4 +132,4 @@ def test_messages_evolve_and_hostile_ones_are_told(registered: World, subject: S
     found: list[tuple[Any, Any]] = [(e["value"], e["reason"]) for e in registered.quarantined()]
     assert found == list(hostile.items())
     assert registered.ledger[-1].counts["extra_fields.#9"] == 1
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()

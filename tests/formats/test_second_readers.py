@@ -80,13 +80,13 @@ def both(engine: Any, proof: Any, payload: bytes) -> tuple[Any, Any]:
 def misfits_told(read: Any) -> Any:
     """Tell a value that does not fit as the framing does."""
 
-    def told(payload: bytes) -> Any:
+    def decode(payload: bytes) -> Any:
         try:
             return read(payload)
         except MisfitError as error:
             raise BadBytesError("type_mismatch", str(error)) from None
 
-    return told
+    return decode
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def test_who_has_login_and_certificate_gets_in(
     ],
     ids=["wrong password", "no login", "unknown certificate"],
 )
-def test_who_has_not_is_told_why(
+def test_a_missing_right_is_explained(
     guard: Guard,
     settings: Settings,
     number: int,

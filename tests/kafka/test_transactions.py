@@ -114,7 +114,9 @@ def test_a_young_transaction_of_old_records_is_no_stall(world: World) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_stall_is_told_without_java_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_is_explained_without_java_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the producer cannot be asked for, the offset is named, and why that is all."""
     world.run()
     producer = left_open(world)

@@ -85,7 +85,7 @@ def test_a_pid_that_was_given_away_again_is_not_the_holder() -> None:
     assert not replace(mine, started=mine.started - 3600).is_alive()
 
 
-def test_a_holder_on_another_host_takes_a_persons_word(leasing: Settings) -> None:
+def test_a_holder_on_another_host_needs_a_persons_decision(leasing: Settings) -> None:
     """What cannot be seen from here is not guessed."""
     paths = StreamPaths.of("orders", leasing)
     with _process() as driver:
@@ -99,7 +99,7 @@ def test_a_holder_on_another_host_takes_a_persons_word(leasing: Settings) -> Non
     assert read_lease(paths.lease or Path()) is None
 
 
-def test_a_persons_word_does_not_outweigh_what_can_be_seen(leasing: Settings) -> None:
+def test_a_persons_decision_does_not_outweigh_a_living_process(leasing: Settings) -> None:
     """On this host a living holder stays, whatever anybody swears."""
     paths = StreamPaths.of("orders", leasing)
     with _process() as driver:

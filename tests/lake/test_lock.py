@@ -75,14 +75,14 @@ def test_a_lease_stands_in_for_the_kernels_lock(world: World) -> None:
     world.send(row(1, "a"))
     seen = []
 
-    def look(*_: object) -> None:
+    def check(*_: object) -> None:
         lease = read_lease(world.paths.lease or Path())
         assert lease is not None
         seen.append(lease)
         with pytest.raises(StreamLockedError, match=f"oncelake unlock {world.topic}"):
             world.run(run_id="second")
 
-    world.run(run_id="first", on_batch=look)
+    world.run(run_id="first", on_batch=check)
 
     assert [each.run_id for each in seen] == ["first"]
     assert len(seen[0].living()) == 2

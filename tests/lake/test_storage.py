@@ -30,7 +30,9 @@ ROWS = pa.table({"id": list(range(100_000))})
     ],
     ids=["full", "quota", "read-only", "failing", "delta-rs", "JVM"],
 )
-def test_every_layers_word_for_it_is_known(tmp_path: Path, error: Exception, said: str) -> None:
+def test_disk_errors_of_every_layer_are_translated(
+    tmp_path: Path, error: Exception, said: str
+) -> None:
     """The kernel's number, or its words in another layer's text, become one error with advice."""
     with pytest.raises(StorageError, match=said) as told, translate_disk_errors("orders", tmp_path):
         raise error

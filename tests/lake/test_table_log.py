@@ -30,7 +30,7 @@ NOTE = CommitMetadata(
 )
 
 
-def test_a_note_is_read_back_as_it_was_written() -> None:
+def test_commit_metadata_is_read_back_as_it_was_written() -> None:
     """Nothing of it is lost in the commit's metadata."""
     assert CommitMetadata.from_json(NOTE.to_json()) == NOTE
 
@@ -40,7 +40,7 @@ def test_a_note_is_read_back_as_it_was_written() -> None:
     [None, "", "plain words", "[]", "{}", '{"oncelake": 99}'],
     ids=["nothing", "empty", "words", "list", "object", "another version"],
 )
-def test_what_somebody_else_wrote_is_no_note(text: str | None) -> None:
+def test_a_foreign_commit_has_no_metadata_of_ours(text: str | None) -> None:
     """Metadata of other writers is left alone."""
     assert CommitMetadata.from_json(text) is None
 
@@ -84,7 +84,7 @@ def test_our_commit_is_found_by_its_seq_among_others(tmp_path: Path) -> None:
     assert (log.last_seq("a"), log.last_seq("b"), log.last_seq("c")) == (2, 5, None)
 
 
-def test_a_flipped_digit_in_a_note_is_no_other_offset(tmp_path: Path) -> None:
+def test_a_flipped_digit_in_commit_metadata_is_no_other_offset(tmp_path: Path) -> None:
     """A commit without Hadoop's checksums is guarded by that of its metadata."""
     table = tmp_path / "t"
     commit(table, "t", 1)
@@ -97,7 +97,7 @@ def test_a_flipped_digit_in_a_note_is_no_other_offset(tmp_path: Path) -> None:
         TableLog(table).since_our_newest("t")
 
 
-def test_a_fence_and_a_note_that_disagree_are_no_commit_of_ours(tmp_path: Path) -> None:
+def test_a_transaction_id_and_metadata_that_disagree_are_no_commit_of_ours(tmp_path: Path) -> None:
     """The seq that fences a commit is the seq that its metadata speaks of."""
     table = tmp_path / "t"
     commit(table, "t", 1)

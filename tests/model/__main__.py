@@ -18,7 +18,7 @@ from tests.model.explore import explore, shortest
 from tests.model.seams import simulated
 
 CHUNK = 250
-TELL_EVERY_SECONDS = 30
+REPORT_EVERY_SECONDS = 30
 _open = ExitStack()
 
 
@@ -38,11 +38,11 @@ def main(words: list[str]) -> int:
             faults += some_faults
             if broken:
                 pool.terminate()
-                return _tell_broken(min(broken))
-            if time.monotonic() - told > TELL_EVERY_SECONDS:
+                return _report_broken(min(broken))
+            if time.monotonic() - told > REPORT_EVERY_SECONDS:
                 told = time.monotonic()
                 print(f"{done:,} of {schedules:,} schedules hold", file=sys.stderr, flush=True)
-    _tell(seed, done, steps, time.monotonic() - began, faults)
+    _report(seed, done, steps, time.monotonic() - began, faults)
     return 0
 
 
@@ -60,7 +60,7 @@ def _explore(seeds: range) -> tuple[int, int, Counter[str], list[int]]:
     return len(seeds), sum(steps for _, steps, _ in results), faults, broken
 
 
-def _tell_broken(seed: int) -> int:
+def _report_broken(seed: int) -> int:
     with simulated():
         found = shortest(seed)
     print("\n".join(f"{n:3} {line}" for n, line in enumerate(found.history, 1)))
@@ -68,7 +68,7 @@ def _tell_broken(seed: int) -> int:
     return 1
 
 
-def _tell(seed: int, schedules: int, steps: int, seconds: float, faults: Counter[str]) -> None:
+def _report(seed: int, schedules: int, steps: int, seconds: float, faults: Counter[str]) -> None:
     print(f"seeds {seed} to {seed + schedules - 1}: {schedules:,} schedules of {steps:,} steps")
     print(f"hold, in {seconds:,.0f} s ({schedules / seconds:,.0f} schedules a second).")
     print("Schedules that contained:")

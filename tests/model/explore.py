@@ -56,7 +56,7 @@ def explore(
             if rule(world, dice):
                 steps += 1
                 if is_told:
-                    history.append(_told(rule, world))
+                    history.append(_describe(rule, world))
                 apply_laws(world, oracle)
         history.append("the faults stop")
         settle(world, oracle)
@@ -87,6 +87,6 @@ def apply_laws(world: World, oracle: Oracle) -> None:
         judge(world, oracle, process)
 
 
-def _told(rule: Rule, world: World) -> str:
+def _describe(rule: Rule, world: World) -> str:
     at = ", ".join(f"{process.name} before: {process.at}" for process in world.processes)
     return f"{rule.__name__}  [{at}]"

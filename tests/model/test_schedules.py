@@ -23,7 +23,7 @@ def _simulated() -> Iterator[None]:
         yield
 
 
-def done(world: World, process: Process) -> Any:
+def finish(world: World, process: Process) -> Any:
     """Let a process end, and return what it ended with."""
     process.finish()
     world.sweep()
@@ -38,19 +38,19 @@ def forget_commits(world: World) -> None:
     table.kept_from = len(table.commits) - 1
 
 
-def test_the_ledger_tells_the_offsets_by_seq_and_not_by_the_clock() -> None:
+def test_the_ledger_orders_offsets_by_seq_and_not_by_the_clock() -> None:
     """A clock that was set back between two batches does not turn their order around."""
     world = World(partitions=1)
     oracle, slots = Oracle(world), world.cluster.partitions[0].slots
     slots += [Record("row", 1, 1)]
-    done(world, world.start_run())
+    finish(world, world.start_run())
     world.clock_ms -= 60_000
     slots += [Record("bad", 1, 1)]
-    done(world, world.start_run())
+    finish(world, world.start_run())
     forget_commits(world)
     slots += [Record("row", 2, 2)]
 
-    report = done(world, world.start_run())
+    report = finish(world, world.start_run())
 
     oracle.look()
     assert [batch.counts["read"] for batch in report.batches] == [1]
@@ -60,24 +60,24 @@ def test_a_decision_on_an_aged_log_says_its_topic() -> None:
     """A topic that is made again after the decision is noticed, though no batch came between."""
     world = World(partitions=1)
     world.cluster.partitions[0].slots += [Record("row", 1, 1)]
-    done(world, world.start_run())
+    finish(world, world.start_run())
     forget_commits(world)
     world.cluster.partitions[0].slots += [Record("row", 2, 2)]
     world.cluster.partitions[0].first = 2
 
-    accepted = done(world, world.start_accept())
+    accepted = finish(world, world.start_accept())
     world.cluster.create(partitions=1)
     world.cluster.partitions[0].slots += [Record("row", 3, 3)] * 5
 
     assert accepted.kind == "accept"
-    assert isinstance(done(world, world.start_run()), TopicRecreatedError)
+    assert isinstance(finish(world, world.start_run()), TopicRecreatedError)
 
 
-def test_nothing_is_given_up_on_the_word_of_a_topic_that_came_since() -> None:
+def test_nothing_is_given_up_for_a_topic_created_since() -> None:
     """The first offsets of a topic that was made again during the decision decide nothing."""
     world = World(partitions=1)
     world.cluster.partitions[0].slots += [Record("row", 1, 1)]
-    done(world, world.start_run())
+    finish(world, world.start_run())
     world.cluster.partitions[0].slots += [Record("row", 2, 2)]
     world.cluster.partitions[0].first = 2
     accepting = world.start_accept()
@@ -88,4 +88,4 @@ def test_nothing_is_given_up_on_the_word_of_a_topic_that_came_since() -> None:
     world.cluster.partitions[0].slots += [Record("row", 3, 3)] * 5
     world.cluster.partitions[0].first = 4
 
-    assert isinstance(done(world, accepting), TopicRecreatedError)
+    assert isinstance(finish(world, accepting), TopicRecreatedError)

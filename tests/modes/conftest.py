@@ -10,33 +10,33 @@ from functools import cache
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.modes.scenario import RECORDS, tell
+from tests.modes.scenario import RECORDS, produce_records
 from tests.support.world import World, settings_in
 
 
 @pytest.fixture(scope="module")
-def stories(
+def sources(
     tmp_path_factory: pytest.TempPathFactory,
     kafka_address: str,
     java_options: str,
     spark: SparkSession,
 ) -> Iterator[Callable[[int], World]]:
-    """Topics by how many records they hold, each told when it is first asked for."""
-    folder = tmp_path_factory.mktemp("story")
+    """Topics by how many records they hold, produced when first asked for."""
+    folder = tmp_path_factory.mktemp("source")
     settings = settings_in(folder, kafka_address, spark_java_options=java_options)
     with ExitStack() as topics:
 
         @cache
-        def told(records: int) -> World:
+        def topic_of(records: int) -> World:
             world = topics.enter_context(World.made(settings, spark))
-            tell(world, records=records)
+            produce_records(world, records=records)
             return world
 
-        yield told
+        yield topic_of
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def story(stories: Callable[[int], World]) -> World:
+def source(sources: Callable[[int], World]) -> World:
     """One topic that many of these tests read, each into lakes of its own."""
-    return stories(RECORDS)
+    return sources(RECORDS)

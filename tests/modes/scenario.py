@@ -1,4 +1,4 @@
-"""One story, told to every write mode: which table comes of it must not depend on how it is read.
+"""The same records for every write mode: the table must not depend on how they are read.
 
 Twenty records of few keys in two partitions, in no order: repeated, late, broken and deleting ones.
 """
@@ -21,7 +21,7 @@ from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
 from ingestion.verify.verify import verify
 from tests.support.long import IS_LONG
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, settings_in
 
 SCHEMA = (
@@ -140,13 +140,13 @@ REDRIVEN = tuple(
 )
 
 
-def tell(world: World, seed: int = 1, *, records: int = RECORDS) -> None:
-    """Send the story; keys go to both partitions, so that only ``at`` orders them."""
+def produce_records(world: World, seed: int = 1, *, records: int = RECORDS) -> None:
+    """Send records; keys go to both partitions, so that only ``at`` orders them."""
     dice = random.Random(seed)
     for _ in range(records):
-        told = {**_record(dice), "side": dice.randrange(2)}
-        raw = json.dumps(told).encode() if dice.random() < 0.9 else b'{"id": "?"}'
-        world.producer.produce(world.topic, value=raw, partition=told["side"])
+        record = {**_record(dice), "side": dice.randrange(2)}
+        raw = json.dumps(record).encode() if dice.random() < 0.9 else b'{"id": "?"}'
+        world.producer.produce(world.topic, value=raw, partition=record["side"])
     assert world.producer.flush(30) == 0
 
 
@@ -161,7 +161,7 @@ def _record(dice: random.Random) -> dict[str, Any]:
     }
 
 
-def reading(world: World, folder: Path, scenario: Scenario, **fields: Any) -> World:
+def reader_of(world: World, folder: Path, scenario: Scenario, **fields: Any) -> World:
     """Return a stream with a lake of its own that reads the same topic."""
     settings = settings_in(folder, world.settings.kafka or "")
     settings = settings.model_copy(update={"spark_java_options": world.settings.spark_java_options})
@@ -179,10 +179,10 @@ def table_of(world: World) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
-def hold(world: World, scenario: Scenario) -> None:
+def assert_proven(world: World, scenario: Scenario) -> None:
     """Let the oracle judge; where a column cannot be proven, verify must say so and no more."""
     if scenario.is_proven:
-        found = evidence_against(world)
+        found = find_problems(world)
         assert not found, found
         return
     verdict = verify(world.spec, world.settings)
@@ -196,7 +196,7 @@ class PlannedError(RuntimeError):
 
 
 @contextmanager
-def dying_at(place: Failpoint, nth: int = 1) -> Iterator[Callable[[], int]]:
+def crashing_at(place: Failpoint, nth: int = 1) -> Iterator[Callable[[], int]]:
     """Let this process's runs end at a place, the N-th time that they get there.
 
     Yields:
@@ -204,12 +204,12 @@ def dying_at(place: Failpoint, nth: int = 1) -> Iterator[Callable[[], int]]:
     """
     times = 0
 
-    def meet(at: Failpoint) -> None:
+    def crash(at: Failpoint) -> None:
         nonlocal times
         times += at == place
         if at == place and times == nth:
             raise PlannedError(place)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(failpoints, "_hook", lambda: meet)
+        patched.setattr(failpoints, "_hook", lambda: crash)
         yield lambda: times

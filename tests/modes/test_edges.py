@@ -17,7 +17,7 @@ from ingestion.recovery.read_position import read_position
 from ingestion.sinks.aggregate import AggregateSink
 from ingestion.sinks.append import AppendSink
 from ingestion.sinks.sink import Good, Sink, Target
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -51,7 +51,7 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     world.send(row(1, "a"), row(1, "a"), row(2, "b"), None, {"id": "?"})
     report = world.run()
     assert (report.total("inserted"), report.total("quarantined")) == (3, 2)
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
     sink, metadata = again(world, AppendSink)
 
     sink.commit(metadata)
@@ -79,7 +79,7 @@ def test_a_group_is_not_replayed_and_not_continued_by_another_fold(world: World)
         world.run()
 
 
-def test_a_row_that_comes_again_keeps_nothing_of_the_dead(world: World) -> None:
+def test_a_row_that_comes_again_keeps_nothing_of_the_deleted(world: World) -> None:
     """Deleted and sent again in one batch, its nulls are not filled from what was there before."""
     world.declare(ignore_null_updates=True)
     world.send(row(1, "a", at=1), row(2, "b", at=1))
@@ -89,7 +89,7 @@ def test_a_row_that_comes_again_keeps_nothing_of_the_dead(world: World) -> None:
     world.run()
 
     assert world.rows() == [row(1, None, at=2), row(2, "b", at=2)]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
@@ -109,7 +109,7 @@ def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     ten = int(dt.datetime(2024, 1, 1, 10, tzinfo=dt.UTC).timestamp() * 1_000)
     assert "clock_ms" not in alone
     assert world.ledger[-1].counts["clock_ms"] == ten - 10 * 60 * 1_000
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_without_an_order_the_first_of_two_partitions_is_not_guessed(world: World) -> None:
@@ -125,7 +125,7 @@ def test_without_an_order_the_first_of_two_partitions_is_not_guessed(world: Worl
         (1, 0),
         (0, 1),
     ]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
     world.send(row(2, "elsewhere"), partition=1)
     with pytest.raises(KeyInTwoPartitionsError, match="id=2"):
         world.run()
@@ -153,4 +153,4 @@ def test_a_null_value_ends_a_version_by_the_time_of_kafka(world: World) -> None:
     assert told["a"]["valid_from"] <= told["a"]["valid_to"] <= told["back"]["valid_from"]
     expected = {"inserted": 1, "deleted": 1, "deleted_absent": 1, "closed": 1}
     assert {name: report.total(name) for name in expected} == expected
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

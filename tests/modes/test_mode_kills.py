@@ -18,15 +18,15 @@ import pytest
 from ingestion.errors import StreamLockedError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.pipeline.report import RunReport
-from tests.crash.fates import Fate
-from tests.crash.victim import meet_fate
+from tests.crash.child_process import run_to_its_end
+from tests.crash.failpoint_hook import PlannedCrash
 from tests.modes.scenario import (
     IS_WHOLE,
     RECORDS,
     SCENARIOS,
     Scenario,
-    hold,
-    reading,
+    assert_proven,
+    reader_of,
     table_of,
 )
 from tests.support.world import World
@@ -34,8 +34,8 @@ from tests.support.world import World
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-# By offsets a batch: a story long enough for more than one, and short enough for batches of 1.
-STORIES = {1: RECORDS, 7: RECORDS, RECORDS: RECORDS, 1_000: 2_500}
+# By offsets a batch: a topic long enough for more than one, and short enough for batches of 1.
+RECORDS_BY_BATCH = {1: RECORDS, 7: RECORDS, RECORDS: RECORDS, 1_000: 2_500}
 
 
 class Cell(NamedTuple):
@@ -49,7 +49,7 @@ class Cell(NamedTuple):
     @property
     def records(self) -> int:
         """How many records it reads."""
-        return STORIES[self.batch]
+        return RECORDS_BY_BATCH[self.batch]
 
     def __str__(self) -> str:
         """Name it."""
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
 EVERY = [
     Cell(*parts)
     for parts in product(
-        SCENARIOS, (Failpoint.PREPARED, Failpoint.COMMITTED), STORIES, (False, True)
+        SCENARIOS, (Failpoint.PREPARED, Failpoint.COMMITTED), RECORDS_BY_BATCH, (False, True)
     )
 ]
 # Where a batch applied twice would show: a fold is no set.
@@ -73,14 +73,14 @@ Table = list[tuple[Any, ...]]
 
 @pytest.fixture(scope="module")
 def whole(
-    stories: Callable[[int], World], tmp_path_factory: pytest.TempPathFactory
+    sources: Callable[[int], World], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str, int], Table]]:
-    """What comes of a story that is read in one go, by the scenario's name and its records."""
+    """The table of a topic that is read in one go, by the scenario's name and its records."""
     folder = tmp_path_factory.mktemp("whole")
 
     @cache
     def read(name: str, records: int) -> Table:
-        world = reading(stories(records), folder / f"{name}-{records}", BY_NAME[name])
+        world = reader_of(sources(records), folder / f"{name}-{records}", BY_NAME[name])
         world.run()
         return table_of(world)
 
@@ -90,19 +90,21 @@ def whole(
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_killed_run_loses_and_doubles_nothing(
-    stories: Callable[[int], World],
+    sources: Callable[[int], World],
     whole: Callable[[str, int], Table],
     cell: Cell,
     tmp_path: Path,
 ) -> None:
     """Killed before or behind the commit of a batch, the next run ends at the same table."""
-    story = stories(cell.records)
-    cut = reading(story, tmp_path / "cut", cell.scenario, max_offsets_per_trigger=cell.batch)
+    source = sources(cell.records)
+    cut = reader_of(source, tmp_path / "cut", cell.scenario, max_offsets_per_trigger=cell.batch)
     cut.write_declaration()
     cut.settings.state.mkdir(parents=True)
     nth = 1 if cell.batch == cell.records else 2
-    diary = str(cut.settings.state / "diary")
-    ended, evidence = meet_fate(cut, Fate(place=cell.place, nth=nth, way="kill_group", diary=diary))
+    visits = str(cut.settings.state / "visits")
+    ended, evidence = run_to_its_end(
+        cut, PlannedCrash(place=cell.place, nth=nth, way="kill_group", visits=visits)
+    )
     if cell.is_checkpoint_lost:
         shutil.rmtree(cut.paths.checkpoints)
     report = _run_when_free(cut)
@@ -111,7 +113,7 @@ def test_a_killed_run_loses_and_doubles_nothing(
     assert len(report.recovered) == (cell.place == Failpoint.COMMITTED)
     assert report.is_balanced
     assert table_of(cut) == whole(cell.scenario.name, cell.records)
-    hold(cut, cell.scenario)
+    assert_proven(cut, cell.scenario)
 
 
 def _run_when_free(world: World) -> RunReport:

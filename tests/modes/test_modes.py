@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.lake.failpoints import Failpoint
-from tests.modes.scenario import TRIED, Scenario, dying_at, hold, reading, table_of
+from tests.modes.scenario import TRIED, Scenario, assert_proven, crashing_at, reader_of, table_of
 from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -16,19 +16,19 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.mark.parametrize("scenario", TRIED, ids=str)
 def test_the_table_is_the_same_however_the_topic_is_read(
-    story: World, scenario: Scenario, tmp_path: Path
+    source: World, scenario: Scenario, tmp_path: Path
 ) -> None:
     """In one batch; in three and a lost checkpoint; and where runs die around their commits."""
-    whole = reading(story, tmp_path / "whole", scenario)
+    whole = reader_of(source, tmp_path / "whole", scenario)
     report = whole.run()
-    cut = reading(story, tmp_path / "cut", scenario, max_offsets_per_trigger=8)
+    cut = reader_of(source, tmp_path / "cut", scenario, max_offsets_per_trigger=8)
     with (
-        dying_at(Failpoint.PREPARED, nth=2) as prepared,
+        crashing_at(Failpoint.PREPARED, nth=2) as prepared,
         pytest.raises(Exception, match="prepared"),
     ):
         cut.run()
     shutil.rmtree(cut.paths.checkpoints)
-    with dying_at(Failpoint.COMMITTED) as committed, pytest.raises(Exception, match="committed"):
+    with crashing_at(Failpoint.COMMITTED) as committed, pytest.raises(Exception, match="committed"):
         cut.run()
     healed = cut.run()
 
@@ -40,4 +40,4 @@ def test_the_table_is_the_same_however_the_topic_is_read(
     assert (healed.is_balanced, [row.seq for row in healed.recovered]) == (True, [2])
     assert (prepared(), committed()) == (2, 1)
     for world in (whole, cut):
-        hold(world, scenario)
+        assert_proven(world, scenario)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.modes.scenario import REBUILT, Scenario, hold, reading, table_of
+from tests.modes.scenario import REBUILT, Scenario, assert_proven, reader_of, table_of
 from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.mark.parametrize("scenario", REBUILT, ids=str)
-def test_a_rebuild_makes_the_same_table(story: World, scenario: Scenario, tmp_path: Path) -> None:
+def test_a_rebuild_makes_the_same_table(source: World, scenario: Scenario, tmp_path: Path) -> None:
     """Also where the first was written in other batches, and where it cannot be replayed."""
-    world = reading(story, tmp_path, scenario, max_offsets_per_trigger=8)
+    world = reader_of(source, tmp_path, scenario, max_offsets_per_trigger=8)
     world.run()
     before = table_of(world)
     world.declare(max_offsets_per_trigger=1_000)
@@ -24,4 +24,4 @@ def test_a_rebuild_makes_the_same_table(story: World, scenario: Scenario, tmp_pa
 
     assert table_of(world) == before
     assert len(world.ledger) == 1
-    hold(world, scenario)
+    assert_proven(world, scenario)

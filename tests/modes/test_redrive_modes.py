@@ -9,7 +9,15 @@ import pytest
 
 from ingestion.kafka.admin import Kafka
 from ingestion.pipeline.create_table import create_table
-from tests.modes.scenario import REDRIVEN, SCHEMA, Scenario, hold, reading, table_of, tell
+from tests.modes.scenario import (
+    REDRIVEN,
+    SCHEMA,
+    Scenario,
+    assert_proven,
+    produce_records,
+    reader_of,
+    table_of,
+)
 from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -20,11 +28,11 @@ STRICT = SCHEMA.replace("amount DECIMAL(9, 2)", "amount DECIMAL(9, 2) NOT NULL")
 @pytest.mark.parametrize("scenario", REDRIVEN, ids=str)
 def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_path: Path) -> None:
     """Half of the records wait until the declaration is mended; each is then folded once."""
-    tell(world)
+    produce_records(world)
     world.send(b"garbage")
-    whole = reading(world, tmp_path / "whole", scenario)
+    whole = reader_of(world, tmp_path / "whole", scenario)
     whole.run()
-    late = reading(world, tmp_path / "late", scenario)
+    late = reader_of(world, tmp_path / "late", scenario)
     create_table(world.spark, late.spec, late.paths, kafka=Kafka(late.settings), run_id="the first")
     strict = replace(late, declared={**late.declared, "schema": STRICT})
     waited = strict.run().total("quarantined")
@@ -35,4 +43,4 @@ def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_p
     assert report.waiting == waited > report.redriven > 1
     assert late.redrive().batches == ()
     assert table_of(late) == table_of(whole)
-    hold(late, scenario)
+    assert_proven(late, scenario)

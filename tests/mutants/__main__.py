@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     left = [each for each, result in results.items() if result is None]
     if left:
         results |= _try(left, tree)
-    return _tell(results)
+    return _report(results)
 
 
 def _try(mutants: Sequence[Mutant], tree: str) -> dict[Mutant, Result | None]:
@@ -49,7 +49,7 @@ def _try(mutants: Sequence[Mutant], tree: str) -> dict[Mutant, Result | None]:
     return found
 
 
-def _tell(results: dict[Mutant, Result | None]) -> int:
+def _report(results: dict[Mutant, Result | None]) -> int:
     killed = 0
     for mutant, result in sorted(results.items(), key=lambda item: item[0].kind):
         assert result is not None

@@ -6,7 +6,7 @@ import pytest
 
 from ingestion.errors import OffsetsExpiredError, RefusedError, TopicRecreatedError
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -102,4 +102,4 @@ def test_a_level_decides_nothing_else(world: World) -> None:
     with pytest.raises(RefusedError, match="was written with keys"):
         world.run()
     world.declare(keys=["id"])
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -44,7 +44,7 @@ def paths(home: Path) -> StreamPaths:
     return StreamPaths.of("orders", load_settings())
 
 
-def found(paths: StreamPaths) -> list[Finding]:
+def findings_of(paths: StreamPaths) -> list[Finding]:
     """Examine what lies around of ``orders``."""
     return list(diagnose_stream(find_leftovers("orders", paths)))
 
@@ -93,12 +93,12 @@ def ended_process() -> int:
 
 def test_a_stream_in_order_has_nothing(paths: StreamPaths) -> None:
     """Without a table, and with one whose commits are all recorded, nothing is found."""
-    assert found(paths) == []
+    assert findings_of(paths) == []
 
     commit(paths, 1)
     Ledger(paths.ledger).put(row(1, table_id=TableLog(paths.data).table_id()))
 
-    assert found(paths) == []
+    assert findings_of(paths) == []
 
 
 def test_commits_without_a_ledger_row_are_found(paths: StreamPaths) -> None:
@@ -106,7 +106,7 @@ def test_commits_without_a_ledger_row_are_found(paths: StreamPaths) -> None:
     commit(paths, 1)
     commit(paths, 2)
 
-    (only,) = found(paths)
+    (only,) = findings_of(paths)
 
     assert only.evidence == "seq 1, 2"
     assert only.command == "oncelake run orders"
@@ -116,7 +116,7 @@ def test_rows_of_a_dead_attempt_are_found(paths: StreamPaths) -> None:
     """Quarantined records of a batch that was never committed are counted."""
     write_deltalake(paths.quarantine, pa.table({"_seq": pa.array([1, 1], pa.int64())}))
 
-    (only,) = found(paths)
+    (only,) = findings_of(paths)
 
     assert "rows of a batch that was never committed" in only.what
     assert only.evidence == f"{paths.quarantine}: 2"
@@ -128,7 +128,7 @@ def test_checkpoints_that_nobody_uses_are_found(paths: StreamPaths) -> None:
     (paths.checkpoints / "4").mkdir()
     (paths.checkpoints.parent / "gone").mkdir()
 
-    (two,) = found(paths)
+    (two,) = findings_of(paths)
     (orphan,) = orphans(paths.checkpoints.parent, {"orders"})
 
     assert two.evidence.endswith("3, " + str(paths.checkpoints / "4"))
@@ -138,7 +138,7 @@ def test_checkpoints_that_nobody_uses_are_found(paths: StreamPaths) -> None:
 def test_a_lock_that_outlived_its_driver_is_named_with_who_has_it(paths: StreamPaths) -> None:
     """The kernel tells which process holds on; killing that one is what to do."""
     with locked_by_another(paths, driver=ended_process()) as jvm:
-        (only,) = found(paths)
+        (only,) = findings_of(paths)
 
     assert only.exit_code == 1
     assert "driver is dead" in only.what
@@ -160,7 +160,7 @@ def test_a_lease_that_outlived_its_run_is_to_be_unlocked(
     paths.lease.parent.mkdir(parents=True)
     paths.lease.write_text(json.dumps(asdict(lease)))
 
-    (only,) = found(paths)
+    (only,) = findings_of(paths)
 
     assert (only.exit_code, only.command) == (1, "oncelake unlock orders")
 
@@ -170,7 +170,7 @@ def test_a_run_under_way_is_a_note(paths: StreamPaths) -> None:
     write_deltalake(paths.quarantine, pa.table({"_seq": pa.array([1], pa.int64())}))
 
     with locked_by_another(paths, driver=os.getpid()):
-        (only,) = found(paths)
+        (only,) = findings_of(paths)
 
     assert (only.exit_code, only.what) == (0, "a run holds this stream")
 
@@ -203,7 +203,7 @@ def machine(**changes: Any) -> Machine:
         ),
     ],
 )
-def test_what_a_machine_lacks_is_said(changes: dict[str, Any], says: list[str]) -> None:
+def test_what_a_machine_lacks_is_reported(changes: dict[str, Any], says: list[str]) -> None:
     """Each thing that runs need and that is not there is a finding of its own."""
     findings = list(diagnose_machine(machine(**changes)))
 

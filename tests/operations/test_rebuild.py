@@ -21,7 +21,7 @@ from ingestion.errors import (
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.adopt_topic import adopt_topic
 from tests.support.long import twins
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -58,7 +58,7 @@ def written(filled: World, tmp_path: Path) -> World:
     return filled.copied_to(tmp_path / "lake", state=tmp_path / "state")
 
 
-def test_a_new_schema_holds_for_every_record(written: World) -> None:
+def test_a_new_schema_applies_to_every_record(written: World) -> None:
     """What was passed over before is in the rebuilt table; the old one lies in the archive."""
     written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
 
@@ -76,7 +76,7 @@ def test_a_new_schema_holds_for_every_record(written: World) -> None:
     ]
     assert len(written.quarantined()) == 1
     assert not written.paths.workshop.exists()
-    assert evidence_against(written) == ()
+    assert find_problems(written) == ()
 
 
 def test_another_mode_makes_another_table(written: World) -> None:
@@ -91,7 +91,7 @@ def test_another_mode_makes_another_table(written: World) -> None:
         (2, "b"),
         (3, "c"),
     ]
-    assert evidence_against(written) == ()
+    assert find_problems(written) == ()
 
 
 @pytest.mark.parametrize("place", ["put_away", *twins("finish_swap", "shutil.rmtree")])
@@ -115,7 +115,7 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
 
     assert [each["id"] for each in written.rows()] == [1, 3]
     assert not written.paths.workshop.exists()
-    assert evidence_against(written) == ()
+    assert find_problems(written) == ()
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(world: World) -> 
     world.rebuild(without_lost=True)
 
     assert [each["id"] for each in world.rows()] == [1, 3]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
@@ -170,7 +170,7 @@ def test_a_rebuild_by_two_declarations_is_none(world: World) -> None:
     world.rebuild()
 
     assert world.rows() == [row(1, "A", 2)]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_a_rebuild_goes_on_where_it_was(world: World) -> None:
@@ -204,7 +204,7 @@ def test_a_rebuild_from_a_topic_made_again_is_a_persons_to_decide(world: World) 
     world.rebuild(without_lost=True)
 
     assert world.rows() == [row(7, "g")]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_there_must_be_something_to_rebuild(world: World) -> None:

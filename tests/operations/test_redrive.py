@@ -19,7 +19,7 @@ from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -29,7 +29,7 @@ REPORTS: dict[str, RedriveReport] = {}
 LENIENT = "id INT NOT NULL, name STRING, at INT"
 
 
-def story(world: World) -> RedriveReport:
+def ingest_and_redrive(world: World) -> RedriveReport:
     """Quarantine records under a strict declaration, let newer ones come, mend it, redrive."""
     world.declare(sequence_by=["at"], apply_as_deletes="at = 7", tombstones="quarantine")
     world.send(row(5, "e", at=1))
@@ -47,30 +47,30 @@ def story(world: World) -> RedriveReport:
 
 
 @pytest.fixture(scope="module")
-def told(
+def redriven(
     tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
 ) -> Iterator[World]:
     """A stream whose quarantine was redriven, ingested once for all tests of this module."""
     home = tmp_path_factory.mktemp("redrive")
     with World.made(settings_in(home, kafka_address), spark) as world:
-        REPORTS[world.topic] = story(world)
+        REPORTS[world.topic] = ingest_and_redrive(world)
         world.write_declaration()
         yield world
     shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture
-def damaged(told: World, tmp_path: Path) -> World:
+def damaged(redriven: World, tmp_path: Path) -> World:
     """A copy of that stream's tables, to be damaged."""
-    return told.copied_to(tmp_path / "lake")
+    return redriven.copied_to(tmp_path / "lake")
 
 
-def test_a_redrive_applies_what_is_good_now_and_never_over_what_came_later(told: World) -> None:
+def test_a_redrive_applies_what_is_good_now_and_never_over_what_came_later(redriven: World) -> None:
     """Absent rows come, older records lose to newer rows and deletes, the rest stays, all once."""
-    report = REPORTS[told.topic]
+    report = REPORTS[redriven.topic]
     (batch,) = report.batches
 
-    assert told.rows() == [
+    assert redriven.rows() == [
         row(1, None, at=1), row(2, "newer", at=2), row(3, None, at=6), row(4, None, at=2),
         row(5, "e", at=1),
     ]  # fmt: skip
@@ -79,17 +79,17 @@ def test_a_redrive_applies_what_is_good_now_and_never_over_what_came_later(told:
     assert {name: n for name, n in batch.counts.items() if n} == {
         "read": 8, "inserted": 2, "updated": 1, "superseded": 2, "stale": 2, "ignored": 1
     }  # fmt: skip
-    assert [each["redriven_seq"] for each in told.quarantined()].count(6) == 8
-    assert evidence_against(told) == ()
+    assert [each["redriven_seq"] for each in redriven.quarantined()].count(6) == 8
+    assert find_problems(redriven) == ()
 
 
-def test_status_counts_what_waits(told: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_counts_what_waits(redriven: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight of the nine were sent in; one is still bad."""
-    for name, value in told.environment().items():
+    for name, value in redriven.environment().items():
         if name.startswith("ONCELAKE_"):
             monkeypatch.setenv(name, value)
 
-    result = CliRunner().invoke(app, ["status", told.topic, "--json"])
+    result = CliRunner().invoke(app, ["status", redriven.topic, "--json"])
 
     assert (result.exit_code, json.loads(result.stdout)["quarantined"]) == (0, 1)
 
@@ -99,20 +99,20 @@ def no_spark() -> NoReturn:
     raise AssertionError("Spark was asked for")
 
 
-def test_nothing_is_sent_in_twice(told: World) -> None:
+def test_nothing_is_sent_in_twice(redriven: World) -> None:
     """Another redrive finds only what is still bad; where nothing waits, it starts no Spark."""
     with pytest.raises(InvalidSpecError, match="there are: malformed_json"):
-        told.redrive(reason="missing_required", spark=no_spark)
+        redriven.redrive(reason="missing_required", spark=no_spark)
 
-    again = told.redrive()
+    again = redriven.redrive()
 
     assert (again.waiting, again.redriven, again.batches) == (1, 0, ())
-    assert [each.kind for each in told.ledger] == [
+    assert [each.kind for each in redriven.ledger] == [
         *("ingest", "schema", "ingest", "ingest", "schema", "redrive")
     ]
 
 
-def said(world: World) -> list[str]:
+def differences(world: World) -> list[str]:
     """Return what the proof finds wrong."""
     return [str(each) for each in verify(world.spec, world.settings).differences]
 
@@ -146,13 +146,13 @@ DAMAGES: dict[str, tuple[Callable[[World], None], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_a_redrive_left_behind_is_proven(damaged: World, damage: str) -> None:
-    """A record that was sent in without its mark, or marked without being sent in, is told."""
+    """A record that was sent in without its mark, or marked without being sent in, is found."""
     do, expected = DAMAGES[damage]
-    assert said(damaged) == []
+    assert differences(damaged) == []
 
     do(damaged)
 
-    found = said(damaged)
+    found = differences(damaged)
     assert any(expected in each for each in found), found
 
 
@@ -185,7 +185,7 @@ def test_the_quarantine_is_shown_without_harm(
 def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
     """A mark above the table's last seq did not happen, and an older quarantine gets its columns.
 
-    What waits for another declaration is told by the proof until it is sent in.
+    What waits for another declaration is named by the proof until it is sent in.
     """
     world.declare(tombstones="quarantine")
     world.send(row(1, "a"), b"garbage")
@@ -209,7 +209,7 @@ def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
     assert [each["redriven_seq"] for each in world.quarantined()] == [None, 3, None]
     assert world.quarantined()[2]["engine_version"] == "0.1.0"
     assert world.rows() == [row(2, "b")]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World) -> None:
@@ -234,10 +234,10 @@ def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World
     assert world.rows() == [row(1, "new"), row(2, None, 1), row(3, None, 1), row(9, "i")]
     epochs = DeltaTable(world.paths.data).to_pyarrow_table(columns=["id", "_epoch"]).to_pylist()
     assert {each["id"]: each["_epoch"] for each in epochs} == {1: 2, 2: 1, 3: 2, 9: 1}
-    assert said(world) == []
+    assert differences(world) == []
 
 
-def test_a_quarantine_that_was_given_up_leaves_its_redrives_unjudged(damaged: World) -> None:
+def test_a_quarantine_that_was_given_up_leaves_its_redrives_unproven(damaged: World) -> None:
     """Without its marks nobody can tell what a redrive sent in: that is said, and nothing else."""
     shutil.rmtree(damaged.paths.quarantine)
     accept(damaged.spec, damaged.settings, reason="a drill", run_id="me")
@@ -262,17 +262,17 @@ def test_a_partial_update_is_not_sent_in_late(world: World) -> None:
     world.rebuild()
 
     assert world.rows() == [row(1, "newer", at=1)]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
-def test_a_redrive_whose_records_are_gone_is_not_judged(told: World) -> None:
+def test_a_redrive_whose_records_are_gone_is_not_proven(redriven: World) -> None:
     """What retention has taken since is said to be unproven, and nothing is called wrong.
 
     The last test of this module: it takes records away.
     """
-    told.forget_before(1, 3)
+    redriven.forget_before(1, 3)
 
-    verdict = verify(told.spec, told.settings)
+    verdict = verify(redriven.spec, redriven.settings)
 
     assert (verdict.holds, verdict.differences) == (True, ())
     assert any("batch 6 redrove 3 records that Kafka no longer" in each for each in verdict.limits)

@@ -14,7 +14,7 @@ from fastavro import schemaless_writer
 
 from ingestion.verify.verify import verify
 from tests.support.debezium import postgres
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.protobuf import Compiled
 from tests.support.registry import Subject, framed
 from tests.support.world import World, row
@@ -102,7 +102,7 @@ def test_records_wait_for_their_schema(registered: World, subject: Subject, wire
         "read": 3, "inserted": 1, "updated": 1, "stale": 1
     }  # fmt: skip
     assert registered.rows() == [row(1, "late"), row(2, "newer"), row(3, "late")]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 def test_a_delete_waits_for_the_schema_of_its_key(registered: World, registry_address: str) -> None:
@@ -128,7 +128,7 @@ def test_a_delete_waits_for_the_schema_of_its_key(registered: World, registry_ad
     assert waited["detail"].startswith(f"unknown_schema_id: schema id {late}: ")
     assert (between.holds, len(between.limits)) == (True, 1)
     assert registered.rows() == [row(2, "b")]
-    assert evidence_against(registered) == ()
+    assert find_problems(registered) == ()
 
 
 def test_a_bare_key_that_is_no_text_deletes_nothing(world: World) -> None:
@@ -144,7 +144,7 @@ def test_a_bare_key_that_is_no_text_deletes_nothing(world: World) -> None:
     assert (bad["_offset"], bad["reason"]) == (1, "tombstone_without_key")
     assert bad["detail"].startswith("invalid_utf8")
     assert world.rows() == [{"name": "\ufffd", "at": 1}]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_what_the_registry_has_forgotten_is_not_called_wrong(
@@ -195,4 +195,4 @@ def test_a_format_that_was_declared_wrongly_loses_nothing(world: World, case: st
 
     assert (report.redriven, report.still_bad) == (3, {})
     assert world.rows() == [row(1, "c"), row(2, "newer")]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -96,7 +96,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", FILES)
-def test_whatever_happened_to_a_file_is_told(tmp_path: Path, file: str, damage: str) -> None:
+def test_every_kind_of_file_damage_is_reported(tmp_path: Path, file: str, damage: str) -> None:
     """Every kind of damage to every kind of file is told by the file's name, and stops nothing."""
     at = generation(tmp_path) / file
     at.write_bytes(DAMAGES[damage](at.read_bytes()))
@@ -118,7 +118,7 @@ def test_whatever_happened_to_a_file_is_told(tmp_path: Path, file: str, damage: 
         ("commits", "no batch of it was finished"),
     ],
 )
-def test_a_file_that_is_gone_is_told(tmp_path: Path, file: str, said: str) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, file: str, said: str) -> None:
     """A missing file or folder is told, and stops nothing."""
     at = generation(tmp_path) / file
     shutil.rmtree(at) if at.is_dir() else at.unlink()
@@ -130,7 +130,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path, file: str, said: str) -> No
     assert said in found
 
 
-def test_an_old_copy_of_everything_is_told(tmp_path: Path) -> None:
+def test_an_old_copy_of_everything_is_reported(tmp_path: Path) -> None:
     """A checkpoint from last week is sound in itself, and stands where the table no longer is."""
     generation(tmp_path)
     moved_on = Offsets({TopicPartition("t", 0): 12, TopicPartition("t", 1): 4})
@@ -142,7 +142,7 @@ def test_an_old_copy_of_everything_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["no folder", "an empty folder", "an empty generation"])
-def test_a_checkpoint_that_is_gone_is_told(tmp_path: Path, left: str) -> None:
+def test_a_missing_checkpoint_is_reported(tmp_path: Path, left: str) -> None:
     """Where an earlier run has left a checkpoint, none at all is worth a word."""
     folder = tmp_path / "checkpoints"
     if left != "no folder":

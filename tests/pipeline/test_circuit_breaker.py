@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingestion.errors import TooManyBadRecordsError
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -39,4 +39,4 @@ def test_a_batch_that_is_mostly_bad_is_not_written(world: World) -> None:
         world.run()
     world.declare(quarantine_rate={"stop_above": 0.1})
     assert world.run().total("quarantined") == 1
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

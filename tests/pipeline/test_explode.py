@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from ingestion.lake.failpoints import Failpoint
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from ingestion.verify.verify import verify
-from tests.modes.scenario import PlannedError, Scenario, dying_at, reading
+from tests.modes.scenario import PlannedError, Scenario, crashing_at, reader_of
 from tests.support.long import twins
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, transactional
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -56,7 +56,7 @@ def order(id: int, *items: tuple[str | None, int] | None, at: int = 1) -> dict[s
     return {"id": id, "at": at, "items": lines}
 
 
-def told(world: World) -> dict[str, int]:
+def total_counts(world: World) -> dict[str, int]:
     """Return what the newest batch counted."""
     return {name: n for name, n in world.ledger[-1].counts.items() if n and name != "winners"}
 
@@ -68,7 +68,7 @@ def test_each_element_gives_a_row_and_the_books_know_how_many(world: World) -> N
     world.send(order(4, ("a", 1), (None, 2), ("c", 3)), order(5, ("a", -1), ("b", 1)), b"{")
     world.send(order(6, None, ("x", 1)))
     world.run()
-    assert told(world) == {
+    assert total_counts(world) == {
         "offsets": 7, "read": 7, "exploded": 4, "inserted": 4, "superseded": 1, "filtered": 4,
         "quarantined": 2,
     }  # fmt: skip
@@ -79,7 +79,7 @@ def test_each_element_gives_a_row_and_the_books_know_how_many(world: World) -> N
     assert sorted((row["id"], row["sku"], row["qty"], row["_index"]) for row in rows) == [
         (1, "a", 3, 2), (1, "c", 9, 1), (5, "b", 1, 1), (6, "x", 1, 1)
     ]  # fmt: skip
-    assert told(world)["exploded"] == 1
+    assert total_counts(world)["exploded"] == 1
     bad = [(row["_offset"], row["reason"], row["detail"]) for row in world.quarantined()]
     assert bad[0] == (3, "missing_key", "element 1: null: sku")
     assert json.loads(world.quarantined()[0]["value"])["id"] == 4
@@ -103,14 +103,14 @@ def test_the_table_does_not_depend_on_how_the_batches_were_cut(
 
     world.run()
     whole = table_of(world)
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
     slow = reading_slowly(world, tmp_path)
-    with dying_at(Failpoint.COMMITTED, 2), pytest.raises(PlannedError):
+    with crashing_at(Failpoint.COMMITTED, 2), pytest.raises(PlannedError):
         slow.run()
     slow.run()
     assert table_of(slow) == whole
-    assert evidence_against(slow) == ()
+    assert find_problems(slow) == ()
     assert {row.kind for row in slow.ledger} == {"ingest"}
 
 
@@ -126,8 +126,8 @@ def test_gaps_and_overlap_are_counted_by_record(world: World) -> None:
     world.wait_for_end(6)
     world.run()
 
-    assert told(world) == {"offsets": 6, "read": 2, "gaps": 4, "exploded": 4, "inserted": 6}
-    assert evidence_against(world) == ()
+    assert total_counts(world) == {"offsets": 6, "read": 2, "gaps": 4, "exploded": 4, "inserted": 6}
+    assert find_problems(world) == ()
 
 
 def test_a_function_may_leave_elements_out(world: World) -> None:
@@ -137,7 +137,7 @@ def test_a_function_may_leave_elements_out(world: World) -> None:
     world.run()
 
     counts = {"offsets": 2, "read": 2, "exploded": 1, "inserted": 1, "filtered": 2}
-    assert told(world) == counts
+    assert total_counts(world) == counts
     assert verify(world.spec, world.settings).holds
 
 
@@ -151,8 +151,8 @@ def test_a_record_is_sent_in_again_as_a_whole(world: World) -> None:
     report = world.redrive()
 
     assert (report.waiting, report.redriven) == (1, 1)
-    assert told(world) == {"read": 1, "exploded": 2, "inserted": 3}
-    assert evidence_against(world) == ()
+    assert total_counts(world) == {"read": 1, "exploded": 2, "inserted": 3}
+    assert find_problems(world) == ()
 
 
 def test_a_tombstone_is_one_row(world: World) -> None:
@@ -163,14 +163,14 @@ def test_a_tombstone_is_one_row(world: World) -> None:
     world.run()
 
     assert [row["tag"] for row in world.rows()] == ["b"]
-    assert told(world)["exploded"] == 1
-    assert evidence_against(world) == ()
+    assert total_counts(world)["exploded"] == 1
+    assert find_problems(world) == ()
 
 
 def reading_slowly(world: World, folder: Path) -> World:
     """Return the same stream with a lake of its own, a few records a batch."""
     declared = {**world.declared, "max_offsets_per_trigger": 4}
-    return reading(world, folder / "slow", Scenario(name="slow", declared=declared))
+    return reader_of(world, folder / "slow", Scenario(name="slow", declared=declared))
 
 
 def table_of(world: World) -> list[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from tests.cli.shell import row
 from tests.verify.factories import batch, declared, horizon, record, remembering, stretch
 
 
-def test_epochs_are_told_by_the_ledger() -> None:
+def test_epochs_come_from_the_ledger() -> None:
     """What lies before the oldest row that is remembered is of the first epoch, which loses."""
     rows = [row(seq, epoch=epoch) for seq, epoch in ((3, 1), (4, 2), (5, 2))]
 
@@ -40,7 +40,7 @@ def test_epochs_are_told_by_the_ledger() -> None:
         pytest.param({"tombstones": "ignore"}, False, id="tombstones"),
     ],
 )
-def test_a_fingerprint_changes_with_what_judges_a_record(
+def test_a_fingerprint_changes_with_what_validates_a_record(
     fields: dict[str, Any], *, is_same: bool
 ) -> None:
     """A field that decides nothing about a record leaves it as it is."""

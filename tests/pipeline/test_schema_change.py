@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.errors import SchemaChangedError
 from ingestion.recovery.schema_diff import plan_schema_change
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import COLUMNS, World, row, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -59,7 +59,7 @@ def test_a_column_more_is_a_commit_of_its_own_before_anything_is_read(written: W
         (1, None, None),
         (2, "Oslo", [{"n": 1}]),
     ]
-    assert evidence_against(written) == ()
+    assert find_problems(written) == ()
 
 
 def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: World) -> None:
@@ -72,7 +72,7 @@ def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: Worl
     assert DeltaTable(written.paths.data).version() == version
 
 
-def test_a_crash_between_the_statements_and_the_note_is_healed(
+def test_a_crash_between_the_statements_and_the_metadata_is_healed(
     written: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run finds the columns there, and writes down from where on they hold."""
@@ -85,7 +85,7 @@ def test_a_crash_between_the_statements_and_the_note_is_healed(
     written.run()
 
     assert [batch.kind for batch in written.ledger] == ["ingest", "schema"]
-    assert evidence_against(written) == ()
+    assert find_problems(written) == ()
 
 
 def _crash(*_: Any) -> None:

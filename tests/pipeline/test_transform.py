@@ -15,7 +15,7 @@ from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -42,7 +42,7 @@ def test_a_condition_filters_records_and_counts_them(world: World) -> None:
     told = {name: batch.counts[name] for name in ("filtered", "quarantined", "inserted", "read")}
     assert told == {"filtered": 2, "quarantined": 1, "inserted": 1, "read": 6}
     assert [row["id"] for row in world.rows()] == [4]
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
 
 
 def test_expressions_make_the_columns(world: World) -> None:

@@ -27,7 +27,7 @@ def declared(**fields: Any) -> StreamSpec:
     return StreamSpec.model_validate({**base, **fields})
 
 
-def judged(
+def validated(
     spark: SparkSession, spec: StreamSpec, value: bytes | None, *, reached: Offsets | None = None
 ) -> Row:
     """Judge one record of partition 0 at offset 5, whose Kafka key is 1."""
@@ -75,7 +75,7 @@ def judged(
         "tombstone",
     ],
 )
-def test_a_record_has_one_fate(
+def test_a_record_has_one_disposition(
     spark: SparkSession,
     value: bytes | None,
     fields: dict[str, Any],
@@ -83,7 +83,7 @@ def test_a_record_has_one_fate(
     reason: str | None,
 ) -> None:
     """What a record is, is said once, by the declaration and nothing else."""
-    row = judged(spark, declared(**fields), value)
+    row = validated(spark, declared(**fields), value)
 
     assert (row["_disposition"], row["_reason"]) == (fate, reason)
     assert (row["_value"] is not None) == (fate == "quarantined" and value is not None)
@@ -94,13 +94,13 @@ def test_what_the_table_holds_is_overlap(spark: SparkSession, next_offset: int, 
     """A record below the next offset was read before; the one at it was not."""
     reached = Offsets({TopicPartition("t", 0): next_offset})
 
-    assert judged(spark, declared(), WHOLE, reached=reached)["_disposition"] == fate
+    assert validated(spark, declared(), WHOLE, reached=reached)["_disposition"] == fate
 
 
 def test_a_time_without_a_zone_is_utc(spark: SparkSession) -> None:
     """The same record means the same moment on every machine."""
     value = b'{"id": 1, "must": "x", "at": 1, "time": "2013-01-01T05:00:00"}'
 
-    found = judged(spark, declared(), value)["time"].astimezone(dt.UTC)
+    found = validated(spark, declared(), value)["time"].astimezone(dt.UTC)
 
     assert found == dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)

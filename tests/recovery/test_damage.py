@@ -95,7 +95,7 @@ def run(world: World) -> RunReport:
     return world.run(spark=no_spark)
 
 
-def refused(world: World, error: type[IngestionError], *said: str) -> None:
+def assert_refused(world: World, error: type[IngestionError], *said: str) -> None:
     """Make sure that a run is refused, says these words and a command, and changes no table."""
     before = _files(world.settings.lake)
 
@@ -136,7 +136,7 @@ def test_a_damaged_log_is_refused(copied: World, file: object, damage: str) -> N
 
     is_hinted = (file, damage) == (checkpoint, "missing")
     named = "_last_checkpoint hint" if is_hinted else damaged.name.split(".")[0]
-    refused(copied, DamagedTableError, named, f"oncelake reset {copied.topic}")
+    assert_refused(copied, DamagedTableError, named, f"oncelake reset {copied.topic}")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -161,7 +161,7 @@ def test_a_damaged_data_file_is_refused(copied: World, table: str, damage: str) 
     lost = data_file(path)
     do(damage, lost)
 
-    refused(copied, DamagedTableError, str(path), lost.name)
+    assert_refused(copied, DamagedTableError, str(path), lost.name)
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", *twins(*OTHERS)])
@@ -173,7 +173,7 @@ def test_a_damaged_side_table_is_refused_until_accepted(
     path = getattr(copied.paths, table)
     do(damage, newest_commit(path))
 
-    refused(copied, DamagedTableError, str(path), f"oncelake accept {copied.topic}")
+    assert_refused(copied, DamagedTableError, str(path), f"oncelake accept {copied.topic}")
     decision = accept(copied.spec, copied.settings, reason="no backup", run_id="me")
     run(copied)
 
@@ -199,7 +199,7 @@ def test_a_side_table_that_lost_rows_is_refused(
     if came_back:
         shutil.copytree(ingested.settings.lake.with_name(came_back) / path.name, path)
 
-    refused(copied, RecordsForgottenError, f"holds 0 rows of batch {BATCHES}, which wrote 1")
+    assert_refused(copied, RecordsForgottenError, f"holds 0 rows of batch {BATCHES}, which wrote 1")
 
 
 def test_a_table_whose_newest_commit_is_gone_without_a_trace_is_refused(copied: World) -> None:
@@ -208,7 +208,7 @@ def test_a_table_whose_newest_commit_is_gone_without_a_trace_is_refused(copied: 
     for trace in (copied.paths.data / "_delta_log").glob(f"*{newest}*"):
         trace.unlink()
 
-    refused(copied, TableRolledBackError, f"seq {BATCHES - 1}", f"seq {BATCHES} ")
+    assert_refused(copied, TableRolledBackError, f"seq {BATCHES - 1}", f"seq {BATCHES} ")
 
 
 def test_an_older_copy_of_the_table_is_refused(copied: World, ingested: World) -> None:
@@ -217,7 +217,7 @@ def test_an_older_copy_of_the_table_is_refused(copied: World, ingested: World) -
     older = ingested.settings.lake.with_name("older") / copied.topic
     shutil.copytree(older, copied.paths.data)
 
-    refused(copied, TableRolledBackError, "older copy", f"oncelake reset {copied.topic}")
+    assert_refused(copied, TableRolledBackError, "older copy", f"oncelake reset {copied.topic}")
 
 
 def test_an_older_copy_of_the_ledger_is_healed(copied: World, ingested: World) -> None:
@@ -281,7 +281,7 @@ def test_a_table_that_is_gone_is_never_an_empty_one(copied: World, ledger: str) 
     if ledger == "damaged":
         do("garbage", newest_commit(copied.paths.ledger))
 
-    refused(copied, TableReplacedError, "is gone", f"oncelake reset {copied.topic}")
+    assert_refused(copied, TableReplacedError, "is gone", f"oncelake reset {copied.topic}")
 
 
 def test_files_without_a_log_are_never_an_empty_table(copied: World) -> None:
@@ -289,14 +289,14 @@ def test_files_without_a_log_are_never_an_empty_table(copied: World) -> None:
     shutil.rmtree(copied.paths.ledger)
     shutil.rmtree(copied.paths.data / "_delta_log")
 
-    refused(copied, ForeignTableError, "no Delta log")
+    assert_refused(copied, ForeignTableError, "no Delta log")
 
 
 def test_a_table_that_was_away_goes_on(copied: World) -> None:
     """A folder that was renamed is missed, and is itself again when it is back."""
     away = copied.paths.data.with_name("away")
     copied.paths.data.rename(away)
-    refused(copied, TableReplacedError, "is gone")
+    assert_refused(copied, TableReplacedError, "is gone")
     away.rename(copied.paths.data)
 
     assert run(copied).seq == BATCHES
@@ -331,7 +331,7 @@ def test_rows_changed_by_somebody_else_are_refused_until_accepted(
     assert callable(alter)
     alter(copied)
 
-    refused(copied, error, said, f"oncelake accept {copied.topic}")
+    assert_refused(copied, error, said, f"oncelake accept {copied.topic}")
     accept(copied.spec, copied.settings, reason="asked for", run_id="me")
 
     assert run(copied).seq == BATCHES + 1
@@ -362,7 +362,7 @@ def test_a_property_that_breaks_the_promise_is_refused(
     """The fence must not expire, and an upsert must be able to update."""
     DeltaTable(copied.paths.data).alter.set_table_properties({name: value})
 
-    refused(copied, TableSettingsError, name, "UNSET TBLPROPERTIES")
+    assert_refused(copied, TableSettingsError, name, "UNSET TBLPROPERTIES")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_feature_that_the_audit_cannot_read_is_refused(
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     copied.spark.sql(f"ALTER TABLE delta.`{copied.paths.data}` SET TBLPROPERTIES ({listed})")
 
-    refused(copied, TableSettingsError, feature, "DROP FEATURE")
+    assert_refused(copied, TableSettingsError, feature, "DROP FEATURE")
 
 
 def _age(world: World) -> None:
@@ -414,7 +414,7 @@ def test_a_recreated_topic_is_noticed_from_the_ledger_too(copied: World) -> None
     identity = replace(last.identity, topic_ids={copied.topic: "another"})
     Ledger(copied.paths.ledger).put(replace(last, identity=identity))
 
-    refused(copied, TopicRecreatedError, "another")
+    assert_refused(copied, TopicRecreatedError, "another")
 
 
 @pytest.mark.parametrize("ledger", ["gone", "older"])
@@ -428,7 +428,9 @@ def test_offsets_that_nobody_remembers_are_not_guessed(
         older = ingested.settings.lake.with_name("older") / copied.paths.ledger.name
         shutil.copytree(older, copied.paths.ledger)
 
-    refused(copied, MemoryLostError, f"seq {BATCHES}", f"oncelake adopt-topic {copied.topic}")
+    assert_refused(
+        copied, MemoryLostError, f"seq {BATCHES}", f"oncelake adopt-topic {copied.topic}"
+    )
     adopted = adopt_topic(copied.spec, copied.settings, run_id="me")
     found = read_position(copied.topic, copied.paths)
 

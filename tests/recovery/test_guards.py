@@ -66,7 +66,7 @@ def test_a_topic_of_nothing_but_aborted_records_ends(world: World) -> None:
     assert second.batches == ()
 
 
-def test_gaps_that_nobody_asked_about_are_marked(world: World) -> None:
+def test_unproven_gaps_are_marked(world: World) -> None:
     """With ``gaps: never`` the books balance, and say that the gaps are unproven."""
     world.declare(gaps="never")
     producer = transactional(world)

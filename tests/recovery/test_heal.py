@@ -74,7 +74,7 @@ def test_a_hole_in_the_ledger_is_filled(paths: StreamPaths) -> None:
     assert healed(paths) == []
 
 
-def test_a_word_that_was_given_is_taken_after_a_crash(paths: StreamPaths) -> None:
+def test_a_decision_is_honoured_after_a_crash(paths: StreamPaths) -> None:
     """Accepted in a commit, red in the ledger: the person is not asked a second time."""
     red = replace(decide(paths, 1), balanced=False, accepted=None)
     ledger = Ledger(paths.ledger)

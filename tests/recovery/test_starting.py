@@ -12,7 +12,7 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.recovery.start import starting_offsets
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -30,7 +30,7 @@ def partitions(world: World) -> list[TopicPartition]:
     return [TopicPartition(world.topic, number) for number in (0, 1)]
 
 
-def test_every_word_for_a_beginning_is_one_offset_a_partition(world: World) -> None:
+def test_every_kind_of_start_is_one_offset_a_partition(world: World) -> None:
     """Times and offsets are held to what Kafka has; what does not fit is refused with its place."""
     world.send(row(1, "a"), row(2, "b"))
     time.sleep(0.05)
@@ -69,4 +69,4 @@ def test_a_stream_that_begins_in_the_middle_is_proven_from_there(world: World) -
     assert (opened.seq, [opened.next[at] for at in partitions(world)]) == (0, [2, 0])
     (first, second) = verify(world.spec, world.settings).proven
     assert ((first.start, first.end), (second.start, second.end)) == ((2, 4), (0, 1))
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()

@@ -14,7 +14,7 @@ from ingestion.kafka.admin import Kafka
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.settings import Settings
 from ingestion.verify.verify import verify
-from tests.support.oracle import evidence_against
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -60,7 +60,7 @@ def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: Match
     assert set(world.ledger[-1].identity.topic_ids) == {
         world.topic, f"{world.topic}_x", f"{world.topic}_y"
     }  # fmt: skip
-    assert evidence_against(world) == ()
+    assert find_problems(world) == ()
     world.admin.delete_topics([later])[later].result(30)
     with pytest.raises(TopicMissingError, match=later):
         world.run()

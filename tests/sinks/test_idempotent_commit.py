@@ -56,7 +56,7 @@ def test_only_the_statement_of_the_block_is_ours(spark: SparkSession, tmp_path: 
     ]
 
 
-def test_a_statement_that_failed_leaves_no_fence(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_failed_statement_leaves_no_transaction_id(spark: SparkSession, tmp_path: Path) -> None:
     """After an error, too, the next statement is executed and is nobody's."""
     log = table(spark, tmp_path / "t")
     with idempotent(spark, "s", metadata(1)):
@@ -81,7 +81,7 @@ def test_a_seq_that_is_known_is_skipped(spark: SparkSession, tmp_path: Path) -> 
     assert (log.row_count(), len(log.versions())) == (2, 2)
 
 
-def test_a_note_alone_is_fenced_like_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_commit_is_idempotent_like_rows(spark: SparkSession, tmp_path: Path) -> None:
     """A batch that changes no row is found again by its seq, and committed once."""
     log = table(spark, tmp_path / "t")
 

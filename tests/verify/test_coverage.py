@@ -13,20 +13,20 @@ BATCHES = [
 ]
 
 
-def seen(**fields: object) -> Coverage:
+def coverage_of(**fields: object) -> Coverage:
     """Return a horizon over these batches."""
     return horizon(batches={each.seq: each for each in BATCHES}, **fields)
 
 
 def test_everything_there_leaves_nothing_to_say() -> None:
     """While Kafka holds what was read, each batch can be counted again."""
-    assert [seen().can_recount(each) for each in BATCHES] == [True, True]
-    assert list(seen().limits()) == []
+    assert [coverage_of().can_recount(each) for each in BATCHES] == [True, True]
+    assert list(coverage_of().limits()) == []
 
 
 def test_a_batch_is_cut_at_what_is_left() -> None:
     """What retention left of a batch is read, and its counts are not compared."""
-    sight = seen(earliest={P0: 3, P1: 0})
+    sight = coverage_of(earliest={P0: 3, P1: 0})
 
     assert [sight.can_recount(each) for each in BATCHES] == [False, True]
     assert [str(part) for part in sight.seen_of(BATCHES[0])] == ["t-0 [3, 5)", "t-1 [0, 2)"]
@@ -42,7 +42,7 @@ def test_where_the_stream_began_nothing_is_missing() -> None:
 
 def test_earlier_epochs_cannot_be_seen() -> None:
     """Their topics are gone, whatever their offsets were."""
-    sight = seen(epoch=2)
+    sight = coverage_of(epoch=2)
 
     assert [sight.seen_of(each) for each in BATCHES] == [[], []]
     assert "epoch 2 began behind batch 2" in next(sight.limits())
@@ -53,7 +53,7 @@ def accepted(seq: int, **fields: object) -> Batch:
     return batch(seq, **{"kind": "accept", "accepted": "why", **fields})
 
 
-def test_acceptances_are_told_apart() -> None:
+def test_acceptances_are_distinguished() -> None:
     """A red batch, a lost range, a new epoch and a restored table mean different things."""
     red = batch(1, stretch(0, 5), balanced=False, accepted="red")
     lost = accepted(2, ranges=(stretch(5, 9),), counts={"lost": 4}, balanced=False)
@@ -66,7 +66,7 @@ def test_acceptances_are_told_apart() -> None:
 
 def test_a_restored_table_puts_all_before_it_in_doubt() -> None:
     """What a person accepted as it was is not judged; what came later is."""
-    sight = seen(doubted_through=1)
+    sight = coverage_of(doubted_through=1)
 
     assert [sight.can_recount(each) for each in BATCHES] == [False, True]
     assert sight.is_accepted(0) is False

@@ -39,7 +39,7 @@ def test_the_highest_order_wins_whenever_it_comes() -> None:
     assert apart.fates(2) == {"stale": 1}
 
 
-def test_a_row_tells_its_record_its_epoch_and_its_batch() -> None:
+def test_a_row_names_its_record_its_epoch_and_its_batch() -> None:
     """The system's columns are part of what a table must hold."""
     (row,) = Folded([record(4, {"id": 1, "at": 9})], sight=horizon(epoch=2)).rows
 
@@ -53,7 +53,7 @@ def test_equal_order_is_decided_by_partition_and_offset() -> None:
     assert [row[5] for row in folded.rows] == [5]
 
 
-def test_the_dead_stay_dead_in_every_order_of_arrival() -> None:
+def test_a_deleted_key_stays_deleted_in_every_order_of_arrival() -> None:
     """A delete beats older updates, and a newer one raises the key, however they arrive."""
     spec = declared(apply_as_deletes="name = 'gone'")
     old, gone, new = ({"id": 1, "name": n, "at": at} for at, n in enumerate(("old", "gone", "new")))

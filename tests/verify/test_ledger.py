@@ -42,7 +42,7 @@ def commit(of: Batch, **fields: Any) -> LoggedCommit:
 COMMITS = [commit(each) for each in LEDGER]
 
 
-def said(found: Iterable[Difference]) -> list[str]:
+def messages(found: Iterable[Difference]) -> list[str]:
     """Return the differences as people see them."""
     return [str(each) for each in found]
 
@@ -51,17 +51,17 @@ def test_a_sound_ledger_has_no_difference() -> None:
     """Batches that follow one another and agree with their commits are in order."""
     begins = {(1, P0): 0}
 
-    assert said(ledger.broken_numbers(LEDGER, table_id="table")) == []
-    assert said(ledger.broken_ranges(LEDGER, begins)) == []
-    assert said(ledger.broken_books(LEDGER)) == []
-    assert said(ledger.broken_agreement(LEDGER, COMMITS)) == []
+    assert messages(ledger.broken_numbers(LEDGER, table_id="table")) == []
+    assert messages(ledger.broken_ranges(LEDGER, begins)) == []
+    assert messages(ledger.broken_books(LEDGER)) == []
+    assert messages(ledger.broken_agreement(LEDGER, COMMITS)) == []
 
 
 def test_missing_doubled_and_foreign_batches_are_named() -> None:
     """Seqs run from 1 without a hole, each once, and all of one table."""
     rows = [LEDGER[0], LEDGER[2], LEDGER[2], unlike(LEDGER[1], table_id="another")]
 
-    assert said(ledger.broken_numbers(rows, table_id="table")) == [
+    assert messages(ledger.broken_numbers(rows, table_id="table")) == [
         "batch 2: is of another table: expected table, found another",
         "batch 2: is not in the ledger",
         "batch 3: is in the ledger more than once",
@@ -82,7 +82,7 @@ def test_ranges_that_do_not_follow_are_named(ranges: list[tuple[int, int]], foun
     """Each range begins where the last of its partition ended, the first where the stream did."""
     rows = [batch(seq, stretch(*each)) for seq, each in enumerate(ranges, 1)]
 
-    (problem,) = said(ledger.broken_ranges(rows, {(1, P0): 0}))
+    (problem,) = messages(ledger.broken_ranges(rows, {(1, P0): 0}))
 
     assert problem.endswith(found)
 
@@ -96,7 +96,7 @@ def test_each_epoch_and_each_partition_is_a_chain_of_its_own() -> None:
         batch(4, stretch(4, 6), stretch(4, 5, at=P1), epoch=2),
     ]
 
-    found = said(ledger.broken_ranges(rows, {(1, P0): 5, (2, P0): 2}))
+    found = messages(ledger.broken_ranges(rows, {(1, P0): 5, (2, P0): 2}))
 
     assert found == ["t-1 offset 4 · batch 4: its range t-1 [4, 5) leaves a hole behind batch 3: "
                      "expected 3"]  # fmt: skip
@@ -123,7 +123,7 @@ def test_where_an_epoch_began_comes_from_the_commit_that_began_it() -> None:
 )
 def test_books_that_do_not_add_up_are_named(fields: dict[str, Any], found: str) -> None:
     """A red verdict, and counts that contradict a green one, are differences."""
-    (problem,) = said(ledger.broken_books([batch(1, stretch(0, 4), **fields)]))
+    (problem,) = messages(ledger.broken_books([batch(1, stretch(0, 4), **fields)]))
 
     assert found in problem
 
@@ -132,7 +132,7 @@ def test_an_accepted_red_batch_is_no_difference() -> None:
     """What a person accepted is told elsewhere."""
     rows = [batch(1, stretch(0, 4), balanced=False, accepted="why", counts={"stale": 1})]
 
-    assert said(ledger.broken_books(rows)) == []
+    assert messages(ledger.broken_books(rows)) == []
 
 
 @pytest.mark.parametrize(
@@ -152,24 +152,24 @@ def test_a_ledger_row_unlike_its_commit_is_named(changed: dict[str, Any], name: 
     """Every field that ledger and commit share is compared."""
     rows = [LEDGER[0], unlike(LEDGER[1], **changed), LEDGER[2]]
 
-    (problem,) = said(ledger.broken_agreement(rows, COMMITS))
+    (problem,) = messages(ledger.broken_agreement(rows, COMMITS))
 
     assert problem.startswith(f"batch 2: its {name} is not its commit's: expected")
 
 
 def test_a_commit_without_row_and_a_row_without_commit_are_named() -> None:
     """As far as the log reaches, each has the other."""
-    assert said(ledger.broken_agreement([LEDGER[0], LEDGER[2]], COMMITS)) == [
+    assert messages(ledger.broken_agreement([LEDGER[0], LEDGER[2]], COMMITS)) == [
         "batch 2: its commit, version 3, has no ledger row"
     ]
-    assert said(ledger.broken_agreement(LEDGER, [COMMITS[0], COMMITS[2]])) == [
+    assert messages(ledger.broken_agreement(LEDGER, [COMMITS[0], COMMITS[2]])) == [
         "batch 2: the log has no commit of it; the ledger says version 3"
     ]
 
 
 def test_what_the_log_no_longer_holds_is_no_difference() -> None:
     """Commits that have aged out are remembered by the ledger alone."""
-    assert said(ledger.broken_agreement(LEDGER, COMMITS[1:])) == []
+    assert messages(ledger.broken_agreement(LEDGER, COMMITS[1:])) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,9 @@ def test_what_the_log_no_longer_holds_is_no_difference() -> None:
 )
 def test_a_txn_that_is_not_the_seq_is_named(changed: dict[str, Any], found: str) -> None:
     """The fence and the metadata of a commit say one number."""
-    problems = said(ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)]))
+    problems = messages(
+        ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)])
+    )
 
     assert found in problems[0]
 
@@ -191,14 +193,14 @@ def test_txns_that_do_not_grow_are_named() -> None:
     """A seq that was committed again is a second commit of the same batch."""
     again = commit(LEDGER[0], version=4)
 
-    problems = said(ledger.broken_agreement(LEDGER[:2], [*COMMITS[:2], again]))
+    problems = messages(ledger.broken_agreement(LEDGER[:2], [*COMMITS[:2], again]))
 
     assert "the txn of version 4 does not grow: expected above 2, found 1" in problems
 
 
 def test_a_commit_that_nobody_finished_is_named_with_its_cure() -> None:
     """What a crash left is healed by the next run."""
-    (problem,) = said(ledger.torn([COMMITS[2]], "orders"))
+    (problem,) = messages(ledger.torn([COMMITS[2]], "orders"))
 
     assert "oncelake run orders heals it" in problem
 

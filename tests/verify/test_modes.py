@@ -39,7 +39,7 @@ stories = st.lists(
 )
 
 
-def told(values: list[Any]) -> list[Record]:
+def records_of(values: list[Any]) -> list[Record]:
     """Return records of keys, names and times, in two partitions."""
     return [
         record(offset, {"id": id, "name": name, "at": at}, partition=offset % 2)
@@ -59,7 +59,7 @@ def test_neither_cuts_nor_the_order_of_arrival_change_the_rows(
     mode: str, values: list[Any], data: st.DataObject
 ) -> None:
     """All records at once, one by one, and one by one in any other order give the same rows."""
-    spec, whole = SPECS[mode], told(values)
+    spec, whole = SPECS[mode], records_of(values)
     shuffled = data.draw(st.permutations(whole))
 
     expected = rows(spec, whole)
@@ -72,7 +72,7 @@ def test_neither_cuts_nor_the_order_of_arrival_change_the_rows(
 @given(values=stories)
 def test_every_record_has_one_disposition(mode: str, values: list[Any]) -> None:
     """The books balance in every mode, batch by batch."""
-    folded = Folded(*([each] for each in told(values)), spec=SPECS[mode])
+    folded = Folded(*([each] for each in records_of(values)), spec=SPECS[mode])
 
     for recount in folded.recounts:
         assert recount.read == recount.fates.total() + recount.superseded + recount.ignored
@@ -118,7 +118,7 @@ def test_a_partial_update_loses_nothing_wherever_it_is_cut(
 def test_the_first_record_of_a_key_is_the_row() -> None:
     """An older one that comes late takes its place, and a younger one is stale."""
     folded = Folded(
-        *([each] for each in told([(1, "b", 5), (1, "c", 7), (1, "a", 3)])),
+        *([each] for each in records_of([(1, "b", 5), (1, "c", 7), (1, "a", 3)])),
         spec=SPECS["insert_only"],
     )
 
@@ -130,10 +130,10 @@ def test_the_first_record_of_a_key_is_the_row() -> None:
     ]
 
 
-def test_a_history_tells_from_when_to_when() -> None:
+def test_a_history_has_the_bounds_of_each_version() -> None:
     """Late versions take their place, deletes end one, and equal times leave one of no length."""
     story = [(1, "a", 1), (1, "c", 5), (1, "gone", 7), (1, "b", 3), (1, "B", 3), (1, "d", 9)]
-    folded = Folded(*([each] for each in told(story)), spec=SPECS["scd2"])
+    folded = Folded(*([each] for each in records_of(story)), spec=SPECS["scd2"])
 
     assert {row[1]: row[3:6] for row in folded.rows} == {
         "a": (1, 3, False),
@@ -147,7 +147,9 @@ def test_a_history_tells_from_when_to_when() -> None:
 
 def test_a_delete_before_a_late_version_ends_it() -> None:
     """A delete that found nothing is remembered, and ends what comes late before it."""
-    folded = Folded(*([each] for each in told([(1, "gone", 5), (1, "a", 3)])), spec=SPECS["scd2"])
+    folded = Folded(
+        *([each] for each in records_of([(1, "gone", 5), (1, "a", 3)])), spec=SPECS["scd2"]
+    )
 
     assert [row[3:6] for row in folded.rows] == [(3, 5, False)]
     assert (folded.fates(1), folded.fates(2)) == ({"deleted_absent": 1}, {"inserted": 1})
@@ -155,7 +157,7 @@ def test_a_delete_before_a_late_version_ends_it() -> None:
 
 def test_a_group_counts_the_records_that_made_it_and_those_that_it_got() -> None:
     """Records of a group that is new in the batch are inserted; of one that was there, updated."""
-    one, two, three = told([(1, "a", 1), (1, "b", 2), (2, "c", 3)])
+    one, two, three = records_of([(1, "a", 1), (1, "b", 2), (2, "c", 3)])
     folded = Folded([one], [two, three], spec=SPECS["aggregate"])
 
     assert (folded.fates(1), folded.fates(2)) == ({"inserted": 1}, {"updated": 1, "inserted": 1})
@@ -190,4 +192,4 @@ def test_windows_begin_where_the_clock_of_the_epoch_does() -> None:
 def test_a_group_whose_first_records_are_gone_is_not_proven() -> None:
     """What was folded and cannot be read again may have been anything."""
     with pytest.raises(UnprovableError, match="no longer holds"):
-        Folded(told([(1, "a", 1)]), spec=SPECS["aggregate"], sight=horizon(earliest={P0: 5}))
+        Folded(records_of([(1, "a", 1)]), spec=SPECS["aggregate"], sight=horizon(earliest={P0: 5}))

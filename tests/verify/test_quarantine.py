@@ -25,7 +25,7 @@ def kept(offset: int, **fields: Any) -> tuple[Any, ...]:
 SOUND = [kept(3), kept(4), kept(5)]
 
 
-def found(*chunks: list[tuple[Any, ...]], sight: Coverage | None = None) -> list[str]:
+def differences(*chunks: list[tuple[Any, ...]], sight: Coverage | None = None) -> list[str]:
     """Return what is wrong with a quarantine."""
     with remembering() as memory:
         shelf = memory.shelf("bad")
@@ -35,19 +35,19 @@ def found(*chunks: list[tuple[Any, ...]], sight: Coverage | None = None) -> list
 
 def test_exactly_the_bad_records_have_no_difference() -> None:
     """Place, raw key and raw value are equal, in any order."""
-    assert found(SOUND[:1], SOUND[:0:-1]) == []
+    assert differences(SOUND[:1], SOUND[:0:-1]) == []
 
 
 def test_a_bad_record_that_is_not_there_is_named_with_its_reason() -> None:
     """What cannot be applied and is not kept is lost."""
-    assert found(SOUND[1:]) == [
+    assert differences(SOUND[1:]) == [
         "t-0 offset 3 · batch 1: belongs in quarantine (why), and is not there: expected b'no'"
     ]
 
 
 def test_a_good_record_in_quarantine_is_named() -> None:
     """A record that can be applied does not belong there."""
-    assert found([*SOUND, kept(9)]) == [
+    assert differences([*SOUND, kept(9)]) == [
         "t-0 offset 9 · batch 1: is in quarantine, and the topic has no bad record there: "
         "found b'other'"
     ]
@@ -56,7 +56,7 @@ def test_a_good_record_in_quarantine_is_named() -> None:
 @pytest.mark.parametrize("chunks", [([*SOUND, kept(3)],), (SOUND, [kept(3)])], ids=["one", "two"])
 def test_a_record_that_is_there_twice_is_named(chunks: tuple[list[tuple[Any, ...]], ...]) -> None:
     """Each bad record is kept once."""
-    assert found(*chunks) == ["t-0 offset 3 · batch 1: is in quarantine more than once"]
+    assert differences(*chunks) == ["t-0 offset 3 · batch 1: is in quarantine more than once"]
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_what_is_kept_is_raw(offset: int, changed: dict[str, Any], name: str) ->
     """Every byte counts; null is not empty."""
     rows = [kept(offset, **changed), *(row for row in SOUND if row[2] != offset)]
 
-    (problem,) = found(rows)
+    (problem,) = differences(rows)
 
     assert f"its {name} in quarantine is not the record's" in problem
 
 
-def test_rows_beyond_the_horizon_are_not_judged_but_by_the_ledger() -> None:
+def test_rows_beyond_coverage_are_checked_against_the_ledger_only() -> None:
     """Nobody can tell what a record was that Kafka no longer holds; only that it was read."""
     for end, count in ((9, 0), (1, 1)):
         sight = horizon(earliest={P0: 2}, batches={1: batch(1, stretch(0, end))})
 
-        assert len(found([*SOUND, kept(1)], sight=sight)) == count
+        assert len(differences([*SOUND, kept(1)], sight=sight)) == count
 
 
 def test_a_place_is_another_record_in_another_epoch() -> None:
@@ -93,15 +93,15 @@ def test_a_place_is_another_record_in_another_epoch() -> None:
     earlier = batch(0, stretch(0, 9), epoch=1)
     sight = horizon(epoch=2, batches={0: earlier, 1: batch(1, stretch(0, 9), epoch=2)})
 
-    assert found([*SOUND, kept(3, seq=0), kept(8, seq=0)], sight=sight) == []
-    assert len(found([*SOUND, kept(3, seq=0), kept(3, seq=0)], sight=sight)) == 1
+    assert differences([*SOUND, kept(3, seq=0), kept(8, seq=0)], sight=sight) == []
+    assert len(differences([*SOUND, kept(3, seq=0), kept(3, seq=0)], sight=sight)) == 1
 
 
-def test_leftovers_of_a_dead_attempt_are_not_judged() -> None:
+def test_leftovers_of_a_dead_attempt_are_not_compared() -> None:
     """Rows of a batch that was never committed are no evidence of anything."""
-    assert found([*SOUND, kept(9, seq=2), kept(3, seq=2)]) == []
+    assert differences([*SOUND, kept(9, seq=2), kept(3, seq=2)]) == []
 
 
-def test_an_accepted_batch_is_not_judged() -> None:
+def test_an_accepted_batch_is_not_compared() -> None:
     """What a person accepted may be as it is."""
-    assert found([], sight=horizon(doubted=frozenset({1}))) == []
+    assert differences([], sight=horizon(doubted=frozenset({1}))) == []

@@ -22,14 +22,14 @@ def recount(**fields: Any) -> Recount:
 COUNTS = {"superseded": 1, "quarantined": 1, "ignored": 1, "inserted": 5, "updated": 1, "stale": 1}
 
 
-def told(**counts: int) -> Batch:
+def batch_of(**counts: int) -> Batch:
     """Return the ledger's row of the same batch, which had two gaps."""
     return batch(1, stretch(0, 12, records=10), counts={**COUNTS, **counts})
 
 
 def test_counts_that_are_right_have_no_difference() -> None:
     """The ledger of a sound batch says what counting again gives."""
-    assert list(miscounts(told(), recount())) == []
+    assert list(miscounts(batch_of(), recount())) == []
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_counts_that_are_right_have_no_difference() -> None:
 )
 def test_every_count_is_held_against_the_records(name: str) -> None:
     """A count that is off by one is named, whichever it is."""
-    off = told(**{name: told().counts.get(name, 0) + 1})
+    off = batch_of(**{name: batch_of().counts.get(name, 0) + 1})
 
     found = [each.what for each in miscounts(off, recount())]
 
@@ -50,7 +50,7 @@ def test_every_count_is_held_against_the_records(name: str) -> None:
 
 def test_counts_that_trade_places_are_named() -> None:
     """That the sums are right does not make an insert an update."""
-    found = [str(each) for each in miscounts(told(inserted=4, updated=2), recount())]
+    found = [str(each) for each in miscounts(batch_of(inserted=4, updated=2), recount())]
 
     assert found == [
         "batch 1: inserted, counted again: expected 5, found 4",
@@ -60,7 +60,7 @@ def test_counts_that_trade_places_are_named() -> None:
 
 def test_records_of_a_range_are_counted_apart() -> None:
     """A range that claims more records than it has is named."""
-    lying = batch(1, stretch(0, 12, records=11), counts={**told().counts})
+    lying = batch(1, stretch(0, 12, records=11), counts={**batch_of().counts})
 
     found = [each.what for each in miscounts(lying, recount())]
 
@@ -69,29 +69,29 @@ def test_records_of_a_range_are_counted_apart() -> None:
 
 def test_what_was_read_again_is_in_offsets_and_read_only() -> None:
     """Overlap is no part of the ranges; its own gaps are allowed for."""
-    again = told(offsets=15, read=12, gaps=3, overlap=2)
+    again = batch_of(offsets=15, read=12, gaps=3, overlap=2)
 
     assert list(miscounts(again, recount())) == []
-    assert [each.what for each in miscounts(told(overlap=2), recount())] != []
+    assert [each.what for each in miscounts(batch_of(overlap=2), recount())] != []
 
 
 def test_a_healed_batch_is_held_to_the_sum_of_what_was_left_alone() -> None:
     """What only the lost run knew is compared as a sum, and the sum is compared."""
     fates = Counter({"inserted": 5, "stale": 1, "deleted_absent": 1})
-    healed = told(updated=0, stale=2, derived=2)
+    healed = batch_of(updated=0, stale=2, derived=2)
 
     assert list(miscounts(healed, recount(fates=fates))) == []
-    assert list(miscounts(told(updated=0, stale=3, derived=3), recount(fates=fates))) != []
+    assert list(miscounts(batch_of(updated=0, stale=3, derived=3), recount(fates=fates))) != []
 
 
 def test_winners_in_doubt_leave_room_but_no_more() -> None:
     """A winner in doubt may have had any disposition; the others must be there."""
     doubtful = recount(fates=Counter({"inserted": 3, "updated": 1, "stale": 1}), doubtful=2)
 
-    assert list(miscounts(told(), doubtful)) == []
-    assert list(miscounts(told(inserted=4, updated=2), doubtful)) == []
-    assert list(miscounts(told(inserted=2, updated=4), doubtful)) != []
-    assert [each.what for each in miscounts(told(inserted=4), doubtful)] == [
+    assert list(miscounts(batch_of(), doubtful)) == []
+    assert list(miscounts(batch_of(inserted=4, updated=2), doubtful)) == []
+    assert list(miscounts(batch_of(inserted=2, updated=4), doubtful)) != []
+    assert [each.what for each in miscounts(batch_of(inserted=4), doubtful)] == [
         "winners accounted for, counted again"
     ]
-    assert list(miscounts(told(inserted=6), doubtful)) != []
+    assert list(miscounts(batch_of(inserted=6), doubtful)) != []

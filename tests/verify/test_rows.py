@@ -49,7 +49,7 @@ def proof(sight: Coverage | None = None, spec: StreamSpec | None = None) -> Iter
         yield RowsProof(spec, rule, shelf, seen)
 
 
-def found(
+def differences(
     table: list[Row], sight: Coverage | None = None, spec: StreamSpec | None = None
 ) -> list[str]:
     """Return the differences of a table, seen in two chunks."""
@@ -72,7 +72,9 @@ def test_the_rows_that_the_topic_says_have_no_difference() -> None:
 
 def test_a_missing_row_is_named() -> None:
     """A key that lives and is not there is lost."""
-    assert found(SOUND[1:]) == ["key (id=10) · t-0 offset 10 · batch 1: is missing from the table"]
+    assert differences(SOUND[1:]) == [
+        "key (id=10) · t-0 offset 10 · batch 1: is missing from the table"
+    ]
 
 
 @pytest.mark.parametrize("at", [0, 3], ids=["same chunk", "another chunk"])
@@ -80,7 +82,7 @@ def test_a_row_that_is_there_twice_is_named(at: int) -> None:
     """The second row of a key is one too many, equal or not."""
     again = "key (id=13) · t-0 offset 13 · batch 1: is in the table more than once"
 
-    assert found([*SOUND, row_of(13)] if at else [row_of(13), *SOUND]) == [again]
+    assert differences([*SOUND, row_of(13)] if at else [row_of(13), *SOUND]) == [again]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_a_row_that_is_there_twice_is_named(at: int) -> None:
 )
 def test_a_changed_value_is_named_by_its_column(changed: dict[str, Any], said: str) -> None:
     """Every column counts, the system's too."""
-    (problem,) = found([SOUND[0], row_of(11, **changed), *SOUND[2:]])
+    (problem,) = differences([SOUND[0], row_of(11, **changed), *SOUND[2:]])
 
     assert problem.startswith(
         f"key (id=11) · t-0 offset 11 · batch {changed.get('seq', 1)}: {said}"
@@ -104,7 +106,7 @@ def test_a_changed_value_is_named_by_its_column(changed: dict[str, Any], said: s
 
 def test_a_row_that_no_record_says_is_named() -> None:
     """A key that the topic never had, and one that it deleted, should not be there."""
-    problems = found([*SOUND, row_of(99), row_of(14)])
+    problems = differences([*SOUND, row_of(99), row_of(14)])
 
     assert [each.partition(": ")[2].partition(":")[0] for each in problems] == [
         "is in the table, and no record of the topic says so",
@@ -119,12 +121,12 @@ def test_a_row_that_no_record_says_is_named() -> None:
 )
 def test_a_row_of_another_record_than_the_newest_is_named(changed: dict[str, int]) -> None:
     """The row must come from the newest record of its key."""
-    (problem,) = found([row_of(10, **changed), *SOUND[1:]])
+    (problem,) = differences([row_of(10, **changed), *SOUND[1:]])
 
     assert "is not the row of its newest record: expected the record at t-0 offset 10" in problem
 
 
-def test_a_row_from_before_the_horizon_is_not_judged_alone() -> None:
+def test_a_row_from_before_coverage_is_not_compared_alone() -> None:
     """A record that Kafka no longer holds may have said anything, and is counted as unseen."""
     with proof(horizon(**BLIND)) as made:
         assert list(made.differences([*SOUND, row_of(3)])) == []
@@ -139,7 +141,7 @@ def test_a_row_from_before_the_horizon_was_read_by_its_batch(changed: dict[str, 
     sight = horizon(**{**BLIND, "begin": {P0: 0}})
     lost = row_of(3, **changed)
 
-    (problem,) = found([*SOUND, lost], sight)
+    (problem,) = differences([*SOUND, lost], sight)
 
     assert problem.startswith("key (id=3)")
 
@@ -148,33 +150,35 @@ def test_a_row_from_before_the_horizon_must_have_given_way_to_newer_records() ->
     """Whatever it said, a newer record of its key replaces or deletes it."""
     older, dead = row_of(10, offset=3, at=4), row_of(14, offset=4, at=4)
 
-    problems = found([older, *SOUND[1:], dead], horizon(**BLIND))
+    problems = differences([older, *SOUND[1:], dead], horizon(**BLIND))
 
     assert ["id=10" in problems[0], "id=14" in problems[1], len(problems)] == [True, True, 2]
 
 
 def test_a_late_winner_from_before_the_horizon_may_stay() -> None:
     """With a declared order a record from before may be the newest of its key."""
-    assert found([row_of(10, offset=3, at=77), *SOUND[1:]], horizon(**BLIND)) == []
+    assert differences([row_of(10, offset=3, at=77), *SOUND[1:]], horizon(**BLIND)) == []
 
 
 def test_by_offset_alone_nothing_from_before_the_horizon_may_stay() -> None:
     """Without a declared order, a row from before a seen record of its key is wrong."""
     sight = horizon(**BLIND, is_ordered=False)
 
-    (problem,) = found([row_of(10, offset=3, at=77), *SOUND[1:]], sight, declared(sequence_by=[]))
+    (problem,) = differences(
+        [row_of(10, offset=3, at=77), *SOUND[1:]], sight, declared(sequence_by=[])
+    )
 
     assert "is not the row of its newest record" in problem
 
 
-def test_a_missing_row_is_excused_only_by_a_remembered_delete_beyond_the_horizon() -> None:
+def test_a_missing_row_is_excused_only_by_a_remembered_delete_beyond_coverage() -> None:
     """The engine must remember the delete; and where nothing could delete, nothing excuses."""
     for sight, excused in ((horizon(**BLIND), True), (horizon(), False)):
         with proof(sight) as made:
             list(made.differences(SOUND[1:]))
             problems = list(made.missing(lambda living: {"[10]"}))
             assert (problems == [], made.tally.explained) == (excused, int(excused))
-    assert len(found(SOUND[1:], horizon(**BLIND))) == 1
+    assert len(differences(SOUND[1:], horizon(**BLIND))) == 1
 
 
 def test_a_delete_explains_only_what_it_has_beaten_unseen() -> None:

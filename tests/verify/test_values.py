@@ -132,7 +132,7 @@ def test_values_that_would_be_bent_are_refused(type: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("type", ["VARIANT", "MAP<INT, INT>", "ARRAY<VARIANT>"])
-def test_a_type_unknown_to_the_judge_is_no_verdict(type: str) -> None:
+def test_a_type_unknown_to_the_classifier_is_no_verdict(type: str) -> None:
     """Columns that cannot be judged stop the proof instead of passing."""
     with pytest.raises(UnprovableError, match="not provable"):
         reader(type)

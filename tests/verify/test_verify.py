@@ -44,17 +44,17 @@ RICH = {
 }
 
 
-def proven(world: World) -> Verdict:
+def verdict_of(world: World) -> Verdict:
     """Prove the world's stream."""
     return verify(world.spec, world.settings)
 
 
-def said(world: World) -> list[str]:
+def differences(world: World) -> list[str]:
     """Return what is wrong with the world's stream."""
-    return [str(each) for each in proven(world).differences]
+    return [str(each) for each in verdict_of(world).differences]
 
 
-def send_a_story(world: World) -> None:
+def send_first_records(world: World) -> None:
     """Send all that can befall a record, in two partitions, but for transactions."""
     world.send(row(1, "a", at=1) | RICH, row(2, "b", at=1), row(3, "c", at=1), b"garbage")
     world.send(row(4, "late", at=9), row(4, "later", at=8), {"name": "no key", "at": 1})
@@ -63,7 +63,7 @@ def send_a_story(world: World) -> None:
 
 
 def send_more(world: World) -> None:
-    """Change what is there: update, delete, come late, raise the dead, abort."""
+    """Change what is there: update, delete, come late, resurrect a deleted key, abort."""
     world.send(row(1, "old", at=0), row(2, "B", at=2), row(3, "gone", at=2), row(8, "gone", at=1))
     world.send(row(3, "undead", at=1), row(7, "G", at=5) | RICH, b"\xff", partition=1)
     producer = transactional(world)
@@ -77,7 +77,7 @@ def send_more(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(
+def ingested(
     tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
 ) -> Iterator[World]:
     """A stream that has been through everything, ingested once for all tests of this module."""
@@ -90,7 +90,7 @@ def told(
             tombstones="ignore",
         )
         world.write_declaration()
-        send_a_story(world)
+        send_first_records(world)
         world.run()
         send_more(world)
         world.run()
@@ -101,31 +101,31 @@ def told(
 
 
 @pytest.fixture
-def damaged(told: World, tmp_path: Path) -> World:
+def damaged(ingested: World, tmp_path: Path) -> World:
     """A copy of that stream's tables, to be damaged."""
-    return told.copied_to(tmp_path / "lake")
+    return ingested.copied_to(tmp_path / "lake")
 
 
-def test_a_sound_stream_is_proven(told: World) -> None:
+def test_a_sound_stream_is_proven(ingested: World) -> None:
     """Every kind of record, type and disposition is counted again and found as it should be."""
-    verdict = proven(told)
+    verdict = verdict_of(ingested)
 
     assert (verdict.holds, verdict.limits, verdict.total) == (True, (), 0)
-    assert (verdict.seq, verdict.batches, verdict.rows) == (3, 3, len(told.rows()))
+    assert (verdict.seq, verdict.batches, verdict.rows) == (3, 3, len(ingested.rows()))
     assert (verdict.records, verdict.quarantined) == (21, 4)
     counts: dict[str, int] = {}
-    for each in told.ledger:
+    for each in ingested.ledger:
         counts |= {name: counts.get(name, 0) + n for name, n in each.counts.items()}
-    assert all(counts[name] for name in _EVERY_FATE), counts
+    assert all(counts[name] for name in _EVERY_DISPOSITION), counts
 
 
-_EVERY_FATE = (
+_EVERY_DISPOSITION = (
     *("gaps", "ignored", "quarantined", "superseded"),
     *("inserted", "updated", "deleted", "deleted_absent", "stale"),
 )
 
 
-def test_the_command_says_it_and_exits_with_its_verdict(
+def test_the_command_prints_and_exits_with_its_verdict(
     damaged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit 0 and a sentence when it holds; exit 1 and one JSON document when it does not."""
@@ -188,7 +188,7 @@ def test_damage_to_a_row_is_named_by_its_key(
     """Somebody's later commit is seen, and nothing else is blamed."""
     rewrite(damaged.paths.data, damage)
 
-    (problem,) = said(damaged)
+    (problem,) = differences(damaged)
 
     assert problem.startswith("key (id=2)")
     assert found in problem
@@ -203,7 +203,7 @@ def test_a_row_that_nobody_sent_is_named(damaged: World) -> None:
         ),
     )
 
-    (problem,) = said(damaged)
+    (problem,) = differences(damaged)
 
     assert "key (id=77)" in problem
     assert "no record of the topic says so" in problem
@@ -239,7 +239,7 @@ def test_damage_to_the_quarantine_is_named(
     """The quarantine holds exactly the bad records, raw."""
     rewrite(damaged.paths.quarantine, lambda t: damage(t.sort_by([("_partition", "descending")])))
 
-    assert any(found in problem for problem in said(damaged))
+    assert any(found in problem for problem in differences(damaged))
 
 
 def changed_ledger(world: World, seq: int, **fields: Any) -> None:
@@ -253,7 +253,7 @@ def test_a_ledger_row_that_was_removed_is_named(damaged: World) -> None:
     """A batch that the ledger forgot is told, and its records are still accounted for."""
     DeltaTable(damaged.paths.ledger).delete("seq = 2")
 
-    assert [problem for problem in said(damaged) if "behind batch" not in problem] == [
+    assert [problem for problem in differences(damaged) if "behind batch" not in problem] == [
         "batch 2: is not in the ledger",
         "batch 2: its commit, version 3, has no ledger row",
     ]
@@ -265,7 +265,7 @@ def test_a_ledger_range_that_was_shifted_is_named(damaged: World) -> None:
     shifted = replace(first, range=replace(first.range, start=1))
     changed_ledger(damaged, 1, ranges=(shifted, *damaged.ledger[0].ranges[1:]))
 
-    problems = said(damaged)
+    problems = differences(damaged)
 
     assert any("its ranges is not its commit's" in problem for problem in problems)
     assert any("does not start where the stream began" in problem for problem in problems)
@@ -278,7 +278,7 @@ def test_a_ledger_count_that_was_changed_is_named(damaged: World, lower: str, hi
     counts |= {lower: counts[lower] - 1, higher: counts[higher] + 1}
     changed_ledger(damaged, 2, counts=counts)
 
-    assert said(damaged) == [
+    assert differences(damaged) == [
         f"batch 2: {name}, counted again: expected {found + d}, found {found}"
         for name, d in sorted({lower: 1, higher: -1}.items(), key=lambda p: _SPLIT.index(p[0]))
         for found in [counts[name]]
@@ -292,19 +292,21 @@ def test_a_verdict_of_red_is_a_difference(damaged: World) -> None:
     """A batch that does not balance and that nobody accepted is told."""
     changed_ledger(damaged, 3, balanced=False)
 
-    assert said(damaged) == ["batch 3: its books do not balance, and nobody has accepted that"]
+    assert differences(damaged) == [
+        "batch 3: its books do not balance, and nobody has accepted that"
+    ]
 
 
-def torn(world: World) -> None:
+def remove_last_ledger_row(world: World) -> None:
     """Leave the last commit without its ledger row, as a crash would."""
     DeltaTable(world.paths.ledger).delete("seq = 3")
 
 
 def test_a_torn_commit_is_named_with_its_cure(damaged: World) -> None:
     """A commit without ledger row, with nobody there to write it, is what a crash left."""
-    torn(damaged)
+    remove_last_ledger_row(damaged)
 
-    verdict = proven(damaged)
+    verdict = verdict_of(damaged)
 
     (problem,) = map(str, verdict.differences)
     assert f"oncelake run {damaged.topic} heals it" in problem
@@ -313,10 +315,10 @@ def test_a_torn_commit_is_named_with_its_cure(damaged: World) -> None:
 
 def test_a_run_that_is_committing_is_waited_for_by_nobody(damaged: World) -> None:
     """While a run holds the stream, the proof ends before the commit it is making."""
-    torn(damaged)
+    remove_last_ledger_row(damaged)
 
     with held_by_jvm(damaged.spark, damaged.topic, damaged.paths, Holder.me("run-x")):
-        verdict = proven(damaged)
+        verdict = verdict_of(damaged)
 
     assert (verdict.holds, verdict.seq) == (True, 2), verdict.differences
     assert "run run-x is committing right now" in verdict.limits[-1]
@@ -334,30 +336,30 @@ def test_a_commit_that_is_not_the_engines_is_named(damaged: World) -> None:
         ),
     )
 
-    problems = said(damaged)
+    problems = differences(damaged)
 
     assert any("without its metadata" in problem for problem in problems)
     assert any("does not grow: expected above 3, found 3" in problem for problem in problems)
 
 
-def test_a_data_file_that_is_gone_is_told(damaged: World) -> None:
+def test_a_missing_data_file_is_reported(damaged: World) -> None:
     """A table that cannot be read is not as it should be; nothing is thrown."""
     for file in damaged.paths.data.glob("*.parquet"):
         file.unlink()
 
-    assert any("delta-rs cannot read it" in problem for problem in said(damaged))
+    assert any("delta-rs cannot read it" in problem for problem in differences(damaged))
 
 
-def test_a_log_that_cannot_be_read_is_told(damaged: World) -> None:
+def test_an_unreadable_log_is_reported(damaged: World) -> None:
     """Broken bookkeeping is an error with its cure, not a traceback."""
     newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
     newest.write_text("{garbage")
 
     with pytest.raises(TerminalError, match=f"oncelake reset {damaged.topic}"):
-        proven(damaged)
+        verdict_of(damaged)
 
 
-def test_a_log_that_has_aged_out_is_said_and_the_rest_is_proven(damaged: World) -> None:
+def test_a_log_that_has_aged_out_is_a_limit_and_the_rest_is_proven(damaged: World) -> None:
     """The ledger outlives the commits; without them nothing tells topic ids."""
     table = DeltaTable(damaged.paths.data)
     write_deltalake(table, table.to_pyarrow_table().slice(0, 0), mode="append")
@@ -365,19 +367,19 @@ def test_a_log_that_has_aged_out_is_said_and_the_rest_is_proven(damaged: World) 
     for file in sorted((damaged.paths.data / "_delta_log").glob("*.json"))[:-1]:
         file.unlink()
 
-    verdict = proven(damaged)
+    verdict = verdict_of(damaged)
     DeltaTable(damaged.paths.data).delete("id = 2")
 
     assert (verdict.holds, verdict.seq, verdict.batches) == (True, 3, 3), verdict.differences
     assert "our commits have aged out of the log" in verdict.limits[0]
-    assert len(said(damaged)) == 1
+    assert len(differences(damaged)) == 1
 
 
-def test_a_condition_that_cannot_be_told_for_sure_is_not_proven(damaged: World) -> None:
+def test_an_ambiguous_condition_is_not_proven(damaged: World) -> None:
     """What only Spark can evaluate is no proof, and no difference either."""
     damaged.declare(apply_as_deletes="name rlike '^gone$'")
 
-    verdict = proven(damaged)
+    verdict = verdict_of(damaged)
 
     assert (verdict.holds, verdict.total) == (False, 0)
     assert "apply_as_deletes is not provable" in verdict.obstacles[0]
@@ -393,7 +395,7 @@ def test_kafka_that_does_not_answer_is_unreachable(damaged: World) -> None:
         verify(damaged.spec, settings)
 
 
-def test_what_retention_ate_is_said_and_the_rest_is_proven(world: World) -> None:
+def test_what_retention_took_is_a_limit_and_the_rest_is_proven(world: World) -> None:
     """From the first offset that is left on everything is proven; damage there is still seen."""
     world.send(row(1, "a"), row(2, "b"), b"garbage", row(3, "c"))
     world.run()
@@ -402,9 +404,9 @@ def test_what_retention_ate_is_said_and_the_rest_is_proven(world: World) -> None
     world.run()
     world.forget_before(0, 4)
 
-    verdict = proven(world)
+    verdict = verdict_of(world)
     DeltaTable(world.paths.data).delete("id = 4")
-    worse = said(world)
+    worse = differences(world)
 
     assert (verdict.holds, verdict.batches, verdict.rows) == (True, 1, 2), verdict.differences
     assert verdict.limits[0] == (
@@ -414,7 +416,7 @@ def test_what_retention_ate_is_said_and_the_rest_is_proven(world: World) -> None
     assert worse == [f"key (id=4) · {world.topic}-0 offset 5 · batch 2: is missing from the table"]
 
 
-def test_a_second_epoch_is_proven_and_the_first_is_said_to_be_gone(world: World) -> None:
+def test_a_second_epoch_is_proven_and_the_first_is_a_limit(world: World) -> None:
     """Rows of an earlier epoch must have given way to the new one's, and that is all we know."""
     world.send(row(1, "a"), row(2, "b"))
     world.run()
@@ -422,13 +424,13 @@ def test_a_second_epoch_is_proven_and_the_first_is_said_to_be_gone(world: World)
     world.create_topic()
     world.send(row(1, "new"), row(3, "c"))
     with pytest.raises(TopicRecreatedError):
-        proven(world)
+        verdict_of(world)
     adopt_topic(world.spec, world.settings, run_id="me")
     world.run()
 
-    verdict = proven(world)
+    verdict = verdict_of(world)
     rewrite(world.paths.data, _first_epoch)
-    (problem,) = said(world)
+    (problem,) = differences(world)
 
     assert (verdict.holds, verdict.epoch, verdict.rows) == (True, 2, 2), verdict.differences
     assert "epoch 2 began behind batch 1" in verdict.limits[0]
@@ -442,7 +444,7 @@ def _first_epoch(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index("_epoch"), field, older)
 
 
-def test_what_a_person_accepted_is_said_and_not_blamed(
+def test_what_a_person_accepted_is_a_limit_and_no_difference(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A red batch and a lost range that were accepted are told as limits of the proof."""
@@ -451,14 +453,14 @@ def test_what_a_person_accepted_is_said_and_not_blamed(
     monkeypatch.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
     world.run()
     monkeypatch.setattr(UpsertSink, "_source", honest)
-    red = said(world)
+    red = differences(world)
     accept(world.spec, world.settings, reason="a drill", run_id="me")
     world.send(row(2, "again"), row(3, "lost"), row(4, "kept"))
     world.forget_before(0, 4)
     accept(world.spec, world.settings, reason="too late", run_id="me")
     world.run()
 
-    verdict = proven(world)
+    verdict = verdict_of(world)
 
     assert any("is missing from the table" in problem for problem in red)
     assert any("its books do not balance" in problem for problem in red)

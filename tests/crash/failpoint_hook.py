@@ -1,4 +1,4 @@
-"""What becomes of a process at a failpoint: the hook that ``ingestion.lake.failpoints`` calls.
+"""The hook that ``ingestion.lake.failpoints`` calls in a child process: it carries out a crash.
 
 Every kill is real. The plan comes from the environment, so that it also reaches a process that
 Dagster started.
@@ -22,7 +22,7 @@ from pyspark import SparkContext
 
 from ingestion.lake.failpoints import Failpoint
 
-_PLAN = "ONCELAKE_FATE"
+_PLAN = "ONCELAKE_CRASH_PLAN"
 _PATIENCE_SECONDS = 20.0
 # The one place that is Dagster's own.
 EVENT_WRITTEN = "event_written"
@@ -33,113 +33,113 @@ class PlannedError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fate:
+class PlannedCrash:
     """Where, when and how a process ends.
 
     Attributes:
         place: Name of a place; one that no run reaches lets it live.
         nth: At which of the times that it gets there.
         way: A name in ``ALL_WAYS``.
-        diary: File that gets a line for every place reached.
+        visits: File that gets a line for every place reached.
         volume: Folder on the disk that ``disk_full`` fills.
     """
 
     place: str
     nth: int
     way: str
-    diary: str
+    visits: str
     volume: str = ""
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make a process meet this fate."""
+        """Return the variables that plan this crash in a process."""
         return {
-            "ONCELAKE_CHAOS": f"{__name__}:meet",
+            "ONCELAKE_CHAOS": f"{__name__}:act",
             "ONCELAKE_TESTING": "1",
             _PLAN: json.dumps(asdict(self)),
         }
 
 
-def meet(place: Failpoint) -> None:
-    """Note down that the process got here, and end it if this is where."""
-    fate = _disposition()
-    _note(fate, place)
-    if place == fate.place and _reached[place] == fate.nth:
-        ALL_WAYS[fate.way](fate)
-    if place == Failpoint.EVIDENCE_GATHERED and fate.place == EVENT_WRITTEN:
-        _wait_for_the_event(fate)
+def act(place: Failpoint) -> None:
+    """Record that the process got here, and crash it if this is where."""
+    crash = _planned()
+    _record_visit(crash, place)
+    if place == crash.place and _reached[place] == crash.nth:
+        ALL_WAYS[crash.way](crash)
+    if place == Failpoint.EVIDENCE_GATHERED and crash.place == EVENT_WRITTEN:
+        _wait_for_the_event(crash)
 
 
 _reached: Counter[str] = Counter()
 
 
-def _note(fate: Fate, place: str) -> None:
+def _record_visit(crash: PlannedCrash, place: str) -> None:
     _reached[place] += 1
-    with Path(fate.diary).open("a") as diary:
-        diary.write(f"{place}\n")
+    with Path(crash.visits).open("a") as visits:
+        visits.write(f"{place}\n")
 
 
-def _wait_for_the_event(fate: Fate) -> None:
-    """Meet the fate when Dagster has stored the materialization, and no check yet."""
+def _wait_for_the_event(crash: PlannedCrash) -> None:
+    """Crash when Dagster has stored the materialization, and no check yet."""
     from dagster import DagsterInstance
 
     store = DagsterInstance.handle_new_event
 
     def storing(instance: Any, event: Any, **named: Any) -> None:
         store(instance, event, **named)
-        told = event.dagster_event
-        if told is not None and told.event_type_value == "ASSET_MATERIALIZATION":
-            _note(fate, EVENT_WRITTEN)
-            ALL_WAYS[fate.way](fate)
+        stored = event.dagster_event
+        if stored is not None and stored.event_type_value == "ASSET_MATERIALIZATION":
+            _record_visit(crash, EVENT_WRITTEN)
+            ALL_WAYS[crash.way](crash)
 
     DagsterInstance.handle_new_event = storing  # type: ignore[method-assign]
 
 
 @cache
-def _disposition() -> Fate:
-    return Fate(**json.loads(os.environ[_PLAN]))
+def _planned() -> PlannedCrash:
+    return PlannedCrash(**json.loads(os.environ[_PLAN]))
 
 
-def _kill_group(_: Fate) -> None:
+def _kill_group(_: PlannedCrash) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _kill_python(_: Fate) -> None:
+def _kill_python(_: PlannedCrash) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _kill_jvm(_: Fate) -> None:
+def _kill_jvm(_: PlannedCrash) -> None:
     """Kill the JVM alone; where there is none yet, Python."""
     gateway = SparkContext._gateway
     os.kill(gateway.proc.pid if gateway else os.getpid(), signal.SIGKILL)
 
 
-def _raise(fate: Fate) -> None:
-    raise PlannedError(fate.place)
+def _raise(crash: PlannedCrash) -> None:
+    raise PlannedError(crash.place)
 
 
-def _freeze_group(_: Fate) -> None:
+def _freeze_group(_: PlannedCrash) -> None:
     os.killpg(os.getpgrp(), signal.SIGSTOP)
 
 
-def _fill_disk(fate: Fate) -> None:
+def _fill_disk(crash: PlannedCrash) -> None:
     """Leave no byte on the volume; whoever planned it takes the ballast away again."""
-    assert os.path.ismount(fate.volume), "only a disk of the test's own may be filled"
-    free = shutil.disk_usage(fate.volume).free
-    with (Path(fate.volume) / "ballast").open("wb") as ballast:
+    assert os.path.ismount(crash.volume), "only a disk of the test's own may be filled"
+    free = shutil.disk_usage(crash.volume).free
+    with (Path(crash.volume) / "ballast").open("wb") as ballast:
         os.posix_fallocate(ballast.fileno(), 0, max(free, 1))
 
 
-def _meet_the_other(fate: Fate) -> None:
+def _wait_for_the_other(crash: PlannedCrash) -> None:
     """Wait until another process has got here, too, or for as long as it may take it not to."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        diaries = list(Path(fate.diary).parent.glob("diary.*"))
-        if sum(fate.place in each.read_text().split() for each in diaries) > 1:
+        files = list(Path(crash.visits).parent.glob("visits.*"))
+        if sum(crash.place in file.read_text().split() for file in files) > 1:
             return
         time.sleep(0.01)
 
 
-WAYS: Mapping[str, Callable[[Fate], None]] = {
+WAYS: Mapping[str, Callable[[PlannedCrash], None]] = {
     "kill_group": _kill_group,
     "kill_python": _kill_python,
     "kill_jvm": _kill_jvm,
@@ -147,4 +147,7 @@ WAYS: Mapping[str, Callable[[Fate], None]] = {
     "freeze": _freeze_group,
     "disk_full": _fill_disk,
 }
-ALL_WAYS: Mapping[str, Callable[[Fate], None]] = {**WAYS, "meet_the_other": _meet_the_other}
+ALL_WAYS: Mapping[str, Callable[[PlannedCrash], None]] = {
+    **WAYS,
+    "wait_for_the_other": _wait_for_the_other,
+}

@@ -1,4 +1,4 @@
-"""A run in a process of its own, on the way to its fate."""
+"""A run in a process of its own, with a crash planned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 
 from ingestion.errors import StreamLockedError
 from ingestion.lake.failpoints import Failpoint
-from tests.crash.fates import EVENT_WRITTEN, Fate
+from tests.crash.failpoint_hook import EVENT_WRITTEN, PlannedCrash
 from tests.support.world import ROOT, World
 
 # The way to die that no code of ours has a place for: at the N-th rename of any thread.
@@ -24,14 +24,14 @@ NTH_RENAME = "nth_rename"
 _SECONDS = 300.0
 
 
-def meet_fate(world: World, fate: Fate) -> tuple[str, tuple[str, ...]]:
-    """Run the stream in a process group of its own until it has met its fate.
+def run_to_its_end(world: World, crash: PlannedCrash) -> tuple[str, tuple[str, ...]]:
+    """Run the stream in a process group of its own until its planned crash.
 
     Returns:
         How it ended, in words, and what is wrong with that.
     """
-    with _started(world, fate) as process:
-        if fate.way == "freeze":
+    with _started(world, crash) as process:
+        if crash.way == "freeze":
             return _while_frozen(world, process)
         code = process.wait(_SECONDS)
     (world.settings.lake / "ballast").unlink(missing_ok=True)
@@ -43,9 +43,9 @@ def meet_fate(world: World, fate: Fate) -> tuple[str, tuple[str, ...]]:
         "exception": code in {0, 1},
         "disk_full": code in {0, 1, 5},
         NTH_RENAME: killed or code in {0, 5},
-    }[fate.way]
+    }[crash.way]
     said = "killed" if killed else f"exit {code}"
-    if fate.way == NTH_RENAME:
+    if crash.way == NTH_RENAME:
         said = f"{said}{_renaming(world)}" if code else "not reached"
     return said, () if expected else (f"the run ended with {code}: {_last_words(world)}",)
 
@@ -83,14 +83,14 @@ def _stands_still(process: subprocess.Popen[bytes]) -> bool:
 
 
 @contextmanager
-def _started(world: World, fate: Fate) -> Iterator[subprocess.Popen[bytes]]:
+def _started(world: World, crash: PlannedCrash) -> Iterator[subprocess.Popen[bytes]]:
     command = world.command
-    if fate.way == NTH_RENAME:
+    if crash.way == NTH_RENAME:
         # Without --seccomp-bpf, with which nothing is injected.
-        inject = f"inject=rename:signal=SIGKILL:when={fate.nth}"
+        inject = f"inject=rename:signal=SIGKILL:when={crash.nth}"
         traced = ["strace", "-f", "-qq", "-o", str(_trace(world))]
         command = [*traced, "-e", "trace=rename", "-e", inject, *command]
-    if fate.place in {Failpoint.EVIDENCE_GATHERED, EVENT_WRITTEN}:
+    if crash.place in {Failpoint.EVIDENCE_GATHERED, EVENT_WRITTEN}:
         command = [sys.executable, "-m", "dagster", "asset", "materialize"]
         command += ["--select", world.topic, "-m", "assets.definitions"]
     home = world.settings.state / "dagster"
@@ -99,7 +99,7 @@ def _started(world: World, fate: Fate) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**world.environment(), **fate.environment(), "DAGSTER_HOME": str(home)},
+            env={**world.environment(), **crash.environment(), "DAGSTER_HOME": str(home)},
             start_new_session=True,
             stdout=log,
             stderr=log,

@@ -8,12 +8,12 @@ from ingestion.verify.verify import verify
 from tests.support.world import World
 
 
-def evidence_against(world: World) -> tuple[str, ...]:
+def find_problems(world: World) -> tuple[str, ...]:
     """Return what is wrong, in words; nothing when each record was applied exactly once."""
-    return tuple(_evidence(world))
+    return tuple(_problems(world))
 
 
-def _evidence(world: World) -> Iterator[str]:
+def _problems(world: World) -> Iterator[str]:
     idle = world.run()
     if idle.batches:
         yield f"an idle run wrote batches {[each.seq for each in idle.batches]}"
