@@ -46,7 +46,16 @@ class Registry:
     """One registry, and what it has said so far."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take where it is; nothing is asked yet."""
+        """Take where it is; nothing is asked yet.
+
+        Raises:
+            InvalidSpecError: no registry is configured.
+        """
+        if not settings.schema_registry:
+            raise InvalidSpecError(
+                f"{variable('schema_registry')} is not set, and the stream's format needs the "
+                "schema registry's address, such as http://registry:8081"
+            )
         self._settings = settings
         self._known: dict[int, WriterSchema] = {}
 
@@ -54,7 +63,6 @@ class Registry:
         """Return what the registry knows of these ids; those that it does not know are left out.
 
         Raises:
-            InvalidSpecError: no registry is configured.
             DependencyError: it does not answer, or not as a schema registry does.
         """
         found = {}
@@ -108,12 +116,14 @@ class Registry:
 @cache
 def registry_of(settings: Settings) -> Registry:
     """Return the registry of these settings, the same one for the life of the process."""
-    if not settings.schema_registry:
-        raise InvalidSpecError(
-            f"{variable('schema_registry')} is not set, and the stream's format needs the schema "
-            "registry's address, such as http://registry:8081"
-        )
     return Registry(settings)
+
+
+def fresh_registry(settings: Settings) -> Registry:
+    """Return one that asks for every schema again, so that what has been deleted since is gone."""
+    registry = Registry(settings)
+    _client(settings).clear_caches()
+    return registry
 
 
 @cache

@@ -23,7 +23,6 @@ from ingestion.verify.compare.rows import values_equal
 from ingestion.verify.decode import avro as proof_avro
 from ingestion.verify.decode import coerce
 from ingestion.verify.decode import protobuf as proof_protobuf
-from ingestion.verify.registry import RegisteredSchema
 from tests.support.protobuf import Compiled
 
 DDL = "id BIGINT, name STRING, at TIMESTAMP, total DECIMAL(9, 2), many ARRAY<INT>, ratio FLOAT"
@@ -93,19 +92,17 @@ def misfits_told(read: Any) -> Any:
 def avro_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Avro."""
     text = json.dumps(AVRO)
-    engine = avro.compiled(WriterSchema(id=1, type="AVRO", text=text), Wanted(wanted(), False))
-    proof = proof_avro.opened(
-        RegisteredSchema("AVRO", text, {}), COLUMNS, is_key=False, rejects=False
-    )
-    return engine, proof
+    schema = WriterSchema(id=1, type="AVRO", text=text)
+    engine = avro.compiled(schema, Wanted(wanted(), False))
+    return engine, proof_avro.opened(schema, COLUMNS, is_key=False, rejects=False)
 
 
 @pytest.fixture(scope="module")
 def proto_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Protobuf."""
-    schema = compiled_on_driver(WriterSchema(id=1, type="PROTOBUF", text=PROTO))
-    engine = protobuf.compiled(schema, Wanted(wanted(), False))
-    return engine, proof_protobuf.opened(RegisteredSchema("PROTOBUF", PROTO, {}), COLUMNS, "ignore")
+    schema = WriterSchema(id=1, type="PROTOBUF", text=PROTO)
+    engine = protobuf.compiled(compiled_on_driver(schema), Wanted(wanted(), False))
+    return engine, proof_protobuf.opened(schema, COLUMNS, "ignore")
 
 
 ROWS = st.fixed_dictionaries(

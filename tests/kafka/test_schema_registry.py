@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from ingestion.errors import DependencyError
-from ingestion.kafka.schema_registry import Registry
+from ingestion.kafka.schema_registry import Registry, fresh_registry
 from ingestion.settings import Settings
-from ingestion.verify.registry import SchemaSource
 from tests.support.registry import Guard, Subject, guarded
 
 pytestmark = [pytest.mark.kafka]
 
 SCHEMA = '"long"'
-# What asks for a schema: the engine, and the proof by other code.
+# What asks for a schema: the engine, and the proof, which remembers nothing of it.
 ASKING: dict[str, Callable[[Settings, int], object]] = {
     "engine": lambda settings, number: Registry(settings).schemas([number]).get(number),
-    "proof": lambda settings, number: SchemaSource(settings)(number),
+    "proof": lambda settings, number: fresh_registry(settings).schemas([number]).get(number),
 }
 
 

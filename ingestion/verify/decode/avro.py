@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.avro_binary import Wire
 from ingestion.verify.decode.avro_schema import Node, parsed
@@ -15,7 +16,6 @@ from ingestion.verify.decode.connect import Meaning, unscaled
 from ingestion.verify.decode.connect import fit as fit_json
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
-from ingestion.verify.registry import RegisteredSchema
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
@@ -33,14 +33,14 @@ def reading(expected: Expected) -> ReadFramed:
             raise UnprovableError(f"column {name}, which is {type_}, is not provable")
     rejects = expected.extra_fields == "reject"
 
-    def opened_with(schema: RegisteredSchema) -> ReadPayload:
+    def opened_with(schema: WriterSchema) -> ReadPayload:
         return opened(schema, wanted, is_key=expected.is_key, rejects=rejects)
 
     return ReadFramed(expected, "AVRO", opened_with)
 
 
 def opened(
-    schema: RegisteredSchema, wanted: Mapping[str, Declared], *, is_key: bool, rejects: bool
+    schema: WriterSchema, wanted: Mapping[str, Declared], *, is_key: bool, rejects: bool
 ) -> ReadPayload:
     """Return what reads payloads of one schema.
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode.strict_json import BadRecordError
-from ingestion.verify.registry import RegisteredSchema
 
 _PRIMITIVES: Final = (*("null", "boolean", "int", "long", "float", "double", "bytes", "string"),)
 
@@ -28,7 +28,7 @@ class Node:
     fields: dict[str, Node] = field(default_factory=dict)
 
 
-def parsed(schema: RegisteredSchema) -> Node:
+def parsed(schema: WriterSchema) -> Node:
     """Read a schema, and those that it refers to.
 
     Raises:
@@ -36,7 +36,7 @@ def parsed(schema: RegisteredSchema) -> Node:
     """
     parse = _Parse()
     try:
-        for text in schema.references.values():
+        for _, text in schema.references:
             parse.node(json.loads(text), "")
         return parse.node(json.loads(schema.text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ingestion.declaration.formats import DebeziumOptions
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, coerce
 from ingestion.verify.decode.avro import fit as fit_avro
 from ingestion.verify.decode.avro_binary import Wire
@@ -16,7 +17,6 @@ from ingestion.verify.decode.coerce import Read, UnprovableError
 from ingestion.verify.decode.connect import Meaning, fit, meaning
 from ingestion.verify.decode.strict_json import BadRecordError, parse
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
-from ingestion.verify.registry import RegisteredSchema
 
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
@@ -204,7 +204,7 @@ class AvroEnvelopes:
         """Take what they should hold, and which columns are the envelope's own."""
         self._wanted, self._columns, self._extra = wanted, options.columns, extra
 
-    def __call__(self, schema: RegisteredSchema) -> ReadPayload:
+    def __call__(self, schema: WriterSchema) -> ReadPayload:
         """Open one schema.
 
         Raises:

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import Read, UnprovableError, refuse
 from ingestion.verify.decode.protobuf_binary import message, numbers, varint
 from ingestion.verify.decode.protobuf_schema import Member, Schema, Shape
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
-from ingestion.verify.registry import RegisteredSchema
 
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
@@ -41,7 +41,7 @@ def reading(expected: Expected) -> ReadFramed:
 
 
 def opened(
-    written: RegisteredSchema, wanted: Mapping[str, Declared], extra: ExtraFields
+    written: WriterSchema, wanted: Mapping[str, Declared], extra: ExtraFields
 ) -> ReadPayload:
     """Return what reads payloads of one schema.
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode.strict_json import BadRecordError
-from ingestion.verify.registry import RegisteredSchema
 
 _TYPES: Final = (
     *("", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string"),
@@ -62,7 +62,7 @@ class Shape:
 class Schema:
     """The messages of one file, in its order, and all that they are made of."""
 
-    def __init__(self, written: RegisteredSchema) -> None:
+    def __init__(self, written: WriterSchema) -> None:
         """Compile and link.
 
         Raises:
@@ -127,8 +127,8 @@ _ZERO: Final[dict[str, Any]] = {
 }
 
 
-def _files(written: RegisteredSchema) -> FileDescriptorSet:
-    texts = {**written.references, "the.proto": written.text}
+def _files(written: WriterSchema) -> FileDescriptorSet:
+    texts = {**dict(written.references), "the.proto": written.text}
     compiled = {name: _compiled(name, text) for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as folder:
         for name, text in texts.items():

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ingestion.kafka.schema_registry import WriterSchema, fresh_registry
 from ingestion.verify.decode import DecodedRecord, Expected
 from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
-from ingestion.verify.registry import RegisteredSchema, SchemaSource
 
 ReadPayload = Callable[[bytes], DecodedRecord]
-Open = Callable[[RegisteredSchema], ReadPayload]
 
 
 class ReadFramed:
-    """Reads records that name their schema; one schema is opened once."""
+    """Reads records that name their schema; each schema is asked for and compiled once."""
 
-    def __init__(self, expected: Expected, type_: str, opened: Open) -> None:
-        """Take what the bytes should hold, the type of their schemas, and what reads by one.
+    def __init__(
+        self, expected: Expected, type_: str, compile_schema: Callable[[WriterSchema], ReadPayload]
+    ) -> None:
+        """Take the type of the schemas, and what makes a reader of payloads of one.
 
         Raises:
             InvalidSpecError: no registry is known.
         """
-        self._schemas = SchemaSource(expected.settings)
-        self._type, self._open = type_, opened
+        assert expected.settings is not None, "only settings say where the registry is"
+        self._registry = fresh_registry(expected.settings)
+        self._type, self._compile = type_, compile_schema
         self._readers: dict[int, ReadPayload] = {}
 
     def __call__(self, raw: bytes) -> DecodedRecord:
@@ -36,18 +38,29 @@ class ReadFramed:
         if len(raw) < 5 or raw[0] != 0:
             raise BadRecordError("no schema id in front")
         number = int.from_bytes(raw[1:5])
-        read = self._readers.get(number)
-        if read is None:
-            read = self._readers[number] = self._opened(number)
+        if number not in self._readers:
+            self._readers[number] = self._reader(number)
         try:
-            return read(raw[5:])
+            return self._readers[number](raw[5:])
+        except UnknownSchemaError:
+            raise
         except BadRecordError as error:
             raise BadRecordError(f"schema id {number}: {error}") from None
 
-    def _opened(self, number: int) -> ReadPayload:
-        schema = self._schemas(number)
+    def _reader(self, number: int) -> ReadPayload:
+        schema = self._registry.schemas([number]).get(number)
         if schema is None:
-            raise UnknownSchemaError(f"the registry does not know schema id {number}")
+            return _refuse(UnknownSchemaError, f"the registry does not know schema id {number}")
         if schema.type != self._type:
-            raise BadRecordError(f"schema id {number} is {schema.type}, not {self._type}")
-        return self._open(schema)
+            return _refuse(BadRecordError, f"it is {schema.type}, not {self._type}")
+        try:
+            return self._compile(schema)
+        except BadRecordError as error:
+            return _refuse(BadRecordError, str(error))
+
+
+def _refuse(error: type[BadRecordError], reason: str) -> ReadPayload:
+    def read(payload: bytes) -> DecodedRecord:
+        raise error(reason)
+
+    return read
