@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from assets.refusals import EXAMPLES, ExpectationOutcome, not_evaluated, outcome_of
+from ingestion.declaration.names import nearest
 from ingestion.declaration.parts import Expectation
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def _built(declared: Expectation, place: int) -> Any:
 
     known = registry.list_registered_expectation_implementations()
     if declared.type not in known:
-        near = get_close_matches(declared.type, known, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
+        near = nearest(declared.type, known)
+        hint = f"; did you mean `{near}`?" if near else ""
         raise ValueError(f"Great Expectations has no {declared.type!r}{hint}")
     build: Any = registry.get_expectation_impl(declared.type)
     try:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.fields import Declaration
+from ingestion.declaration.modes import WINDOW_COLUMNS
 
 # The minimum clock among the counts of a commit, in milliseconds; see ``sinks.windows``.
 CLOCK: Final = "clock_ms"
-WINDOW_COLUMNS: Final = ("window_start", "window_end")
 CALL: Final = re.compile(r"\s*(\w+)\s*\(\s*(\*|`[^`]+`|\w+)\s*\)\s*")
 # Two sums of 37 digits always fit into 38, the most that there is: so an overflow is an error.
 _SUM_DIGITS: Final = 37
@@ -65,41 +64,38 @@ class Aggregate:
 FUNCTIONS: Final = ("count", "sum", "min", "max", "avg", "set", "approx_distinct", "first", "last")
 
 
-def aggregates_of(spec: StreamSpec) -> tuple[Aggregate, ...]:
+def aggregates_of(spec: Declaration) -> tuple[Aggregate, ...]:
     """Return the aggregates of a declaration in which nothing is wrong."""
-    types = {column.name: column.type for column in spec.columns}
-    return tuple(_parsed(name, text, types) for name, text in spec.aggregates.items())
+    return tuple(_aggregate(name, text, spec.types) for name, text in spec.aggregates.items())
 
 
-def aggregate_columns(spec: StreamSpec) -> str:
+def aggregate_columns(spec: Declaration) -> str:
     """Return the columns of the groups as DDL: keys, window, aggregates."""
     by_name = {column.name: column for column in spec.columns}
     window = tuple(f"{name} TIMESTAMP" for name in WINDOW_COLUMNS) if spec.window else ()
     place = _place_type(spec)
-    states = (each.columns(place).items() for each in aggregates_of(spec))
-    told = (f"`{name}` {type_}" for state in states for name, type_ in state)
-    return ", ".join((*(by_name[name].as_ddl() for name in spec.keys), *window, *told))
+    states = (aggregate.columns(place).items() for aggregate in aggregates_of(spec))
+    columns = (f"`{name}` {type_}" for state in states for name, type_ in state)
+    return ", ".join((*(by_name[name].as_ddl() for name in spec.keys), *window, *columns))
 
 
-def rule(spec: StreamSpec) -> str:
+def aggregate_rule(spec: Declaration) -> str:
     """Say what the groups are made of: the same columns may hold another fold."""
-    told = [f"{each.name} = {each.function}({each.column})" for each in aggregates_of(spec)]
+    parts = [f"{one.name} = {one.function}({one.column})" for one in aggregates_of(spec)]
     if spec.window:
-        told.append(f"window {spec.window.column} every {spec.window.every_seconds} s")
-    return "; ".join(told)
+        parts.append(f"window {spec.window.column} every {spec.window.every_seconds} s")
+    return "; ".join(parts)
 
 
-def _parsed(name: str, text: str, types: Mapping[str, str]) -> Aggregate:
-    found = CALL.fullmatch(text)
-    assert found is not None, "what is wrong with it is said when it is loaded"
-    column = found[2].strip("`").replace("*", "")
-    return Aggregate(
-        name=name, function=found[1].lower(), column=column, type=types.get(column, "")
-    )
+def _aggregate(name: str, text: str, types: Mapping[str, str]) -> Aggregate:
+    call = CALL.fullmatch(text)
+    assert call is not None, "loading the declaration refuses any other text"
+    column = call[2].strip("`").replace("*", "")
+    return Aggregate(name=name, function=call[1].lower(), column=column, type=types.get(column, ""))
 
 
-def _place_type(spec: StreamSpec) -> str:
-    types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
+def _place_type(spec: Declaration) -> str:
+    types = {**spec.types, "_timestamp": "TIMESTAMP"}
     order = (f"sequence_{nth}: {types[name]}" for nth, name in enumerate(spec.sequence_by, 1))
     element = ("index: INT",) if spec.explode else ()
     fields = ("epoch: INT", *order, "topic: STRING", "partition: INT", "offset: BIGINT", *element)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
+
+from ingestion.declaration.names import nearest
 
 # Spelling to type. Absent on purpose, though Spark parses them: INTERVAL, TIME, VOID, GEOMETRY.
 PLAIN: Final = {
@@ -61,8 +62,8 @@ def unknown_type(text: str) -> str:
     """Say that a word is no type, and which one was probably meant."""
     word = text.upper()
     known = [*PLAIN, *DECIMAL, *SIZED, *NESTED]
-    near = [_ELSEWHERE[word]] if word in _ELSEWHERE else get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+    near = _ELSEWHERE.get(word) or nearest(word, known)
+    hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
     return f"{text} is no type that a stream's table can hold; {hint}"
 
 

@@ -1,15 +1,20 @@
-"""What a person may write in a stream's file: each field by itself, and what it may hold."""
+"""What a person may write in a stream's file, and what follows from the fields.
+
+Each field is checked by itself here; ``rules`` and ``mode_rules`` check them against one another.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.modes import MODES
+from ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from ingestion.declaration.modes import COORDINATES, INDEX_COLUMN, MODES, Mode
 from ingestion.declaration.names import name_problem
 from ingestion.declaration.parts import (
     Count,
@@ -182,3 +187,88 @@ class Declaration(Part):
     @classmethod
     def _mode_is_known(cls, mode: str) -> str:
         return one_of(MODES, mode)
+
+    @cached_property
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """The declared columns, in order."""
+        return parse_columns(self.ddl)
+
+    @cached_property
+    def value_columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns of a value as it is decoded, in order."""
+        return parse_columns(self.value_ddl) if self.value_ddl else self.columns
+
+    @cached_property
+    def asked_columns(self) -> tuple[DeclaredColumn, ...]:
+        """What ``where`` and ``select`` see: the value's columns, one an element where exploded."""
+        return tuple(
+            replace(column, type=column.type[len("ARRAY<") : -1], nullable=True)
+            if column.name == self.explode
+            else column
+            for column in self.value_columns
+        )
+
+    @property
+    def required_of_value(self) -> tuple[str, ...]:
+        """Columns that `value_schema` says are never null, but for those of key and order."""
+        if not self.value_ddl:
+            return ()
+        elsewhere = {*self.never_null, *self.sequence_by, self.explode}
+        required = (column.name for column in self.value_columns if not column.nullable)
+        return tuple(name for name in required if name not in elsewhere)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Tell whether anything stands between the value and the row."""
+        return bool(self.where or self.select or self.transform or self.value_ddl)
+
+    @cached_property
+    def types(self) -> Mapping[str, str]:
+        """The types of the declared columns, by name."""
+        return {column.name: column.type for column in self.columns}
+
+    @property
+    def write_mode(self) -> Mode:
+        """The row of the mode in ``MODES``."""
+        return MODES[self.mode]
+
+    @property
+    def never_null(self) -> tuple[str, ...]:
+        """Columns without which a record belongs to no row: the keys, and what windows go by."""
+        by_time = (self.window.column,) if self.window else ()
+        return (*self.keys, *(name for name in by_time if name != "_timestamp"))
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Columns that say where in Kafka a row comes from, and no other row of its epoch."""
+        return (*COORDINATES, INDEX_COLUMN) if self.explode else COORDINATES
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """Columns along which a key's records are ordered, most significant first."""
+        return (*self.sequence_by, *self.origin)
+
+    @property
+    def subscribed(self) -> tuple[str, ...]:
+        """The topics to read, in order; of a pattern, none until ``with_topics`` names them."""
+        return (self.topic,) if self.topic else self.topics
+
+    @property
+    def tombstone_policy(self) -> TombstonePolicy:
+        """What a null value means: as declared, else a delete wherever its order is known.
+
+        Where the order would have to come from the value that is not there, the default is the
+        quarantine: a delete that cannot be placed must be seen, not dropped.
+        """
+        if self.tombstones:
+            return self.tombstones
+        if self.format.options.tombstones_repeat_deletes:
+            return "ignore"
+        if not self.write_mode.has_deletes:
+            return "quarantine"
+        return "delete" if self.tombstones_have_an_order else "quarantine"
+
+    @property
+    def tombstones_have_an_order(self) -> bool:
+        """Tell whether a null value, which has only its key and time, can be placed."""
+        return set(self.sequence_by) <= {*self.keys, "_timestamp"}

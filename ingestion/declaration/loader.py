@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 
 from ingestion.declaration.json_schema import json_schema
 from ingestion.declaration.messages import Problem, problems_in
-from ingestion.declaration.names import name_problem, nearest_allowed
+from ingestion.declaration.names import name_problem, nearest_allowed, suggest
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
 from ingestion.errors import InvalidSpecError
@@ -240,13 +239,8 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
     by_name = {each.name: each for each in load_streams(folder)}
     if name in by_name:
         return _sound(by_name[name])
-    near = get_close_matches(name, by_name, n=1)
-    if near:
-        hint = f"did you mean `{near[0]}`?"
-    elif by_name:
-        hint = f"there are: {', '.join(by_name)}"
-    else:
-        hint = f"declare it in {shown_path(folder)}/<stream>.yaml"
+    how = f"declare it in {shown_path(folder)}/<stream>.yaml"
+    hint = suggest(name, by_name) if by_name else how
     raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
 
 

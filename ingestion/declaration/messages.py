@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from ingestion.declaration.names import nearest
 from ingestion.declaration.parts import QuarantineRate, Starting, Window
 from ingestion.declaration.rules import RuleViolationsError
 from ingestion.declaration.spec import StreamSpec
@@ -106,9 +106,9 @@ def problems_in(error: ValidationError) -> tuple[Problem, ...]:
 def unknown_key(field: FieldPath) -> Problem:
     """Say that a key is unknown, and which one was probably meant."""
     key, known = str(field[-1]), _FIELDS_OF.get(field[:-1], ())
-    near = [_RENAMED[key]] if key in _RENAMED else get_close_matches(key, known, n=1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
-    return Problem(field=field, text=f"unknown key; {hint}", meant=near[0] if near else None)
+    meant = _RENAMED.get(key) or nearest(key, known)
+    hint = f"did you mean `{meant}`?" if meant else f"there are: {', '.join(known)}"
+    return Problem(field=field, text=f"unknown key; {hint}", meant=meant)
 
 
 def _in_words(details: ErrorDetails) -> list[Problem]:

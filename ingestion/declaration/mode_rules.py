@@ -1,23 +1,16 @@
-"""What is wrong with the aggregates of a declaration, each thing named by the field to edit."""
+"""Where a declaration contradicts its write mode, each thing named by the field to edit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from ingestion.declaration.aggregates import (
-    CALL,
-    FUNCTIONS,
-    WINDOW_COLUMNS,
-    aggregates_of,
-    scale_of,
-)
-from ingestion.declaration.rules import RuleViolation
-
-if TYPE_CHECKING:
-    from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.aggregates import CALL, FUNCTIONS, aggregates_of, scale_of
+from ingestion.declaration.fields import Declaration
+from ingestion.declaration.modes import CURRENT, MODES, VALID_FROM, VALID_TO, WINDOW_COLUMNS
+from ingestion.declaration.names import nearest
+from ingestion.declaration.rules import RuleViolation, unknown_column
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -25,8 +18,78 @@ _NESTED: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _INEXACT: Final = ("FLOAT", "DOUBLE")
 
 
-def aggregate_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
-    """Find what is wrong with the aggregates of a declaration."""
+def mode_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    """Yield every disagreement between a declaration and its write mode."""
+    yield from _key_and_order_violations(spec)
+    yield from _delete_violations(spec)
+    mode_of = {field: name for name, mode in MODES.items() for field in mode.fields}
+    for field, name in mode_of.items():
+        if field in spec.model_fields_set and field not in spec.write_mode.fields:
+            problem = f"`mode: {spec.mode}` has no such thing; remove it, or write `mode: {name}`"
+            yield RuleViolation((field,), problem)
+    if spec.mode == "upsert" and spec.ignore_null_updates:
+        yield from _partial_update_violations(spec)
+    if spec.mode == "scd2":
+        yield from _history_violations(spec)
+    if spec.mode == "aggregate":
+        yield from _aggregate_violations(spec)
+
+
+def _key_and_order_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    mode = f"`mode: {spec.mode}`"
+    if spec.write_mode.has_keys and not spec.keys:
+        needed = f"missing; {mode} needs the columns that identify a row"
+        yield RuleViolation(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
+    if spec.keys and not spec.write_mode.has_keys:
+        yield RuleViolation(("keys",), f"{mode} keeps every record as a row of its own; remove it")
+    if spec.sequence_by and not spec.write_mode.has_order:
+        yield RuleViolation(("sequence_by",), f"{mode} lets no record win over another; remove it")
+
+
+def _delete_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    mode = f"`mode: {spec.mode}`"
+    if spec.apply_as_deletes and not spec.write_mode.has_deletes:
+        yield RuleViolation(("apply_as_deletes",), f"{mode} deletes no rows; remove it")
+    if spec.tombstones == "delete" and not spec.write_mode.has_deletes:
+        problem = f"{mode} deletes no rows; write `ignore` or `quarantine`"
+        yield RuleViolation(("tombstones",), problem)
+
+
+def _partial_update_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    if spec.sequence_by:
+        yield RuleViolation(
+            ("ignore_null_updates",),
+            "a record that comes late would need an order of its own for every column; remove "
+            "`sequence_by`, so that offsets order the records of a key, or send whole rows",
+        )
+    if spec.deletes == "soft":
+        yield RuleViolation(
+            ("ignore_null_updates",),
+            "a row that stays when it is deleted has nothing to keep; write `deletes: hard`",
+        )
+
+
+def _history_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    if len(spec.sequence_by) != 1:
+        yield RuleViolation(
+            ("sequence_by",),
+            "`mode: scd2` needs exactly one column, which says from when on a version is valid; "
+            "`_timestamp` (Kafka's) is allowed",
+        )
+    for name in spec.types:
+        if name.lower() in (VALID_FROM, VALID_TO, CURRENT):
+            yield RuleViolation(
+                ("schema",), f"column {name} is one that `mode: scd2` adds; rename it"
+            )
+
+
+def _aggregate_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    if spec.delivery == "at_least_once":
+        yield RuleViolation(
+            ("delivery",),
+            "a topic that is read again is folded again, and the sums would count it twice; write "
+            "`exactly_once`",
+        )
     if not spec.aggregates:
         yield RuleViolation(
             ("aggregates",),
@@ -36,48 +99,47 @@ def aggregate_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
         yield RuleViolation(
             ("extra_fields",), "a group has no fields of its own; write `ignore` or `reject`"
         )
-    yield from _problems_of_window(spec)
-    found = [each for name in spec.aggregates for each in _problems_of(spec, name)]
-    yield from found
-    if not found and set(spec.keys) <= {column.name for column in spec.columns}:
-        yield from _twice(spec)
+    yield from _window_violations(spec)
+    violations = [
+        RuleViolation(("aggregates", name), problem)
+        for name, text in spec.aggregates.items()
+        for problem in _aggregate_problems(spec, name, text)
+    ]
+    yield from violations
+    if not violations and set(spec.keys) <= spec.types.keys():
+        yield from _name_collisions(spec)
 
 
-def _problems_of_window(spec: StreamSpec) -> Iterator[RuleViolation]:
-    types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
+def _window_violations(spec: Declaration) -> Iterator[RuleViolation]:
+    types = {**spec.types, "_timestamp": "TIMESTAMP"}
     name = spec.window.column if spec.window else "_timestamp"
     if name not in types:
-        yield RuleViolation(("window", "column"), _no_column(name, types))
+        yield RuleViolation(("window", "column"), unknown_column(name, types))
     elif types[name] != "TIMESTAMP":
-        said = f"{name} is {types[name]}; write a TIMESTAMP column, or _timestamp"
-        yield RuleViolation(("window", "column"), said)
+        problem = f"{name} is {types[name]}; write a TIMESTAMP column, or _timestamp"
+        yield RuleViolation(("window", "column"), problem)
 
 
-def _problems_of(spec: StreamSpec, name: str) -> Iterator[RuleViolation]:
-    at, types = ("aggregates", name), {column.name: column.type for column in spec.columns}
+def _aggregate_problems(spec: Declaration, name: str, text: str) -> Iterator[str]:
+    types: Mapping[str, str] = spec.types
+    call = CALL.fullmatch(text)
+    function = call[1].lower() if call else ""
     if not _NAME.fullmatch(name):
-        yield RuleViolation(at, "a column's name is letters, digits and `_`, a letter first")
-        return
-    found = CALL.fullmatch(spec.aggregates[name])
-    if not found or found[1].lower() not in FUNCTIONS:
-        near = get_close_matches(found[1].lower(), FUNCTIONS, n=1) if found else ()
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        known = ", ".join(FUNCTIONS)
-        yield RuleViolation(at, f"write `function(column)`, with one of: {known}{hint}")
-        return
-    function, column = found[1].lower(), found[2].strip("`")
-    if column not in types and (function, column) != ("count", "*"):
-        yield RuleViolation(at, _no_column(column, types))
-        return
-    if problem := _unfit(function, types.get(column, "")):
-        yield RuleViolation(at, f"{column} is {types[column]}; {problem}")
-    if function in ("first", "last") and not spec.sequence_by:
-        yield RuleViolation(
-            at, f"`{function}` needs an order between records; declare `sequence_by`"
-        )
+        yield "a column's name is letters, digits and `_`, a letter first"
+    elif not call or function not in FUNCTIONS:
+        near = nearest(function, FUNCTIONS)
+        hint = f"; did you mean `{near}`?" if near else ""
+        yield f"write `function(column)`, with one of: {', '.join(FUNCTIONS)}{hint}"
+    elif (column := call[2].strip("`")) not in types and (function, column) != ("count", "*"):
+        yield unknown_column(column, types)
+    else:
+        if problem := _type_problem(function, types.get(column, "")):
+            yield f"{column} is {types[column]}; {problem}"
+        if function in ("first", "last") and not spec.sequence_by:
+            yield f"`{function}` needs an order between records; declare `sequence_by`"
 
 
-def _unfit(function: str, type_: str) -> str | None:
+def _type_problem(function: str, type_: str) -> str | None:
     """Say why a function cannot be folded over values of a type."""
     if function in ("sum", "avg"):
         if type_ in _INEXACT:
@@ -96,52 +158,16 @@ def _unfit(function: str, type_: str) -> str | None:
     return None
 
 
-def _twice(spec: StreamSpec) -> Iterator[RuleViolation]:
-    """Find two columns of one name; ``avg`` and some others have more than one."""
+def _name_collisions(spec: Declaration) -> Iterator[RuleViolation]:
+    """Refuse two columns of one name; ``avg`` and some others have more than one."""
     taken = {name.lower(): f"key {name}" for name in spec.keys}
     if spec.window:
         taken |= dict.fromkeys(WINDOW_COLUMNS, "`window`")
-    for each in aggregates_of(spec):
-        for name in each.columns("STRING"):
+    for aggregate in aggregates_of(spec):
+        for name in aggregate.columns("STRING"):
             if name.lower() in taken:
                 other = taken[name.lower()]
                 yield RuleViolation(
-                    ("aggregates", each.name), f"column {name} is also of {other}; rename one"
+                    ("aggregates", aggregate.name), f"column {name} is also of {other}; rename one"
                 )
-            taken[name.lower()] = f"aggregate {each.name}"
-
-
-def _no_column(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
-    return f"{name!r} is not a column of `schema`; {hint}"
-
-
-if TYPE_CHECKING:
-    from ingestion.declaration.spec import StreamSpec
-
-VALID_FROM: Final = "valid_from"
-VALID_TO: Final = "valid_to"
-CURRENT: Final = "current"
-
-
-def history_columns(spec: StreamSpec) -> str:
-    """Return the columns of the versions as DDL."""
-    types = {column.name: column.type for column in spec.columns} | {"_timestamp": "TIMESTAMP"}
-    moment = types[spec.sequence_by[0]]
-    return f"{spec.ddl}, {VALID_FROM} {moment}, {VALID_TO} {moment}, {CURRENT} BOOLEAN"
-
-
-def history_violations(spec: StreamSpec) -> Iterator[RuleViolation]:
-    """Find what is wrong with a declaration of versions."""
-    if len(spec.sequence_by) != 1:
-        yield RuleViolation(
-            ("sequence_by",),
-            "`mode: scd2` needs exactly one column, which says from when on a version is valid; "
-            "`_timestamp` (Kafka's) is allowed",
-        )
-    for column in spec.columns:
-        if column.name.lower() in (VALID_FROM, VALID_TO, CURRENT):
-            yield RuleViolation(
-                ("schema",), f"column {column.name} is one that `mode: scd2` adds; rename it"
-            )
+            taken[name.lower()] = f"aggregate {aggregate.name}"

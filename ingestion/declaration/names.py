@@ -1,10 +1,14 @@
-"""What a stream may be called: its name is a file, an asset, a table and a folder at once."""
+"""What a stream may be called, and what a person probably meant by a misspelt word.
+
+A stream's name is a file, an asset, a table and a folder at once.
+"""
 
 from __future__ import annotations
 
 import keyword
 import re
 from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Final
 
 MAX_LENGTH: Final = 100
@@ -36,4 +40,15 @@ def nearest_allowed(name: str, taken: Collection[str] = ()) -> str:
     if name_problem(plain):
         plain = f"stream_{plain}".strip("_")
     candidates = [plain, *(f"{plain}_{number}" for number in range(2, len(taken) + 3))]
-    return next(each for each in candidates if each not in taken)
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
+def nearest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str | None:
+    """Return the choice that a person probably meant by ``word``; None when none is like it."""
+    return next(iter(get_close_matches(word, choices, n=1, cutoff=likeness)), None)
+
+
+def suggest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str:
+    """Ask whether the nearest choice was meant; where none is near, list them all."""
+    near = nearest(word, choices, likeness=likeness)
+    return f"did you mean `{near}`?" if near else f"there are: {', '.join(choices)}"

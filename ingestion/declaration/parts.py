@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,6 +18,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from ingestion.declaration.formats import FORMATS, Options
+from ingestion.declaration.names import nearest
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -174,7 +174,7 @@ def one_of(known: Mapping[str, object], name: str) -> str:
         ValueError: it is not; names the nearest.
     """
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
+        near = nearest(name, known)
+        hint = f"; did you mean `{near}`?" if near else ""
         raise ValueError(f"there is no {name!r}; write one of: {', '.join(known)}{hint}")
     return name

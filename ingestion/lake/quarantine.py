@@ -13,7 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.fingerprint import engine_version, fingerprint
-from ingestion.declaration.spec import COORDINATES, StreamSpec
+from ingestion.declaration.modes import COORDINATES
+from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows, overwrite_seq, rows_of_seq

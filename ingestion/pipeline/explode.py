@@ -10,7 +10,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import COORDINATES, StreamSpec
+from ingestion.declaration.modes import COORDINATES
+from ingestion.declaration.spec import StreamSpec
 from ingestion.sinks.ordering import quoted
 
 # Fates that each row has for itself.

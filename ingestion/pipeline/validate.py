@@ -21,7 +21,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
+from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.spec import StreamSpec
 from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.explode import explode, rejoin

@@ -18,7 +18,8 @@ from typing import Any, Final, Literal
 from deltalake import DeltaTable
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
+from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.types import as_declared, without_nulls
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths

@@ -19,7 +19,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.aggregates import WINDOW_COLUMNS, aggregates_of
+from ingestion.declaration.aggregates import aggregates_of
+from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.errors import NotReplayableError
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit, TableLog

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import COORDINATES
+from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import KeyInTwoPartitionsError
 
 TWO_PARTITIONS = "ONCELAKE_KEY_IN_TWO_PARTITIONS"

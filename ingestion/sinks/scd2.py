@@ -21,7 +21,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
+from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.idempotent_commit import (

@@ -17,7 +17,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import DELETED_COLUMN
+from ingestion.declaration.modes import DELETED_COLUMN
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.idempotent_commit import idempotent

@@ -19,7 +19,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import ArrowException
 
 from ingestion.declaration.fingerprint import fingerprint
-from ingestion.declaration.spec import EXTRA_COLUMN, StreamSpec
+from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TerminalError
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.paths import StreamPaths

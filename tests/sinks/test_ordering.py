@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import COORDINATES
+from ingestion.declaration.modes import COORDINATES
 from ingestion.sinks.ordering import incomparable, is_newer, latest_per_key, sort_key
 
 pytestmark = pytest.mark.spark

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ingestion.declaration.spec import INDEX_COLUMN, StreamSpec
+from ingestion.declaration.modes import INDEX_COLUMN
+from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.difference import Difference, shown
 from ingestion.verify.fold.modes import Rule

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ingestion.declaration.aggregates import WINDOW_COLUMNS, Aggregate, aggregates_of
+from ingestion.declaration.aggregates import Aggregate, aggregates_of
+from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.modes import Means

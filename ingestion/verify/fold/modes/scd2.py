@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
-from ingestion.declaration.mode_rules import CURRENT, VALID_FROM, VALID_TO
+from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
 from ingestion.verify.fold.modes import Means
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestion.declaration.spec import DELETED_COLUMN
+from ingestion.declaration.modes import DELETED_COLUMN
 from ingestion.verify.fold.modes import Means
 from ingestion.verify.fold.modes.upsert import UpsertRule
 from ingestion.verify.fold.recount import Recount
