@@ -1,4 +1,4 @@
-"""What can be said against a person's SQL, or function, before Spark has seen it."""
+"""SQL text: how a name is quoted, and what is refused of a person's SQL before Spark sees it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ _UNSTEADY: Final = {
     *("current_timestamp", "current_date", "currentuser", "current_user", "session_user"),
     *("monotonically_increasing_id", "spark_partition_id", "input_file_name"),
 }
+
+
+def quoted(name: str) -> str:
+    """Quote a column's name for Spark SQL."""
+    return f"`{name}`"
 
 
 def refuse_bad_sql(text: str) -> None:

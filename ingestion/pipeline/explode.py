@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec
-from ingestion.sinks.ordering import quoted
+from ingestion.declaration.sql import quoted
 
 # Fates that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")

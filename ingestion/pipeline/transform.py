@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.schema import row_type
-from ingestion.sinks.ordering import quoted
 
 # What a transformation may read beside the value's columns.
 RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "

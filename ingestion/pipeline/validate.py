@@ -23,12 +23,12 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.explode import explode, rejoin
 from ingestion.pipeline.transform import transform, value_type
 from ingestion.settings import Settings
-from ingestion.sinks.ordering import quoted
 
 PLACE = ("_topic", "_partition", "_offset", "_timestamp")
 RAW = ("_key", "_value", "_headers")

@@ -20,11 +20,11 @@ from deltalake import DeltaTable
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import as_declared, without_nulls
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.read_position import read_position
-from ingestion.sinks.ordering import quoted
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "nothing")

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
+from ingestion.declaration.sql import quoted
 from ingestion.errors import NotReplayableError
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit, TableLog
@@ -31,7 +32,6 @@ from ingestion.sinks.idempotent_commit import (
     idempotent,
     retry_on_conflict,
 )
-from ingestion.sinks.ordering import quoted
 from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
 from ingestion.sinks.watermark import clocks_after
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import Aggregate
 from ingestion.declaration.spec import StreamSpec
-from ingestion.sinks.ordering import quoted
+from ingestion.declaration.sql import quoted
 
 States = Mapping[str, Column]
 

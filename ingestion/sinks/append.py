@@ -16,10 +16,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.sinks.idempotent_commit import commit_without_rows, idempotent, retry_on_conflict
-from ingestion.sinks.ordering import quoted
 from ingestion.sinks.sink import Good, Target, WriteResult
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
+from ingestion.declaration.sql import quoted
 from ingestion.errors import KeyInTwoPartitionsError
 
 TWO_PARTITIONS = "ONCELAKE_KEY_IN_TWO_PARTITIONS"
@@ -90,11 +91,6 @@ def is_older(one: Column, other: Column, *, has_order: bool, key: Column) -> Col
     """Tell whether place ``one`` is before place ``other``; whatever exists is before nothing."""
     is_after = is_newer(other, one, has_order=has_order, key=key)
     return other["_offset"].isNull() | (one["_offset"].isNotNull() & is_after)
-
-
-def quoted(name: str) -> str:
-    """Quote a column's name for Spark SQL."""
-    return f"`{name}`"
 
 
 def incomparable(error_text: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ingestion.sinks.ordering import quoted
+from ingestion.declaration.sql import quoted
 from ingestion.sinks.upsert import UpsertSink
 
 

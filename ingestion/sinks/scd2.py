@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
+from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.idempotent_commit import (
@@ -30,7 +31,6 @@ from ingestion.sinks.idempotent_commit import (
     idempotent,
     retry_on_conflict,
 )
-from ingestion.sinks.ordering import quoted
 from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
 from ingestion.sinks.tombstones import all_deletes, remember_deletes
 

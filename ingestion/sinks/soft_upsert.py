@@ -18,10 +18,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import DELETED_COLUMN
+from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.idempotent_commit import idempotent
-from ingestion.sinks.ordering import quoted, sort_key
+from ingestion.sinks.ordering import sort_key
 from ingestion.sinks.sink import WriteResult, merge_counts
 from ingestion.sinks.upsert import LEFT_ALONE, UpsertSink
 

@@ -11,8 +11,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ingestion.declaration.sql import quoted
 from ingestion.lake.side_tables import overwrite_seq
-from ingestion.sinks.ordering import quoted, sort_key
+from ingestion.sinks.ordering import sort_key
 from ingestion.sinks.sink import Target
 
 

@@ -18,6 +18,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.sinks.idempotent_commit import (
@@ -30,7 +31,6 @@ from ingestion.sinks.ordering import (
     examine_keys,
     is_newer,
     latest_per_key,
-    quoted,
     sort_key,
     translate_ordering_errors,
     two_partitions,

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import CLOCK
+from ingestion.declaration.sql import quoted
 from ingestion.lake.table_log import TableLog
-from ingestion.sinks.ordering import quoted
 from ingestion.sinks.sink import Good, Target
 
 
