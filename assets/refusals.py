@@ -17,9 +17,9 @@ import dagster as dg
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.parts import Expectation
 from ingestion.errors import IngestionError, SetupError, TerminalError
-from ingestion.kafka.admin import Kafka
 from ingestion.kafka.java import find_java
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings, load_settings
@@ -96,9 +96,8 @@ def _kafka(declared: DeclaredStream, settings: Settings) -> str:
     if declared.spec is None:
         return "not asked"
     try:
-        kafka = Kafka(settings)
-        spec = resolve_topics(declared.spec, kafka, StreamPaths.of(declared.name, settings))
-        topics = kafka.topics(declared.name, spec.subscribed)
+        stream = resolve_topics(Stream(spec=declared.spec, settings=settings))
+        topics = stream.kafka.topics(declared.name, stream.spec.subscribed)
     except IngestionError as error:
         return type(error).__name__
     return f"{topics.cluster_id} {sorted(topics.ids.items())}"

@@ -16,12 +16,12 @@ from assets.refusals import standing_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
-from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.read_position import read_position
+from ingestion.lake.stream import Stream
+from ingestion.recovery.position import read_position
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
@@ -69,9 +69,10 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
         RefusedError: the table is not one that a run would go on with, or a topic is missing.
         DependencyError: Kafka does not answer.
     """
-    paths, client = StreamPaths.of(spec.name, settings), Kafka(settings)
-    position = read_position(spec.name, paths)
-    spec = resolve_topics(spec, client, paths)
+    stream = Stream(spec=spec, settings=settings)
+    position = read_position(stream.paths)
+    stream = resolve_topics(stream)
+    spec, client = stream.spec, stream.kafka
     partitions = client.topics(spec.name, spec.subscribed).partitions
     reached = position.next if position else client.earliest(partitions)
     ends = client.stable_end(partitions)
@@ -98,8 +99,8 @@ def _decided(spec: StreamSpec, settings: Settings) -> Tick:
 
 def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
     """Find what open transactions have held back for long: there is no lag, and yet no progress."""
-    client = Kafka(settings)
-    spec = resolve_topics(spec, client, StreamPaths.of(spec.name, settings))
+    stream = resolve_topics(Stream(spec=spec, settings=settings))
+    spec, client = stream.spec, stream.kafka
     return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
 
 

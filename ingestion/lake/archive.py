@@ -65,7 +65,7 @@ def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
     return moved
 
 
-def refuse_half_swapped(stream: str, paths: StreamPaths) -> None:
+def refuse_half_swapped(paths: StreamPaths) -> None:
     """Make sure that no rebuilt table is on its way to its place.
 
     Raises:
@@ -73,9 +73,9 @@ def refuse_half_swapped(stream: str, paths: StreamPaths) -> None:
     """
     if _mark_of(paths).exists():
         raise TableReplacedError(
-            stream,
+            paths.stream,
             "a rebuild was cut short while its tables took the place of the old ones.",
-            remedy=f"oncelake run {stream}, which puts the rest in place first",
+            remedy=f"oncelake run {paths.stream}, which puts the rest in place first",
         )
 
 

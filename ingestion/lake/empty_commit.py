@@ -15,13 +15,13 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog
 
 
-def write_empty_commit(stream: str, paths: StreamPaths, metadata: CommitMetadata) -> Commit:
+def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
     """Commit metadata to the data table, and read it back.
 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
-    table = DeltaTable(paths.data)
+    table, stream = DeltaTable(paths.data), paths.stream
     recorded = table.transaction_version(app_id(stream))
     if recorded is not None and recorded >= metadata.seq:
         raise CommitConflictError(

@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ingestion.errors import TableAlteredError, TableRestoredError
-from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog
 
 
 def foreign_commits(commits: Iterable[Commit]) -> tuple[Commit, ...]:
     """Return those commits of others that changed rows, newest first."""
     return tuple(each for each in commits if each.changes_rows or each.operation == "RESTORE")
-
-
-def foreign_commits_since(stream: str, paths: StreamPaths) -> tuple[Commit, ...]:
-    """Return the commits with which others changed the rows after our last one."""
-    _, others = TableLog(paths.data).since_our_newest(stream)
-    return foreign_commits(others)
 
 
 def foreign_commits_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...]:

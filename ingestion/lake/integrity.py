@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
-
-from deltalake import DeltaTable
 
 from ingestion.errors import TableSettingsError
 from ingestion.lake.damage import damaged_table, translate_read_errors
@@ -27,17 +24,17 @@ _AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")
 _MOST_NAMED = 3
 
 
-def refuse_damaged(table: Path) -> None:
+def refuse_damaged(log: TableLog) -> None:
     """Make sure that the log is whole and that every data file is there, in its full length.
 
     Raises:
         DamagedTableError: something is missing, cut short or not as it was written; names it.
     """
-    log = TableLog(table)
+    table = log.path
     with translate_read_errors(table):
         for problem in _log_problems(log):
             raise damaged_table(table, problem)
-        lost = list(_lost_files(table))
+        lost = list(_lost_files(log))
     if lost:
         more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
         raise damaged_table(table, f"{', '.join(lost[:_MOST_NAMED])}{more}")
@@ -64,13 +61,13 @@ def _log_problems(log: TableLog) -> Iterator[str]:
             yield f"_delta_log/{name} is not as it was written"
 
 
-def _lost_files(table: Path) -> Iterator[str]:
+def _lost_files(log: TableLog) -> Iterator[str]:
     """Yield each file of the snapshot that is missing or of another size."""
-    files = DeltaTable(table).get_add_actions(flatten=True)
+    files = log.snapshot.get_add_actions(flatten=True)
     for path, size in zip(
         files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
     ):
-        file = table / unquote(path)
+        file = log.path / unquote(path)
         found = file.stat().st_size if file.is_file() else None
         if found is None:
             yield f"data file {path} is missing"
@@ -90,29 +87,24 @@ _FEATURES: Final = {
 _COLUMN_MAPPING_READER: Final = 2
 
 
-def refuse_settings(stream: str, log: TableLog) -> None:
-    """Make sure that nothing on the table contradicts the ingestion.
-
-    Raises:
-        TableSettingsError: something does; names it, and the statement that undoes it.
-    """
-    table = DeltaTable(log.path)
-    found = table.metadata().configuration
+def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
+    """Return what on the table contradicts the ingestion, with the statement that undoes it."""
+    configuration, protocol = log.snapshot.metadata().configuration, log.snapshot.protocol()
     for name, why in _PROPERTIES.items():
-        if found.get(name, "false").lower() != "false":
-            raise TableSettingsError(
+        if configuration.get(name, "false").lower() != "false":
+            return TableSettingsError(
                 stream,
-                f"somebody set {name} = {found[name]} on {log.path}, which {why}.",
+                f"somebody set {name} = {configuration[name]} on {log.path}, which {why}.",
                 remedy=f"ALTER TABLE delta.`{log.path}` UNSET TBLPROPERTIES ('{name}')",
             )
-    protocol = table.protocol()
     features = set(protocol.reader_features or ())
     if protocol.min_reader_version == _COLUMN_MAPPING_READER:
         features.add("columnMapping")
     for name in sorted(features & _FEATURES.keys()):
-        raise TableSettingsError(
+        return TableSettingsError(
             stream,
             f"somebody enabled {name} on {log.path}: {_FEATURES[name]}.",
             remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset {stream}"
             ", to ingest the topic into a new table",
         )
+    return None

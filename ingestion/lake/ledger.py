@@ -10,18 +10,21 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets
+from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
 from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.integrity import refuse_damaged
+from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog
 
 SCHEMA = pa.schema(
@@ -153,9 +156,6 @@ class LedgerRow:
         )
 
 
-__all__ = ["SCHEMA", "Ledger", "LedgerRow", "next_offsets"]
-
-
 class Ledger:
     """The ledger table of one stream."""
 
@@ -179,9 +179,9 @@ class Ledger:
             raise damaged_table(self.path, "its _delta_log is gone")
         if not log.exists:
             return ()
-        refuse_damaged(self.path)
+        refuse_damaged(log)
         with translate_read_errors(self.path):
-            raw = DeltaTable(self.path).to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
+            raw = log.snapshot.to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
             return tuple(
                 sorted(map(LedgerRow.of_record, raw), key=lambda row: (row.committed_at, row.seq))
             )
@@ -220,3 +220,44 @@ def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
     for row in (each for each in rows if each.epoch == rows[-1].epoch):
         reached = reached.advanced_by(counted.range for counted in row.ranges)
     return reached
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedLedger:
+    """The ledger as it was found: its rows, or why it has none.
+
+    Attributes:
+        rows: In the order in which they were committed; none when it is damaged.
+        damage: Why it could not be read.
+        archived: Where the damaged one was moved.
+    """
+
+    rows: tuple[LedgerRow, ...] = ()
+    damage: str | None = None
+    archived: Path | None = None
+
+    def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
+        """Return the rows of one table, by seq."""
+        mine = (row for row in self.rows if row.table_id == table_id)
+        return tuple(sorted(mine, key=lambda row: row.seq))
+
+
+def load_ledger(paths: StreamPaths) -> LoadedLedger:
+    """Read the ledger, and leave it as it is."""
+    try:
+        return LoadedLedger(rows=Ledger(paths.ledger).rows())
+    except DamagedTableError as error:
+        return LoadedLedger(damage=error.problem)
+
+
+def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
+    """Read the ledger; a damaged one moves into the archive, so that it can be made again.
+
+    It is a projection, so its damage is no reason to stop while the table's commits are there.
+    Needs the stream's lock. Beside a table that is gone the ledger stays: it is the last trace.
+    """
+    ledger = load_ledger(paths)
+    if ledger.damage is None or not TableLog(paths.data).exists:
+        return ledger
+    (archived,) = archive_table(paths, [paths.ledger])
+    return replace(ledger, archived=archived)

@@ -62,9 +62,7 @@ class Holder:
 
 
 @contextmanager
-def held_by_jvm(
-    spark: SparkSession, stream: str, paths: StreamPaths, holder: Holder
-) -> Iterator[None]:
+def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iterator[None]:
     """Hold a stream's lock in the JVM while the block runs.
 
     Raises:
@@ -72,19 +70,19 @@ def held_by_jvm(
     """
     jvm: Any = spark.sparkContext._jvm
     if paths.lease is not None:
-        with _leased(stream, paths, holder, jvm.java.lang.ProcessHandle.current().pid()):
+        with _leased(paths, holder, jvm.java.lang.ProcessHandle.current().pid()):
             yield
         return
     shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
     if shelf.putIfAbsent(name, "being taken") is not None:
-        raise _locked(stream, paths)
+        raise _locked(paths)
     try:
         channel = jvm.java.io.RandomAccessFile(str(paths.lock), "rw").getChannel()
         lock = _tried(channel.tryLock)
         if lock is None:
             channel.close()
-            raise _locked(stream, paths)
+            raise _locked(paths)
         shelf.put(name, lock)
         _write_holder(paths.holder, holder)
         try:
@@ -99,20 +97,20 @@ def held_by_jvm(
 
 
 @contextmanager
-def held_by_python(stream: str, paths: StreamPaths, holder: Holder) -> Iterator[None]:
+def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
     """Hold a stream's lock in this process, for commands that commit without Spark.
 
     Raises:
         StreamLockedError: a run holds it; names the run.
     """
     if paths.lease is not None:
-        with _leased(stream, paths, holder):
+        with _leased(paths, holder):
             yield
         return
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
     with paths.lock.open("a") as file:
         if not _tried(lambda: _lock_now(file)):
-            raise _locked(stream, paths)
+            raise _locked(paths)
         _write_holder(paths.holder, holder)
         yield
 
@@ -156,7 +154,7 @@ def _tried(attempt: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _leased(stream: str, paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
+def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
     assert paths.lease is not None
     paths.lease.parent.mkdir(parents=True, exist_ok=True)
     lease = Lease(
@@ -165,7 +163,7 @@ def _leased(stream: str, paths: StreamPaths, holder: Holder, *more_pids: int) ->
         since=holder.since,
         workers=tuple(map(Worker.of, (holder.pid, *more_pids))),
     )
-    with leased(paths.lease, lease, taken=lambda: _locked(stream, paths)):
+    with leased(paths.lease, lease, taken=lambda: _locked(paths)):
         yield
 
 
@@ -176,13 +174,13 @@ def _holder_of(lease: Lease | None) -> Holder | None:
     return Holder(run_id=lease.run_id, pid=pid, host=lease.host, since=lease.since)
 
 
-def _locked(stream: str, paths: StreamPaths) -> StreamLockedError:
+def _locked(paths: StreamPaths) -> StreamLockedError:
     by, remedy = _read_holder(paths.holder), "the lock goes with its process and needs no cleaning"
     if paths.lease is not None:
         by = _holder_of(read_lease(paths.lease)) or by
-        remedy = f"if it was killed, oncelake unlock {stream}"
+        remedy = f"if it was killed, oncelake unlock {paths.stream}"
     return StreamLockedError(
-        f"{stream}: {by} holds this stream. Next: wait for it to end; {remedy}"
+        f"{paths.stream}: {by} holds this stream. Next: wait for it to end; {remedy}"
     )
 
 

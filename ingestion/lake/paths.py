@@ -13,6 +13,7 @@ class StreamPaths:
     """The places of one stream.
 
     Attributes:
+        stream: Its name.
         data: The table of the user's rows.
         quarantine: Records that could not be applied.
         tombstones: The order of every delete.
@@ -25,6 +26,7 @@ class StreamPaths:
         workshop: The lake in which ``rebuild`` makes the tables anew.
     """
 
+    stream: str
     data: Path
     quarantine: Path
     tombstones: Path
@@ -47,6 +49,7 @@ class StreamPaths:
         """Return the places of a stream, on this machine."""
         lake = settings.lake
         return cls(
+            stream=stream,
             data=lake / stream,
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",

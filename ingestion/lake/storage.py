@@ -114,7 +114,7 @@ def _mount(place: Path) -> Path:
     return next(at for at in (place.resolve(), *place.resolve().parents) if at.is_mount())
 
 
-def probe_filesystem(stream: str, paths: StreamPaths) -> None:
+def probe_filesystem(paths: StreamPaths) -> None:
     """Try, beside a stream's lock, what its commits and its lock will need.
 
     It takes a millisecond, so every run does it: a lake can be moved, and a mount be changed.
@@ -132,7 +132,7 @@ def probe_filesystem(stream: str, paths: StreamPaths) -> None:
             problem = _tried(trial, probe, linked)
             if problem:
                 raise UnfitStorageError(
-                    stream,
+                    paths.stream,
                     f"the file system of {lock.parent} {problem}.",
                     remedy="put ONCELAKE_LAKE on a local disk (ext4, xfs, btrfs or the like)"
                     + ("; or set ONCELAKE_LOCK=lease" if trial is _locks_once else ""),

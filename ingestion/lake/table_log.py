@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,21 @@ class Commit:
 
 
 class TableLog:
-    """The log of one Delta table on a file system, read without Spark."""
+    """The log of one Delta table on a file system, read without Spark.
+
+    A commit is read once. Delta's snapshot is loaded once, by the first question that needs it:
+    make another ``TableLog`` to see what was committed since.
+    """
 
     def __init__(self, path: Path) -> None:
         """Take the table's folder; nothing is read yet."""
         self.path = path
+        self._commits: dict[int, Commit] = {}
+
+    @cached_property
+    def snapshot(self) -> DeltaTable:
+        """The table as delta-rs sees it at its newest version."""
+        return DeltaTable(self.path)
 
     @property
     def exists(self) -> bool:
@@ -97,7 +108,7 @@ class TableLog:
 
     def file_count(self) -> int:
         """Count the table's data files; 0 means that it has no row."""
-        return len(DeltaTable(self.path).file_uris())
+        return len(self.snapshot.file_uris())
 
     def versions(self) -> list[int]:
         """List the versions whose commit file is still in the log, newest first."""
@@ -113,6 +124,11 @@ class TableLog:
             FileNotFoundError: the log does not hold that version, or no longer.
             DamagedTableError: the file is not as it was written.
         """
+        if version not in self._commits:
+            self._commits[version] = self._commit(version)
+        return self._commits[version]
+
+    def _commit(self, version: int) -> Commit:
         actions = self._actions(version)
         made: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
         metrics = made.get("operationMetrics") or {}
@@ -158,22 +174,22 @@ class TableLog:
 
         It survives the commit files: Delta's checkpoints keep it.
         """
-        version: int | None = DeltaTable(self.path).transaction_version(app_id(stream))
+        version: int | None = self.snapshot.transaction_version(app_id(stream))
         return version
 
     def row_count(self) -> int:
         """Count the table's rows, from the statistics of its files."""
-        return int(DeltaTable(self.path).count())
+        return int(self.snapshot.count())
 
     def highest_epoch(self) -> int:
         """Return the newest epoch that any row is of; 0 without rows."""
-        dataset = DeltaTable(self.path).to_pyarrow_dataset()
+        dataset = self.snapshot.to_pyarrow_dataset()
         batches = dataset.to_batches(columns=["_epoch"])
         return max((pc.max(each.column(0)).as_py() or 0 for each in batches), default=0)
 
     def table_id(self) -> str:
         """Return the id that Delta gave the table when it was made."""
-        return str(DeltaTable(self.path).metadata().id)
+        return str(self.snapshot.metadata().id)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         file = self.path / "_delta_log" / f"{version:020d}.json"

@@ -1,31 +1,69 @@
-"""``oncelake accept``: a person takes a loss, or a red batch, upon themselves, in writing."""
+"""``oncelake accept``: a person accepts a loss, or a red batch, in writing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range
 from ingestion.lake.archive import archive_table
-from ingestion.lake.commit_metadata import UNKNOWN, CountedRange
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange
 from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.foreign_commits import foreign_commits_since
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.foreign_commits import foreign_commits
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.stream import Stream
+from ingestion.operations.locked import locked
 from ingestion.recovery.heal import heal_ledger, remove_leftovers
-from ingestion.recovery.ledger import load_or_archive_ledger
-from ingestion.recovery.position import identity_of, refuse_another_topic
-from ingestion.recovery.read_position import read_position
-from ingestion.recovery.side_tables import abandoned_seqs, written_off_seqs
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.side_tables import read_side_tables, written_off_counts
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import begin_offsets, lost_ranges
-from ingestion.recovery.topics import resolve_topics
+from ingestion.recovery.topics import identity_of, refuse_another_topic
 from ingestion.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """What a stream is refused for, and a person may accept.
+
+    Attributes:
+        rows: The ledger's rows, by seq, for the counts of what is written off.
+        lost: What retention has deleted before it was read.
+        forgotten: Side tables that are damaged or short of rows, by name.
+        is_altered: Whether somebody else has changed the rows.
+    """
+
+    rows: tuple[LedgerRow, ...]
+    lost: tuple[Range, ...]
+    forgotten: dict[str, Path]
+    is_altered: bool
+
+    @property
+    def red(self) -> tuple[LedgerRow, ...]:
+        """The batches whose books do not balance."""
+        return tuple(row for row in self.rows if row.is_red)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Tell whether there is nothing to accept."""
+        return not (self.red or self.lost or self.forgotten or self.is_altered)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the acceptance leaves behind, as the ledger counts it."""
+        offsets = sum(map(len, self.lost))
+        lost = {"offsets": offsets, "lost": offsets} if self.lost else {}
+        return {**lost, **written_off_counts(self.forgotten, self.rows)}
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the books of the acceptance itself do not balance."""
+        ranges = [f"{len(self.lost)} ranges were lost"] if self.lost else []
+        return [*ranges, *(f"{name} was given up" for name in self.forgotten)]
 
 
 def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:
@@ -44,55 +82,61 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
     """
     if not reason.strip():
         raise InvalidSpecError(f"{spec.name}: say why, in --reason; it is kept in the ledger")
-    paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
-    with (
-        translate_disk_errors(spec.name, *paths.written),
-        held_by_python(spec.name, paths, Holder.me(run_id)),
-    ):
-        spec = resolve_topics(spec, kafka, paths)
-        memory = load_or_archive_ledger(paths)
-        position = read_position(spec.name, paths, memory, even_if_altered=True)
+    with locked(spec, settings, run_id) as stream:
+        snapshot = read_snapshot(stream.paths, load_or_archive_ledger(stream.paths))
+        position = position_of(snapshot, even_if_altered=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
-        rows = heal_ledger(spec, paths, position, memory.rows_of(position.table_id)).rows
-        red = [row for row in rows if row.is_red]
-        gone = abandoned_seqs(paths, rows)
-        topics = refuse_another_topic(spec, kafka, position.identity)
-        if position.identity == UNKNOWN:
-            position = replace(position, identity=identity_of(spec, topics))
-        lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
-        # A topic that was made again meanwhile has first offsets that mean other records.
-        refuse_another_topic(spec, kafka, position.identity)
-        if not (red or lost or gone or foreign_commits_since(spec.name, paths)):
+        position, refused = _find_refused(stream, snapshot, position)
+        if refused.is_nothing:
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
             )
-        counts = {**_lost(lost), **written_off_seqs(gone, rows)}
-        metadata = replace(
-            position.next_metadata(run_id, kind="accept", ranges=_skipped(lost), counts=counts),
-            reason=reason,
-            accepts=tuple(row.seq for row in red),
+        made = position.next_metadata(
+            run_id, kind="accept", ranges=_skipped(refused.lost), counts=refused.counts
         )
-        archive_table(paths, gone.values())
-        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-        remove_leftovers(paths, position)
-        commit = write_empty_commit(spec.name, paths, metadata)
-        hit(Failpoint.DECIDED)
-        row = LedgerRow.of(
-            metadata, commit, position.table_id, counts=counts, problems=_problems(lost, gone)
-        )
-        Ledger(paths.ledger).put(row, *(replace(each, accepted=reason) for each in red))
-        return row
+        made = replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red))
+        return _commit(stream, position, refused, made)
 
 
-def _problems(lost: tuple[Range, ...], gone: Iterable[str]) -> list[str]:
-    ranges = [f"{len(lost)} ranges were lost"] if lost else []
-    return [*ranges, *(f"{name} was given up" for name in gone)]
+def _find_refused(
+    stream: Stream, snapshot: TableSnapshot, position: Position
+) -> tuple[Position, Refused]:
+    """Find all that can be accepted, and complete an identity that nothing remembers."""
+    spec, kafka = stream.spec, stream.kafka
+    rows = heal_ledger(spec, stream.paths, position, snapshot.rows).rows
+    sides = read_side_tables(stream.paths, rows)
+    topics = refuse_another_topic(spec, kafka, position.identity)
+    if position.identity == UNKNOWN:
+        position = replace(position, identity=identity_of(spec, topics))
+    lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
+    # A topic that was made again meanwhile has first offsets that mean other records.
+    refuse_another_topic(spec, kafka, position.identity)
+    return position, Refused(
+        rows=rows,
+        lost=lost,
+        forgotten={name: side.path for name, side in sides.items() if side.is_unfit},
+        is_altered=bool(snapshot.table and foreign_commits(snapshot.table.others)),
+    )
 
 
-def _skipped(lost: tuple[Range, ...]) -> tuple[CountedRange, ...]:
-    return tuple(CountedRange(range=each, records=0, gaps=0) for each in lost)
+def _commit(
+    stream: Stream, position: Position, refused: Refused, metadata: CommitMetadata
+) -> LedgerRow:
+    """Write the acceptance down: in the table's log, then in the ledger."""
+    paths = stream.paths
+    archive_table(paths, refused.forgotten.values())
+    # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
+    remove_leftovers(paths, position)
+    commit = write_empty_commit(paths, metadata)
+    hit(Failpoint.DECIDED)
+    row = LedgerRow.of(
+        metadata, commit, position.table_id, counts=refused.counts, problems=refused.problems
+    )
+    accepted = (replace(batch, accepted=metadata.reason) for batch in refused.red)
+    Ledger(paths.ledger).put(row, *accepted)
+    return row
 
 
-def _lost(lost: tuple[Range, ...]) -> dict[str, int]:
-    return {"offsets": sum(map(len, lost)), "lost": sum(map(len, lost))} if lost else {}
+def _skipped(lost: Iterable[Range]) -> tuple[CountedRange, ...]:
+    return tuple(CountedRange(range=range_, records=0, gaps=0) for range_ in lost)

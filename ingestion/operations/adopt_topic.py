@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
-from ingestion.kafka.admin import Kafka
+from ingestion.kafka.admin import Topics
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, Identity
 from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import Holder, held_by_python
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.stream import Stream
+from ingestion.operations.locked import locked
 from ingestion.recovery.heal import heal
-from ingestion.recovery.ledger import load_or_archive_ledger
-from ingestion.recovery.position import Position, identity_of
-from ingestion.recovery.read_position import read_position
-from ingestion.recovery.topics import resolve_topics
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.topics import identity_of
 from ingestion.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundTopics:
+    """The topics as they are now, beside those that the table was filled from.
+
+    Attributes:
+        topics: What the cluster says of them.
+        identity: The table's identity with their ids.
+        cut: Topics that end before what the table has read of them.
+    """
+
+    topics: Topics
+    identity: Identity
+    cut: frozenset[str]
 
 
 def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
@@ -37,48 +50,58 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
         InvalidSpecError: there is no table yet, or the topics are those it was filled from.
         RefusedError: the table is not the one that the ledger remembers.
     """
-    paths, kafka = StreamPaths.of(spec.name, settings), Kafka(settings)
-    with (
-        translate_disk_errors(spec.name, *paths.written),
-        held_by_python(spec.name, paths, Holder.me(run_id)),
-    ):
-        spec = resolve_topics(spec, kafka, paths)
-        memory = load_or_archive_ledger(paths)
-        position = read_position(spec.name, paths, memory, even_if_forgotten=True)
+    with locked(spec, settings, run_id) as stream:
+        paths = stream.paths
+        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+        position = position_of(snapshot, even_if_forgotten=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
         # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-        heal(spec, paths, position, memory.rows_of(position.table_id))
-        topics = kafka.topics(spec.name, spec.subscribed)
-        identity = replace(
-            position.identity,
-            cluster_id=topics.cluster_id,
-            topic_ids={**position.identity.topic_ids, **topics.ids},
-        )
-        ends = kafka.stable_end(topics.partitions)
-        cut = {at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)}
-        if identity == position.identity and not cut:
+        heal(stream.spec, paths, position, snapshot.rows)
+        found = _find_topics(stream, position)
+        if found.identity == position.identity and not found.cut:
             raise InvalidSpecError(
                 f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
             )
-        reason = f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}"
-        metadata = replace(
-            position.next_metadata(run_id, kind="accept"),
-            epoch=position.epoch + 1,
-            identity=replace(
-                identity,
-                keys=identity_of(spec, topics).keys,
-                order=spec.sequence_by,
-                rule=spec.rule if position.identity == UNKNOWN else identity.rule,
-            ),
-            next=_begin(position, identity, kafka.earliest(topics.partitions), cut),
-            reason=reason,
-        )
-        commit = write_empty_commit(spec.name, paths, metadata)
+        metadata = _new_epoch(stream, position, found, run_id)
+        commit = write_empty_commit(paths, metadata)
         hit(Failpoint.DECIDED)
         row = LedgerRow.of(metadata, commit, position.table_id, counts={})
         Ledger(paths.ledger).put(row)
         return row
+
+
+def _find_topics(stream: Stream, position: Position) -> FoundTopics:
+    topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
+    ends = stream.kafka.stable_end(topics.partitions)
+    return FoundTopics(
+        topics=topics,
+        identity=replace(
+            position.identity,
+            cluster_id=topics.cluster_id,
+            topic_ids={**position.identity.topic_ids, **topics.ids},
+        ),
+        cut=frozenset(at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)),
+    )
+
+
+def _new_epoch(
+    stream: Stream, position: Position, found: FoundTopics, run_id: str
+) -> CommitMetadata:
+    spec, topics, identity = stream.spec, found.topics, found.identity
+    earliest = stream.kafka.earliest(topics.partitions)
+    return replace(
+        position.next_metadata(run_id, kind="accept"),
+        epoch=position.epoch + 1,
+        identity=replace(
+            identity,
+            keys=identity_of(spec, topics).keys,
+            order=spec.sequence_by,
+            rule=spec.rule if position.identity == UNKNOWN else identity.rule,
+        ),
+        next=_begin(position, identity, earliest, found.cut),
+        reason=f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}",
+    )
 
 
 def _begin(

@@ -10,21 +10,18 @@ none is cheaper than another. They differ where Kafka itself takes records away:
 
 from __future__ import annotations
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     OffsetsExpiredError,
     RefusedError,
     TopicRecreatedError,
     TopicTruncatedError,
 )
+from ingestion.lake.stream import Stream
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
-from ingestion.settings import Settings
 
 
-def apply_delivery_policy(
-    spec: StreamSpec, settings: Settings, refusal: RefusedError, *, run_id: str
-) -> str | None:
+def apply_delivery_policy(stream: Stream, refusal: RefusedError, *, run_id: str) -> str | None:
     """Decide what a run was refused for, where the declared level says how.
 
     Needs the stream to be free: the decision takes its lock.
@@ -32,6 +29,7 @@ def apply_delivery_policy(
     Returns:
         What was decided, in a sentence, or ``None`` when a person must.
     """
+    spec, settings = stream.spec, stream.settings
     if spec.delivery == "at_most_once" and isinstance(refusal, OffsetsExpiredError):
         row = accept(spec, settings, reason=f"delivery: {spec.delivery}", run_id=run_id)
         lost = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))

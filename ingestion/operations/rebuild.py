@@ -26,13 +26,13 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.stream import Stream
 from ingestion.operations.run import OnBatch, Run
 from ingestion.pipeline.report import RunReport
-from ingestion.recovery.ledger import load_ledger
-from ingestion.recovery.position import Position, refuse_another_topic
-from ingestion.recovery.read_position import read_position
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.snapshot import read_snapshot
 from ingestion.recovery.start import lost_ranges
-from ingestion.recovery.topics import resolve_topics
+from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
 
@@ -87,15 +87,16 @@ class Rebuild:
             RefusedError: a person must decide something else first.
             StreamLockedError: a run, or another rebuild, holds the stream.
         """
-        paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
-        with translate_disk_errors(self.spec.name, *paths.written):
-            spec = self._beginning(resolve_topics(self.spec, kafka, paths), paths, kafka)
+        stream = Stream(spec=self.spec, settings=self.settings)
+        paths = stream.paths
+        with translate_disk_errors(stream.name, *paths.written):
+            spec = self._beginning(resolve_topics(stream))
             beside = self._settings_beside(paths)
             self._clear_what_another_left(spec, beside)
             report = self._run(spec, beside)
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report, archived=())
-            with held_by_python(spec.name, paths, Holder.me(self.run_id)):
+            with held_by_python(paths, Holder.me(self.run_id)):
                 finish_swap(paths)
                 report = self._run(spec, beside)
                 archived = swap_tables(paths) if self._is_ready(report) else ()
@@ -131,7 +132,7 @@ class Rebuild:
         """
         paths = StreamPaths.of(spec.name, beside)
         by = paths.data.parent / "DECLARATION"
-        with held_by_python(spec.name, paths, Holder.me(self.run_id)):
+        with held_by_python(paths, Holder.me(self.run_id)):
             is_red = any(row.is_red for row in Ledger(paths.ledger).rows())
             if is_red or not by.exists() or by.read_text() != fingerprint(spec):
                 for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
@@ -139,9 +140,11 @@ class Rebuild:
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
                 by.write_text(fingerprint(spec))
 
-    def _beginning(self, spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> StreamSpec:
+    def _beginning(self, stream: Stream) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
-        position = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
+        spec, kafka = stream.spec, stream.kafka
+        snapshot = read_snapshot(stream.paths)
+        position = position_of(snapshot, even_if_altered=True, even_if_forgotten=True)
         if position is None:
             raise InvalidSpecError(
                 f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
@@ -149,8 +152,7 @@ class Rebuild:
         if not self.without_lost:
             self._refuse_lost_epochs(spec, kafka, position)
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        rows = load_ledger(paths).rows_of(position.table_id)
-        begun = _first_offsets([row for row in rows if row.epoch == position.epoch])
+        begun = _first_offsets([row for row in snapshot.rows if row.epoch == position.epoch])
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
         lost = lost_ranges(begin, earliest)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,16 +20,15 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
-from ingestion.kafka.admin import Kafka
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting_records
-from ingestion.lake.storage import translate_disk_errors
-from ingestion.operations.run import Run
+from ingestion.lake.stream import Stream
+from ingestion.operations.run import start_with_spark
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
-from ingestion.pipeline.spark_errors import translate_spark_errors, translate_spark_read_errors
+from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
@@ -96,32 +95,27 @@ class Redrive:
             StreamLockedError: a run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        paths, kafka = StreamPaths.of(self.spec.name, self.settings), Kafka(self.settings)
-        with (
-            translate_spark_errors(self.spec.name, kafka=kafka.address),
-            translate_spark_read_errors(paths),
-            translate_disk_errors(self.spec.name, *paths.written, self.settings.state),
-        ):
-            spec = resolve_topics(self.spec, kafka, paths)
-            return replace(self, spec=spec)._execute(paths, kafka)
+        stream = Stream(spec=self.spec, settings=self.settings)
+        with translate_engine_errors(stream):
+            return self._execute(resolve_topics(stream))
 
-    def _execute(self, paths: StreamPaths, kafka: Kafka) -> RedriveReport:
-        me = Holder.me(self.run_id)
-        with held_by_python(self.spec.name, paths, me):
-            look = plan_start(self.spec, paths, kafka)
-            if look is None:
+    def _execute(self, stream: Stream) -> RedriveReport:
+        paths, me = stream.paths, Holder.me(self.run_id)
+        with held_by_python(paths, me):
+            first = plan_start(stream)
+            if first is None:
                 raise InvalidSpecError(
                     f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
                 )
             found = self._waiting(paths)
         if not found:
-            return self._report(found, recovered=look.recovered)
+            return self._report(found, recovered=first.recovered)
         self._refuse_partial_updates(found)
         spark = self.spark()
-        with held_by_jvm(spark, self.spec.name, paths, me):
-            run = Run(spec=self.spec, settings=self.settings, spark=self.spark, run_id=self.run_id)
-            start = run.start(spark, paths, kafka)
-            return self._send(spark, kafka, start.position, (*look.recovered, *start.recovered))
+        with held_by_jvm(spark, paths, me):
+            start = start_with_spark(spark, stream, run_id=self.run_id)
+            recovered = (*first.recovered, *start.recovered)
+            return self._send(spark, stream, start.position, recovered)
 
     def _refuse_partial_updates(self, found: Seqs) -> None:
         if self.spec.ignore_null_updates:
@@ -136,19 +130,17 @@ class Redrive:
     def _send(
         self,
         spark: SparkSession,
-        kafka: Kafka,
+        stream: Stream,
         position: Position,
         recovered: tuple[LedgerRow, ...],
     ) -> RedriveReport:
-        paths = StreamPaths.of(self.spec.name, self.settings)
+        paths = stream.paths
         found, rows, still_bad = self._waiting(paths), [], Counter[str]()
         remembered = Ledger(paths.ledger).rows_of(position.table_id)
         for epoch in epochs_of(remembered):
             if not any(map(epoch.has, found)):
                 continue
-            writer = RedriveWriter(
-                self.spec, self.settings, kafka, position=position, run_id=self.run_id, epoch=epoch
-            )
+            writer = RedriveWriter(stream, position=position, run_id=self.run_id, epoch=epoch)
             redriven = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
             position = writer.position
             still_bad.update(redriven.still_bad)

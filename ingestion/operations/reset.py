@@ -23,7 +23,7 @@ def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
     paths = StreamPaths.of(stream, settings)
     with (
         translate_disk_errors(stream, *paths.written),
-        held_by_python(stream, paths, Holder.me(run_id)),
+        held_by_python(paths, Holder.me(run_id)),
     ):
         # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
         # halfway cannot be mistaken for a new stream.

@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import RefusedError
-from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import find_stalls
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import probe_filesystem, translate_disk_errors
+from ingestion.lake.storage import probe_filesystem
+from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.delivery import apply_delivery_policy
 from ingestion.pipeline.batch import BatchWriter
@@ -36,11 +36,7 @@ from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.schema import refuse_bad_condition
 from ingestion.pipeline.source import read_stream
-from ingestion.pipeline.spark_errors import (
-    recheck_kafka_on_failure,
-    translate_spark_errors,
-    translate_spark_read_errors,
-)
+from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, plan_start, recheck_start
@@ -82,77 +78,48 @@ class Run:
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
-        paths = StreamPaths.of(self.spec.name, self.settings)
-        kafka = Kafka(self.settings)
-        with (
-            translate_spark_errors(self.spec.name, kafka=kafka.address),
-            translate_spark_read_errors(paths),
-            translate_disk_errors(self.spec.name, *paths.written, self.settings.state),
-        ):
-            spec = resolve_topics(self.spec, kafka, paths)
-            return replace(self, spec=spec)._decided(paths, kafka)
+        stream = Stream(spec=self.spec, settings=self.settings)
+        with translate_engine_errors(stream):
+            stream = resolve_topics(stream)
+            try:
+                return self._execute(stream)
+            except RefusedError as refusal:
+                decision = apply_delivery_policy(stream, refusal, run_id=self.run_id)
+                if decision is None:
+                    raise
+            report = self._execute(stream)
+            return replace(report, notices=(decision, *report.notices))
 
-    def _decided(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
-        """Run, and once more when the declared level decides what the run was refused for."""
-        try:
-            return self._execute(paths, kafka)
-        except RefusedError as refusal:
-            said = apply_delivery_policy(self.spec, self.settings, refusal, run_id=self.run_id)
-            if said is None:
-                raise
-        report = self._execute(paths, kafka)
-        return replace(report, notices=(said, *report.notices))
-
-    def _execute(self, paths: StreamPaths, kafka: Kafka) -> RunReport:
+    def _execute(self, stream: Stream) -> RunReport:
         me = Holder.me(self.run_id)
         hit(Failpoint.BEFORE_LOCK)
-        with held_by_python(self.spec.name, paths, me):
+        with held_by_python(stream.paths, me):
             hit(Failpoint.LOOKING)
-            probe_filesystem(self.spec.name, paths)
-            finish_swap(paths)
-            look = plan_start(self.spec, paths, kafka)
-            if look and not look.lag and look.position.columns == self.spec.ddl:
-                return self._report(
-                    look.position, kafka, recovered=look.recovered, notices=look.notices
-                )
+            probe_filesystem(stream.paths)
+            finish_swap(stream.paths)
+            first = plan_start(stream)
+            if first and not first.lag and first.position.columns == stream.spec.ddl:
+                return self._report(stream, first.position, first)
         spark = self.spark()
-        with held_by_jvm(spark, self.spec.name, paths, me):
+        with held_by_jvm(spark, stream.paths, me):
             hit(Failpoint.LOCK_HELD)
-            start = self.start(spark, paths, kafka)
+            start = start_with_spark(spark, stream, run_id=self.run_id)
             hit(Failpoint.TABLE_READ)
-            recovered = (*(look.recovered if look else ()), *start.recovered)
-            checkpoint, notices = _open(paths, start)
+            checkpoint, notices = _open_checkpoint(stream.paths, start)
             hit(Failpoint.GENERATION_OPENED)
-            notices = (*(look.notices if look else ()), *start.notices, *notices)
-            writer = BatchWriter(
-                self.spec,
-                self.settings,
-                kafka,
-                position=start.position,
-                run_id=self.run_id,
-            )
-            with recheck_kafka_on_failure(
-                lambda: recheck_start(self.spec, writer.position, self.settings)
-            ):
-                batches = self._read(spark, writer, start, checkpoint)
-            return self._report(
-                writer.position, kafka, batches=batches, recovered=recovered, notices=notices
-            )
-
-    def start(self, spark: SparkSession, paths: StreamPaths, kafka: Kafka) -> Start:
-        """Find the start under the JVM's lock; on the first run, make the table first."""
-        refuse_bad_condition(spark, self.spec)
-        refuse_bad_transformation(spark, self.spec)
-        start = plan_start(self.spec, paths, kafka)
-        if start is None:
-            create_table(spark, self.spec, paths, kafka=kafka, run_id=self.run_id)
-            start = plan_start(self.spec, paths, kafka)
-            assert start is not None, "the table that was just opened is not there"
-        position, told = evolve_schema(spark, self.spec, paths, start.position, run_id=self.run_id)
-        return replace(start, position=position, notices=(*start.notices, *told))
+            writer = BatchWriter(stream, position=start.position, run_id=self.run_id)
+            with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
+                batches = self._read(spark, stream, writer, start, checkpoint)
+            starts = (first, start) if first else (start,)
+            return self._report(stream, writer.position, *starts, batches=batches, notices=notices)
 
     def _read(
-        self, spark: SparkSession, writer: BatchWriter, start: Start, checkpoint: Checkpoint
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        writer: BatchWriter,
+        start: Start,
+        checkpoint: Checkpoint,
     ) -> tuple[LedgerRow, ...]:
         """Read up to the ends, and return the batches that were committed."""
         batches: list[LedgerRow] = []
@@ -169,9 +136,9 @@ class Run:
         if start.lag:
             with suppress(_RedBatchError):
                 drain(
-                    read_stream(spark, self.spec, self.settings, starting=start.starting),
+                    read_stream(spark, stream.spec, stream.settings, starting=start.starting),
                     write,
-                    name=f"{self.spec.name} {self.run_id}",
+                    name=f"{stream.name} {self.run_id}",
                     checkpoint=checkpoint.path,
                     stop=self.stop,
                 )
@@ -179,23 +146,23 @@ class Run:
 
     def _report(
         self,
+        stream: Stream,
         at: Position,
-        kafka: Kafka,
-        *,
+        *starts: Start,
         batches: tuple[LedgerRow, ...] = (),
-        recovered: tuple[LedgerRow, ...] = (),
         notices: tuple[str, ...] = (),
     ) -> RunReport:
-        log = TableLog(StreamPaths.of(self.spec.name, self.settings).data)
-        partitions = kafka.topics(self.spec.name, self.spec.subscribed).partitions
-        stalls = find_stalls(partitions, kafka, self.settings)
+        log, kafka = TableLog(stream.paths.data), stream.kafka
+        partitions = kafka.topics(stream.name, stream.spec.subscribed).partitions
+        stalls = find_stalls(partitions, kafka, stream.settings)
         hit(Failpoint.REPORTED)
+        healed = (notice for start in starts for notice in start.notices)
         return RunReport(
-            stream=self.spec.name,
+            stream=stream.name,
             run_id=self.run_id,
             batches=batches,
-            recovered=recovered,
-            notices=(*notices, *map(str, stalls)),
+            recovered=tuple(row for start in starts for row in start.recovered),
+            notices=(*healed, *notices, *map(str, stalls)),
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
@@ -207,24 +174,37 @@ class Run:
         )
 
 
+def start_with_spark(spark: SparkSession, stream: Stream, *, run_id: str) -> Start:
+    """Plan the start under the JVM's lock; on the first run, make the table first."""
+    refuse_bad_condition(spark, stream.spec)
+    refuse_bad_transformation(spark, stream.spec)
+    start = plan_start(stream)
+    if start is None:
+        create_table(spark, stream, run_id=run_id)
+        start = plan_start(stream)
+        assert start is not None, "the table that was just opened is not there"
+    position, changes = evolve_schema(spark, stream, start.position, run_id=run_id)
+    return replace(start, position=position, notices=(*start.notices, *changes))
+
+
 class _RedBatchError(Exception):
     """Ends the query after a red batch; the batch itself is in the ledger."""
 
 
-def _open(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
+def _open_checkpoint(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:
     """Begin the checkpoint's generation, and say what a person may want to know."""
-    checkpoint, found = open_generation(
+    checkpoint, disagreement = open_generation(
         paths.checkpoints, start.starting, had_one=start.position.seq > 0
     )
     notices = []
-    told_by = start.position.source
-    if told_by != "commit":
+    source = start.position.source
+    if source != "commit":
         notices.append(
-            f"our commits have aged out of the table's log; the {told_by} told the offsets"
+            f"our commits have aged out of the table's log; the {source} told the offsets"
         )
-    if found is not None:
+    if disagreement is not None:
         notices.append(
-            f"the last Spark checkpoint was not as the table says ({found}); generation "
+            f"the last Spark checkpoint was not as the table says ({disagreement}); generation "
             f"{checkpoint.path.name} began at the table's offsets"
         )
     return checkpoint, tuple(notices)

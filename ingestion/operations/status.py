@@ -20,16 +20,21 @@ from ingestion.errors import DamagedTableError, DependencyError, IngestionError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.damage import translate_read_errors
+from ingestion.lake.ledger import load_ledger
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows
+from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
-from ingestion.recovery.ledger import load_ledger
-from ingestion.recovery.position import Position, refuse_another_topic
-from ingestion.recovery.read_position import read_position, refuse_red
-from ingestion.recovery.side_tables import check_side_tables_complete, refuse_damaged_side_tables
+from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.side_tables import (
+    read_side_tables,
+    refuse_damaged_side_tables,
+    refuse_incomplete_side_tables,
+)
+from ingestion.recovery.snapshot import read_snapshot
 from ingestion.recovery.start import offsets_to_read, starting_offsets
-from ingestion.recovery.topics import resolve_topics
+from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
 _MOST_SECONDS = 10.0
@@ -120,8 +125,8 @@ class StatusReader:
         if self._silence is not None:
             raise self._silence
         try:
-            kafka = Kafka(self._settings)
-            spec = resolve_topics(spec, kafka, StreamPaths.of(spec.name, self._settings))
+            stream = resolve_topics(Stream(spec=spec, settings=self._settings))
+            spec, kafka = stream.spec, stream.kafka
             partitions = kafka.topics(spec.name, spec.subscribed).partitions
             found.stalls = find_stalls(partitions, kafka, self._settings)
             _compare_with_kafka(found, spec, kafka)
@@ -141,20 +146,21 @@ class StatusReader:
 
 
 def _read_table(found: StreamStatus, paths: StreamPaths) -> None:
-    log, memory = TableLog(paths.data), load_ledger(paths)
+    log, ledger = TableLog(paths.data), load_ledger(paths)
     found.exists = log.exists
-    found.red = tuple(row.seq for row in memory.rows if row.is_red)
+    found.red = tuple(row.seq for row in ledger.rows if row.is_red)
     try:
-        found.position = read_position(found.stream, paths, memory)
+        found.position = position_of(read_snapshot(paths, ledger))
     finally:
         if found.exists:
             found.delta_version, found.row_count = _size(log)
     if found.position is not None:
-        rows = memory.rows_of(found.position.table_id)
-        refuse_damaged_side_tables(paths)
+        rows = ledger.rows_of(found.position.table_id)
+        sides = read_side_tables(paths, rows)
+        refuse_damaged_side_tables(sides)
         found.waiting = _waiting(paths, found.position.seq)
         refuse_red(found.stream, rows)
-        check_side_tables_complete(found.stream, paths, rows)
+        refuse_incomplete_side_tables(found.stream, sides)
 
 
 def _size(log: TableLog) -> tuple[int | None, int | None]:

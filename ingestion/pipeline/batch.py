@@ -15,16 +15,15 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError, OffsetHoleError
-from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range, fit
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import write_quarantine
 from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts, materializing
@@ -32,31 +31,22 @@ from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.materialize import cached_bytes
 from ingestion.pipeline.schema import row_type
 from ingestion.pipeline.validate import GOOD, validate
-from ingestion.recovery.position import Position, refuse_another_topic
-from ingestion.settings import Settings
+from ingestion.recovery.position import Position
+from ingestion.recovery.topics import refuse_another_topic
 from ingestion.sinks.sink import Good, Target, sink_class
 
 
 class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands."""
 
-    def __init__(
-        self,
-        spec: StreamSpec,
-        settings: Settings,
-        kafka: Kafka,
-        *,
-        position: Position,
-        run_id: str,
-    ) -> None:
+    def __init__(self, stream: Stream, *, position: Position, run_id: str) -> None:
         """Take the stream and the table's position, which each batch moves on."""
-        self._spec = spec
-        self._settings = settings
-        self._paths = paths = StreamPaths.of(spec.name, settings)
-        self._kafka = kafka
+        self._stream = stream
+        self._spec = stream.spec
+        self._paths = stream.paths
         self._run_id = run_id
-        self._log = TableLog(paths.data)
-        self._ledger = Ledger(paths.ledger)
+        self._log = TableLog(stream.paths.data)
+        self._ledger = Ledger(stream.paths.ledger)
         self.position = position
 
     def write(self, records: DataFrame, planned: Sequence[Range]) -> LedgerRow | None:
@@ -84,16 +74,18 @@ class BatchWriter:
         schema = row_type(self._spec.ddl)
         overlap = self.position.next if plan.overlap else Offsets()
         with cached_bytes(records, self._spec) as raw, materializing() as hold:
-            judged = validate(raw, self._spec, schema, overlap, settings=self._settings, hold=hold)
+            judged = validate(
+                raw, self._spec, schema, overlap, settings=self._stream.settings, hold=hold
+            )
             copy = hold(judged)
             tally = count_records(copy)
             hit(Failpoint.BATCH_MATERIALISED)
-            refuse_another_topic(self._spec, self._kafka, self.position.identity)
+            refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
             refuse_too_many_bad(copy, tally, self._spec)
-            gaps = find_gaps(copy, planned, tally, kafka=self._kafka, policy=self._spec.gaps)
+            gaps = find_gaps(copy, planned, tally, kafka=self._stream.kafka, policy=self._spec.gaps)
             if gaps.holes:
                 # The proof is worth nothing if it was another topic that gave it.
-                refuse_another_topic(self._spec, self._kafka, self.position.identity)
+                refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
             hit(Failpoint.GAPS_PROVEN)
             metadata = self._metadata(copy, planned, plan.fresh, tally, gaps)
             return self._commit(copy, tally, metadata)

@@ -13,28 +13,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.admin import Kafka
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
 from ingestion.pipeline.evolve_schema import refuse_other_columns
 from ingestion.pipeline.schema import row_type, storable
-from ingestion.recovery.position import identity_of
 from ingestion.recovery.start import starting_offsets
+from ingestion.recovery.topics import identity_of
 
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
 )
 
 
-def create_table(
-    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, *, kafka: Kafka, run_id: str
-) -> None:
+def create_table(spark: SparkSession, stream: Stream, *, run_id: str) -> None:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
 
     A crash in between leaves an empty table, which the next run opens in the same way.
     """
+    spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     topics = kafka.topics(spec.name, spec.subscribed)
     begin = starting_offsets(spec, kafka, topics.partitions)
     _create(spark, spec, paths)
@@ -49,7 +48,7 @@ def create_table(
         columns=spec.ddl,
         next=begin,
     )
-    write_empty_commit(spec.name, paths, metadata)
+    write_empty_commit(paths, metadata)
 
 
 # Delta refuses to keep any of these.

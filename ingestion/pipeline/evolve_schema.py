@@ -17,6 +17,7 @@ from ingestion.errors import SchemaChangedError
 from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
 from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import SchemaChange, column_changes
 
@@ -33,7 +34,7 @@ def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:
 
 
 def evolve_schema(
-    spark: SparkSession, spec: StreamSpec, paths: StreamPaths, position: Position, *, run_id: str
+    spark: SparkSession, stream: Stream, position: Position, *, run_id: str
 ) -> tuple[Position, tuple[str, ...]]:
     """Make a table fit its declaration, where the declaration lets us.
 
@@ -43,33 +44,34 @@ def evolve_schema(
     Raises:
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
+    spec, paths = stream.spec, stream.paths
     changes = tuple(column_changes(spec, paths))
     wanted = [each for each in changes if each.effect != "nothing"]
     if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
         raise _changed(spec, paths, changes)
     for statement in (each.statement for each in wanted if each.statement):
         spark.sql(statement)
-    if not wanted and not _says_otherwise(position.columns, spec.ddl):
+    if not wanted and not _columns_differ(position.columns, spec.ddl):
         return replace(position, columns=spec.ddl), ()
-    return _written_down(spec, paths, position, run_id), tuple(
+    return _commit_columns(spec, paths, position, run_id), tuple(
         f"the table was changed before anything was read: {each.field}: {each.what}"
         for each in wanted
     )
 
 
-def _written_down(
+def _commit_columns(
     spec: StreamSpec, paths: StreamPaths, position: Position, run_id: str
 ) -> Position:
     metadata = replace(position, columns=spec.ddl).next_metadata(
         run_id, kind="schema", ranges=(), counts={}
     )
-    commit = write_empty_commit(spec.name, paths, metadata)
+    commit = write_empty_commit(paths, metadata)
     row = LedgerRow.of(metadata, commit, position.table_id, counts={})
     Ledger(paths.ledger).put(row)
     return replace(position.after(metadata), columns=spec.ddl)
 
 
-def _says_otherwise(before: str, now: str) -> bool:
+def _columns_differ(before: str, now: str) -> bool:
     """Tell whether two declarations differ in a column; one that nothing remembers does not."""
     if not before or before == now:
         return False

@@ -103,7 +103,7 @@ class RedriveWriter(BatchWriter):
                 self._spec,
                 row_type(self._spec.ddl),
                 Offsets(),
-                settings=self._settings,
+                settings=self._stream.settings,
                 hold=hold,
             )
             copy = hold(judged)

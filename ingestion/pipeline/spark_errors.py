@@ -15,6 +15,8 @@ from pyspark.errors import PySparkException
 from ingestion.errors import DependencyError
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.stream import Stream
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
@@ -28,6 +30,22 @@ _KAFKAS: Final = re.compile(
 )
 _LONGEST: Final = 400
 _LAST_BREATH_SECONDS: Final = 2.0
+
+
+@contextmanager
+def translate_engine_errors(stream: Stream) -> Iterator[None]:
+    """Translate what Spark, the readers of a table and its volumes raise under an operation.
+
+    Raises:
+        DependencyError: Kafka failed under Spark, the JVM died, or a volume fails.
+        DamagedTableError: a file of a table is not as it was written.
+    """
+    with (
+        translate_spark_errors(stream.name, kafka=stream.kafka.address),
+        translate_spark_read_errors(stream.paths),
+        translate_disk_errors(stream.name, *stream.paths.written, stream.settings.state),
+    ):
+        yield
 
 
 @contextmanager

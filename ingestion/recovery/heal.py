@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
@@ -21,27 +21,62 @@ from ingestion.sinks.sink import sink_class
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Healed:
-    """The ledger, as the commits say it must be.
+class UnrecordedCommit:
+    """A commit of ours that the ledger does not have.
 
     Attributes:
-        rows: Every row of the table, by seq.
-        recovered: Those of them that were missing. Their counts come from the commits; what only
-            the lost run could know is marked: ``derived`` counts the records whose disposition
-            was inferred.
+        commit: What the log holds.
+        rows_of_seq: Rows that carry its seq in the table at its version.
+        foreign: What others did to the rows before it, a sentence each.
+    """
+
+    commit: Commit
+    rows_of_seq: int
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Healing:
+    """What the ledger must say, and lacks.
+
+    Attributes:
+        rows: Every row of the table, by seq, the lacking ones included.
+        recovered: Rows that were missing. Their counts come from the commits; what only the lost
+            run could know is marked: ``derived`` counts the records whose disposition was
+            inferred.
+        accepted: Rows that were there, with an acceptance that the crash kept from them.
     """
 
     rows: tuple[LedgerRow, ...]
-    recovered: tuple[LedgerRow, ...]
+    recovered: tuple[LedgerRow, ...] = ()
+    accepted: tuple[LedgerRow, ...] = ()
 
 
 def heal(
-    spec: StreamSpec, paths: StreamPaths, position: Position, known: Collection[LedgerRow]
-) -> Healed:
-    """Write the ledger rows that a crash swallowed, and remove what dead attempts left."""
-    healed = heal_ledger(spec, paths, position, known)
+    spec: StreamSpec, paths: StreamPaths, position: Position, recorded: Collection[LedgerRow]
+) -> Healing:
+    """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
+
+    Args:
+        spec: The declared stream.
+        paths: Its tables.
+        position: Where the table stands.
+        recorded: The ledger's rows of this table.
+    """
+    healing = heal_ledger(spec, paths, position, recorded)
     remove_leftovers(paths, position)
-    return healed
+    return healing
+
+
+def heal_ledger(
+    spec: StreamSpec, paths: StreamPaths, position: Position, recorded: Collection[LedgerRow]
+) -> Healing:
+    """Write the ledger rows that a crash swallowed, and the acceptances."""
+    unrecorded = read_unrecorded(paths, position.seq, recorded)
+    healing = plan_healing(spec, position.table_id, recorded, unrecorded)
+    Ledger(paths.ledger).put(*healing.recovered, *healing.accepted)
+    hit(Failpoint.LEDGER_HEALED)
+    return healing
 
 
 def remove_leftovers(paths: StreamPaths, position: Position) -> None:
@@ -51,47 +86,57 @@ def remove_leftovers(paths: StreamPaths, position: Position) -> None:
     clear_marks_beyond(paths.quarantine, position.seq)
 
 
-def heal_ledger(
-    spec: StreamSpec, paths: StreamPaths, position: Position, known: Collection[LedgerRow]
-) -> Healed:
-    """Write the ledger rows that a crash swallowed, and the acceptances.
-
-    Args:
-        spec: The declared stream.
-        paths: Its tables.
-        position: Where the table stands.
-        known: The ledger's rows of this table.
-    """
-    unhealed = set(range(1, position.seq + 1)) - {row.seq for row in known}
-    unknown = commits_of(spec.name, paths, unhealed)
-    accepted = {
-        seq: each.metadata.reason
-        for each in unknown
-        if each.metadata
-        for seq in each.metadata.accepts
-    }
-    missing = [_row(spec, paths, position, each, accepted) for each in unknown]
-    # A word that was given counts, also when the crash came before it was written beside the batch.
-    taken = [
+def plan_healing(
+    spec: StreamSpec,
+    table_id: str,
+    recorded: Collection[LedgerRow],
+    unrecorded: Sequence[UnrecordedCommit],
+) -> Healing:
+    """Project the commits that the ledger lacks, and what they accept."""
+    metadata = [each.commit.metadata for each in unrecorded if each.commit.metadata]
+    accepted = {seq: made.reason for made in metadata for seq in made.accepts}
+    missing = [
+        replace(row, accepted=accepted.get(row.seq, row.accepted))
+        for row in (_row(spec, table_id, each) for each in unrecorded)
+    ]
+    # An acceptance counts, also when the crash came before it was written beside the batch.
+    changed = [
         replace(row, accepted=accepted[row.seq])
-        for row in known
+        for row in recorded
         if row.is_red and accepted.get(row.seq) is not None
     ]
-    Ledger(paths.ledger).put(*missing, *taken)
-    hit(Failpoint.LEDGER_HEALED)
-    by_seq = {row.seq: row for row in (*known, *missing, *taken)}
-    rows = tuple(by_seq[seq] for seq in sorted(by_seq))
-    unheard = {row.seq for row in missing}
-    return Healed(rows=rows, recovered=tuple(row for row in rows if row.seq in unheard))
+    by_seq = {row.seq: row for row in (*recorded, *missing, *changed)}
+    return Healing(
+        rows=tuple(by_seq[seq] for seq in sorted(by_seq)),
+        recovered=tuple(sorted(missing, key=lambda row: row.seq)),
+        accepted=tuple(changed),
+    )
 
 
-def commits_of(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commit]:
-    """Walk our commits back to the oldest that the ledger misses, or as far as the log reaches.
+def read_unrecorded(
+    paths: StreamPaths, last_seq: int, recorded: Collection[LedgerRow]
+) -> list[UnrecordedCommit]:
+    """Read every commit of ours that the ledger does not have, as far back as the log reaches."""
+    log = TableLog(paths.data)
+    missing = set(range(1, last_seq + 1)) - {row.seq for row in recorded}
+    return [
+        UnrecordedCommit(
+            commit=commit,
+            rows_of_seq=rows_of_seq(paths.data, commit.metadata.seq, version=commit.version),
+            foreign=foreign_commits_before(paths.stream, log, commit),
+        )
+        if commit.metadata and commit.metadata.kind in _BATCHES
+        else UnrecordedCommit(commit=commit, rows_of_seq=0)
+        for commit in commits_of(log, paths.stream, missing)
+    ]
+
+
+def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Commit]:
+    """Walk our commits back to the oldest that is missing, or as far as the log reaches.
 
     Seq 0 opened the table, and is no batch.
     """
     found: list[Commit] = []
-    log = TableLog(paths.data)
     for version in log.versions() if missing else ():
         try:
             commit = log.read(version)
@@ -107,25 +152,23 @@ def commits_of(stream: str, paths: StreamPaths, missing: set[int]) -> list[Commi
     return found
 
 
-def _row(
-    spec: StreamSpec,
-    paths: StreamPaths,
-    position: Position,
-    commit: Commit,
-    accepted: Mapping[int, str | None],
-) -> LedgerRow:
-    metadata = commit.metadata
+_BATCHES = frozenset({"ingest", "redrive"})
+
+
+def _row(spec: StreamSpec, table_id: str, unrecorded: UnrecordedCommit) -> LedgerRow:
+    commit, metadata = unrecorded.commit, unrecorded.commit.metadata
     assert metadata is not None
-    if metadata.kind not in {"ingest", "redrive"}:
-        return LedgerRow.of(metadata, commit, position.table_id, counts=metadata.counts)
+    if metadata.kind not in _BATCHES:
+        return LedgerRow.of(metadata, commit, table_id, counts=metadata.counts)
     written = sink_class(spec).recount(commit)
     counts = {**metadata.counts, **written.counts}
-    held = rows_of_seq(paths.data, metadata.seq, version=commit.version)
     problems = (
         *imbalances(
-            counts, rows_of_seq=held, rows_expected=written.rows_expected, kind=metadata.kind
+            counts,
+            rows_of_seq=unrecorded.rows_of_seq,
+            rows_expected=written.rows_expected,
+            kind=metadata.kind,
         ),
-        *foreign_commits_before(spec.name, TableLog(paths.data), commit),
+        *unrecorded.foreign,
     )
-    row = LedgerRow.of(metadata, commit, position.table_id, counts=counts, problems=problems)
-    return replace(row, accepted=accepted.get(metadata.seq))
+    return LedgerRow.of(metadata, commit, table_id, counts=counts, problems=problems)

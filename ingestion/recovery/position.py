@@ -1,16 +1,34 @@
-"""Where a table stands: its seq, its epoch, and the next offset of every partition."""
+"""Where a table stands: its seq, its epoch, and the next offset of every partition.
+
+The table's log is the truth, and the ledger its memory once the log has aged. Nothing here guesses:
+a table that is not the one we left is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import ClusterChangedError, TopicMissingError, TopicRecreatedError
-from ingestion.kafka.admin import Kafka, Topics
+from ingestion.errors import (
+    ForeignTableError,
+    MemoryLostError,
+    RefusedError,
+    TableReplacedError,
+    TableRolledBackError,
+    UnbalancedBatchError,
+)
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
+from ingestion.lake.commit_metadata import (
+    UNKNOWN,
+    CommitMetadata,
+    CountedRange,
+    Identity,
+    Kind,
+)
+from ingestion.lake.foreign_commits import refuse_foreign_commits
+from ingestion.lake.ledger import LedgerRow, next_offsets
+from ingestion.lake.paths import StreamPaths
+from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +52,7 @@ class Position:
     identity: Identity
     columns: str
     next: Offsets
-    source: Literal["commit", "ledger", "rows"]
+    source: Source
 
     def next_metadata(
         self,
@@ -69,58 +87,154 @@ class Position:
         )
 
 
-def identity_of(spec: StreamSpec, topics: Topics) -> Identity:
-    """Return the identity that the declaration and the cluster give a stream now."""
-    return Identity(
-        cluster_id=topics.cluster_id,
-        topic_ids=topics.ids,
-        keys=spec.keys,
-        order=spec.sequence_by,
-        rule=spec.rule,
+def read_position(
+    paths: StreamPaths, *, even_if_altered: bool = False, even_if_forgotten: bool = False
+) -> Position | None:
+    """Read where a stream's table stands, without its lock; see ``position_of``."""
+    return position_of(
+        read_snapshot(paths),
+        even_if_altered=even_if_altered,
+        even_if_forgotten=even_if_forgotten,
     )
 
 
-def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> Topics:
-    """Make sure that the offsets still mean the same records.
+def position_of(
+    snapshot: TableSnapshot, *, even_if_altered: bool = False, even_if_forgotten: bool = False
+) -> Position | None:
+    """Return where the table stands, if it is the one that was left there.
 
-    A topic that was deleted and made again, and is longer than before, raises no error anywhere
-    else: its records below our offset would be skipped in silence.
+    Args:
+        snapshot: Table and ledger.
+        even_if_altered: Accept a table that somebody else has changed or restored.
+        even_if_forgotten: Accept a table whose offsets nothing remembers: its position then has
+            none, and an unknown identity.
+
+    Returns:
+        The position, or ``None`` when there is no table, or only an empty one that is not ours.
 
     Raises:
-        ClusterChangedError: another cluster answers.
-        TopicRecreatedError: a topic's id is another.
+        RefusedError: the table is not the one that the ledger remembers, holds rows that are not
+            ours, was changed by somebody else, or contradicts the ingestion by its settings.
     """
-    try:
-        found = kafka.topics(spec.name, spec.subscribed)
-    except TopicMissingError:
-        # It is not missing where it is looked for in the wrong place.
-        _refuse_another_cluster(spec, kafka, identity, kafka.cluster_id())
-        raise
-    _refuse_another_cluster(spec, kafka, identity, found.cluster_id)
-    if identity == UNKNOWN:
-        return found
-    for name, topic_id in found.ids.items():
-        known = identity.topic_ids.get(name, topic_id)
-        if known != topic_id:
-            raise TopicRecreatedError(
-                spec.name,
-                f"topic {name} was deleted and created again: its id was {known} and is "
-                f"{topic_id}, so the table's offsets mean other records.",
-                remedy=f"oncelake adopt-topic {spec.name}, to read the new topic from its start "
-                "into the same table",
+    table, stream = snapshot.table, snapshot.paths.stream
+    if table is None:
+        _refuse_traces(snapshot)
+        return None
+    _refuse_another_table(snapshot, table)
+    if table.seq is None:
+        if not table.is_empty:
+            raise _foreign(snapshot.paths, "and no commit in its log is of this stream")
+        return None
+    if table.settings_error is not None:
+        raise table.settings_error
+    if not even_if_altered:
+        refuse_foreign_commits(stream, table.newest, table.others)
+    if snapshot.source == "rows" and not even_if_forgotten:
+        raise _forgotten(snapshot.paths, table.seq)
+    return _position(snapshot, table, table.seq)
+
+
+def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
+    if snapshot.source == "commit":
+        assert table.newest is not None
+        assert table.newest.metadata is not None
+        last: CommitMetadata | LedgerRow = table.newest.metadata
+        columns, reached = table.newest.metadata.columns, table.newest.metadata.next
+    elif snapshot.source == "ledger":
+        # The ledger's rows have the columns only as far as an identity was written with them.
+        last, columns, reached = snapshot.rows[-1], "", next_offsets(snapshot.rows)
+    else:
+        # Enough to begin a new epoch, and no more.
+        return Position(
+            table_id=table.table_id,
+            seq=seq,
+            epoch=max(1, table.highest_epoch),
+            identity=UNKNOWN,
+            columns="",
+            next=Offsets(),
+            source="rows",
+        )
+    return Position(
+        table_id=table.table_id,
+        seq=seq,
+        epoch=last.epoch,
+        identity=last.identity,
+        columns=columns,
+        next=reached,
+        source=snapshot.source,
+    )
+
+
+def _refuse_traces(snapshot: TableSnapshot) -> None:
+    """Make sure that no table has ever been where none is now."""
+    if snapshot.ledger.rows or snapshot.ledger.damage:
+        raise _replaced(snapshot.paths, "is gone")
+    if snapshot.has_stray_files:
+        raise _foreign(snapshot.paths, "and there is no Delta log beside them")
+
+
+def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:
+    """Make sure that the table is the one that the ledger remembers, and no older copy of it."""
+    known, rows = snapshot.ledger.rows, snapshot.rows
+    if known and known[-1].table_id != table.table_id:
+        raise _replaced(
+            snapshot.paths, f"has id {table.table_id}, the ledger knows {known[-1].table_id}"
+        )
+    if rows and rows[-1].seq > (table.seq or 0):
+        raise _rolled_back(snapshot.paths, table.seq or 0, rows[-1])
+
+
+def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
+    """Refuse to go on while an earlier batch is red and nobody has accepted it.
+
+    Raises:
+        UnbalancedBatchError: there is one; names its seq and its ranges.
+    """
+    for row in rows:
+        if row.is_red:
+            ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
+            raise UnbalancedBatchError(
+                stream,
+                f"the books of batch {row.seq} ({ranges}) do not balance: {row.says()}.",
+                remedy=f"oncelake ledger {stream} shows the batch; once you know why, "
+                f"oncelake accept {stream} --reason '…'",
             )
-    return found
 
 
-def _refuse_another_cluster(
-    spec: StreamSpec, kafka: Kafka, identity: Identity, cluster_id: str
-) -> None:
-    if identity == UNKNOWN or cluster_id == identity.cluster_id:
-        return
-    raise ClusterChangedError(
-        spec.name,
-        f"the table was filled from cluster {identity.cluster_id}; {kafka.address} is cluster "
-        f"{cluster_id}.",
-        remedy=f"correct ONCELAKE_KAFKA, or, if this cluster replaces the other, "
-        f"oncelake adopt-topic {spec.name}",
+def _rolled_back(paths: StreamPaths, seq: int, last: LedgerRow) -> RefusedError:
+    return TableRolledBackError(
+        paths.stream,
+        f"{paths.data} ends with seq {seq}, and the ledger remembers seq {last.seq} (version "
+        f"{last.delta_version}): an older copy of the table came back, or its newest commits are "
+        "gone.",
+        remedy=f"put the newer files back, or oncelake reset {paths.stream}, to ingest the topic "
+        "again",
+    )
+
+
+def _forgotten(paths: StreamPaths, seq: int) -> RefusedError:
+    return MemoryLostError(
+        paths.stream,
+        f"the commits of {paths.data} have aged out of its log, and the ledger does not remember "
+        f"seq {seq}: nobody knows what was read, and of which topic.",
+        remedy=f"put {paths.ledger} back (an older one may lie in {paths.archive}), or "
+        f"oncelake adopt-topic {paths.stream}: the rows stay, and the topic is read again from its "
+        "start, in a new epoch",
+    )
+
+
+def _replaced(paths: StreamPaths, what: str) -> RefusedError:
+    return TableReplacedError(
+        paths.stream,
+        f"the ledger remembers a table at {paths.data}, which {what}.",
+        remedy=f"put the table back, or oncelake reset {paths.stream}, to begin again from the "
+        "topic",
+    )
+
+
+def _foreign(paths: StreamPaths, why: str) -> RefusedError:
+    return ForeignTableError(
+        paths.stream,
+        f"{paths.data} holds rows, {why}.",
+        remedy="rename the stream's file, or move that table away",
     )

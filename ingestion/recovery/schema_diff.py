@@ -24,7 +24,7 @@ from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import as_declared, without_nulls
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.read_position import read_position
+from ingestion.recovery.position import read_position
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "nothing")
@@ -82,7 +82,7 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     Raises:
         RefusedError: the table is damaged, or not the one that the ledger remembers.
     """
-    position = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
+    position = read_position(paths, even_if_altered=True, even_if_forgotten=True)
     if position is None:
         return SchemaPlan(stream=spec.name, table=None, changes=())
     changes = (*identity_changes(spec, position.identity), *column_changes(spec, paths))

@@ -1,13 +1,14 @@
 """What quarantine and tombstones must still hold: neither can be made again from anything.
 
 A quarantined record is nowhere else but in Kafka, as long as retention keeps it; a forgotten delete
-lets a late update raise the dead. So the newest batch that wrote to one of them must find its rows
-there, and a person must say so, in writing, when they are gone for good.
+lets a late update resurrect a deleted key. So the newest batch that wrote to one of them must find
+its rows there, and a person must accept it, in writing, when they are gone for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -28,43 +29,88 @@ _WRITTEN: Final = {
 }
 
 
-def refuse_damaged_side_tables(paths: StreamPaths) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """Rows of one batch in a side table: how many it wrote, and how many are there."""
+
+    seq: int
+    written: int
+    there: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SideTable:
+    """A side table as it was found, beside the ledger's rows.
+
+    Attributes:
+        path: Where it lies.
+        damage: Why its files cannot be trusted.
+        newest: Rows of the newest batch that wrote to it.
+        redriven: Records that the newest redrive has marked; of the quarantine alone.
+    """
+
+    path: Path
+    damage: DamagedTableError | None = None
+    newest: Held | None = None
+    redriven: Held | None = None
+
+    @property
+    def is_unfit(self) -> bool:
+        """Tell whether it is damaged, or short of rows."""
+        return self.damage is not None or self.shortfall is not None
+
+    @property
+    def shortfall(self) -> str | None:
+        """What it should hold and does not, in a sentence without its subject."""
+        what = "the table is gone, or an older copy of it came back"
+        if (rows := self.newest) and rows.there < rows.written:
+            return (
+                f"holds {rows.there} rows of batch {rows.seq}, which wrote {rows.written}: {what}"
+            )
+        if (marks := self.redriven) and marks.there < marks.written:
+            return (
+                f"holds {marks.there} records that batch {marks.seq} has redriven, which were "
+                f"{marks.written}: {what}"
+            )
+        return None
+
+
+SideTables = Mapping[str, SideTable]
+
+
+def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTables:
+    """Read quarantine and tombstones, as far as the ledger's rows say what must be there."""
+    return {
+        "quarantine": _read("quarantine", paths.quarantine, rows),
+        "tombstones": _read("tombstones", paths.tombstones, rows),
+    }
+
+
+def refuse_damaged_side_tables(sides: SideTables) -> None:
     """Make sure that the files of quarantine and tombstones are those that were committed.
 
     Raises:
         DamagedTableError: one is missing, cut short or not as it was written.
     """
-    for table in _tables(paths).values():
-        if TableLog(table).exists:
-            refuse_damaged(table)
+    for side in sides.values():
+        if side.damage is not None:
+            raise side.damage
 
 
-def check_side_tables_complete(stream: str, paths: StreamPaths, rows: Sequence[LedgerRow]) -> None:
+def refuse_incomplete_side_tables(stream: str, sides: SideTables) -> None:
     """Make sure that the newest batch that wrote to a side table finds its rows there.
 
     Raises:
         RecordsForgottenError: it does not: the table is gone, or an older copy came back.
     """
-    for name, table in _tables(paths).items():
-        found = _shortfall(name, table, rows)
-        if found is not None:
-            raise RecordsForgottenError(stream, f"{table} {found}.", remedy=remedy_for(table))
+    for side in sides.values():
+        if side.shortfall is not None:
+            raise RecordsForgottenError(
+                stream, f"{side.path} {side.shortfall}.", remedy=remedy_for(side.path)
+            )
 
 
-def abandoned_seqs(paths: StreamPaths, rows: Sequence[LedgerRow]) -> dict[str, Path]:
-    """Return the side tables that are damaged or short of rows, by name.
-
-    They are what a person must give up where no backup can be put back.
-    """
-    damaged = _damaged(paths)
-    return {
-        name: table
-        for name, table in _tables(paths).items()
-        if table in damaged or _shortfall(name, table, rows)
-    }
-
-
-def written_off_seqs(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[str, int]:
+def written_off_counts(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[str, int]:
     """Return the counts that write side tables off: how many rows the books say they held.
 
     Later runs go by them, and no longer ask for what lies before.
@@ -75,51 +121,37 @@ def written_off_seqs(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[st
     }
 
 
-def _damaged(paths: StreamPaths) -> set[Path]:
-    found = set()
-    for table in _tables(paths).values():
-        try:
-            if TableLog(table).exists:
-                refuse_damaged(table)
-        except DamagedTableError:
-            found.add(table)
-    return found
-
-
-def _shortfall(name: str, table: Path, rows: Sequence[LedgerRow]) -> str | None:
-    """Say which rows a side table should hold and does not."""
-    newest = _newest_written(name, rows)
-    if newest is None:
-        return None
-    seq, expected = newest
-    held = rows_of_seq(table, seq) if TableLog(table).exists else 0
-    if held < expected:
-        return (
-            f"holds {held} rows of batch {seq}, which wrote {expected}: the table is gone, or an "
-            "older copy of it came back"
-        )
-    return _unmarked(table, rows) if name == "quarantine" else None
-
-
-def _unmarked(table: Path, rows: Sequence[LedgerRow]) -> str | None:
-    """Say which marks of a redrive are missing: its records would be sent in once more."""
-    redrives = (row for row in _since_written_off("quarantine", rows) if row.kind == "redrive")
-    newest = next(redrives, None)
-    if newest is None:
-        return None
-    held = redrive_marks(table, newest.seq) if TableLog(table).exists else 0
-    if held >= newest.counts["read"]:
-        return None
-    return (
-        f"holds {held} records that batch {newest.seq} has redriven, which were "
-        f"{newest.counts['read']}: the table is gone, or an older copy of it came back"
+def _read(name: str, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
+    damage = _damage(path)
+    if damage is not None:
+        return SideTable(path=path, damage=damage)
+    since = list(_since_written_off(name, rows))
+    newest = next((row for row in since if _written(name, row)), None)
+    redrive = next((row for row in since if row.kind == "redrive"), None)
+    return SideTable(
+        path=path,
+        newest=_held(path, newest, _written(name, newest)) if newest else None,
+        redriven=_held(path, redrive, redrive.counts["read"], redrive_marks)
+        if redrive and name == "quarantine"
+        else None,
     )
 
 
-def _newest_written(name: str, rows: Sequence[LedgerRow]) -> tuple[int, int] | None:
-    """Return the newest batch that wrote to a side table, and how many rows."""
-    found = ((row.seq, _written(name, row)) for row in _since_written_off(name, rows))
-    return next(((seq, count) for seq, count in found if count), None)
+def _held(
+    path: Path, row: LedgerRow, written: int, count: Callable[[Path, int], int] | None = None
+) -> Held:
+    there = (count or rows_of_seq)(path, row.seq) if TableLog(path).exists else 0
+    return Held(seq=row.seq, written=written, there=there)
+
+
+def _damage(path: Path) -> DamagedTableError | None:
+    log = TableLog(path)
+    try:
+        if log.exists:
+            refuse_damaged(log)
+    except DamagedTableError as error:
+        return error
+    return None
 
 
 def _since_written_off(name: str, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:
@@ -134,7 +166,3 @@ def _written(name: str, row: LedgerRow) -> int:
 
 def _marker(name: str) -> str:
     return f"{name}_written_off"
-
-
-def _tables(paths: StreamPaths) -> Mapping[str, Path]:
-    return {"quarantine": paths.quarantine, "tombstones": paths.tombstones}

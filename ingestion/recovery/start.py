@@ -7,22 +7,27 @@ from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
-    IdentityChangedError,
     InvalidSpecError,
     OffsetsExpiredError,
     TopicTruncatedError,
 )
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.heal import heal
-from ingestion.recovery.ledger import ledger_notices, load_or_archive_ledger
-from ingestion.recovery.position import Position, identity_of, refuse_another_topic
-from ingestion.recovery.read_position import read_position, refuse_red
-from ingestion.recovery.side_tables import check_side_tables_complete, refuse_damaged_side_tables
-from ingestion.settings import Settings
+from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_or_archive_ledger
+from ingestion.lake.stream import Stream
+from ingestion.recovery.heal import heal_ledger, remove_leftovers
+from ingestion.recovery.position import Position, position_of, refuse_red
+from ingestion.recovery.side_tables import (
+    read_side_tables,
+    refuse_damaged_side_tables,
+    refuse_incomplete_side_tables,
+)
+from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.topics import (
+    identity_of,
+    refuse_another_topic,
+    refuse_changed_identity,
+)
 
 _SOON_SECONDS = 10.0
 
@@ -36,7 +41,7 @@ class Start:
         starting: Where to begin in the partitions that the topics have now.
         ends: How far they can be read now: their last stable offsets.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
-        notices: What was mended, for people.
+        notices: What was healed, for people.
     """
 
     position: Position
@@ -51,8 +56,8 @@ class Start:
         return self.starting.lag_to(self.ends)
 
 
-def plan_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | None:
-    """Learn where the table stands, heal what a crash left, and refuse what must not be guessed.
+def plan_start(stream: Stream) -> Start | None:
+    """Read where the table stands, heal what a crash left, and refuse what must not be guessed.
 
     Needs the stream's lock, and no Spark.
 
@@ -64,19 +69,21 @@ def plan_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
             is red, or records that were never read are gone.
         DependencyError: Kafka does not answer.
     """
-    memory = load_or_archive_ledger(paths)
-    position = read_position(spec.name, paths, memory)
+    spec, paths, kafka = stream.spec, stream.paths, stream.kafka
+    snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+    position = position_of(snapshot)
     if position is None:
         # A Kafka, or a topic, that is not there is found out before Spark is started for it.
         kafka.topics(spec.name, spec.subscribed)
         return None
     refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    mine = memory.rows_of(position.table_id)
-    refuse_damaged_side_tables(paths)
-    healed = heal(spec, paths, position, mine)
-    refuse_red(spec.name, healed.rows)
-    check_side_tables_complete(spec.name, paths, healed.rows)
+    healing = heal_ledger(spec, paths, position, snapshot.rows)
+    sides = read_side_tables(paths, healing.rows)
+    refuse_damaged_side_tables(sides)
+    remove_leftovers(paths, position)
+    refuse_red(spec.name, healing.rows)
+    refuse_incomplete_side_tables(spec.name, sides)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}
@@ -88,22 +95,35 @@ def plan_start(spec: StreamSpec, paths: StreamPaths, kafka: Kafka) -> Start | No
         ),
         starting=starting,
         ends=ends,
-        recovered=healed.recovered,
-        notices=ledger_notices(memory, healed.recovered),
+        recovered=healing.recovered,
+        notices=_ledger_notices(snapshot.ledger, healing.recovered),
     )
 
 
-def recheck_start(spec: StreamSpec, position: Position, settings: Settings) -> None:
+def recheck_start(stream: Stream, position: Position) -> None:
     """Compare a table with Kafka as it is now, when a run that had begun could not read on.
 
     Raises:
         RefusedError: topic or cluster is another, or records that were not read yet are gone.
         DependencyError: Kafka, which has just been waited for, does not answer soon.
     """
-    seconds = min(settings.kafka_timeout_seconds, _SOON_SECONDS)
-    kafka = Kafka(settings.model_copy(update={"kafka_timeout_seconds": seconds}))
-    topics = refuse_another_topic(spec, kafka, position.identity)
-    offsets_to_read(spec, position, kafka, topics)
+    seconds = min(stream.settings.kafka_timeout_seconds, _SOON_SECONDS)
+    kafka = Kafka(stream.settings.model_copy(update={"kafka_timeout_seconds": seconds}))
+    topics = refuse_another_topic(stream.spec, kafka, position.identity)
+    offsets_to_read(stream.spec, position, kafka, topics)
+
+
+def _ledger_notices(ledger: LoadedLedger, recovered: tuple[LedgerRow, ...]) -> tuple[str, ...]:
+    """Report what became of a damaged ledger."""
+    if ledger.damage is None:
+        return ()
+    again = (
+        f"made again from the commits in the table's log, seq {recovered[0].seq} to "
+        f"{recovered[-1].seq}"
+        if recovered
+        else "the table's log holds no batch to make it again from"
+    )
+    return (f"{ledger.damage} It was put aside as {ledger.archived}, and {again}",)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:
@@ -152,35 +172,6 @@ def lost_ranges(begin: Offsets, earliest: Offsets) -> tuple[Range, ...]:
         Range(topic=at.topic, partition=at.partition, start=offset, end=earliest[at])
         for at, offset in begin.items()
         if earliest[at] > offset
-    )
-
-
-def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
-    """Make sure that mode, keys and order are those that the table was written with.
-
-    Raises:
-        IdentityChangedError: they are not.
-    """
-    if known != UNKNOWN and known.rule != spec.rule:
-        raise IdentityChangedError(
-            spec.name,
-            f"the table was written with mode {known.rule}; the file declares {spec.rule}.",
-            remedy=_put_back_or_rebuild(spec.name),
-        )
-    if known == UNKNOWN or (known.keys, known.order) == (spec.keys, spec.sequence_by):
-        return
-    raise IdentityChangedError(
-        spec.name,
-        f"the table was written with keys {list(known.keys)} and sequence_by {list(known.order)}; "
-        f"the file declares keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}.",
-        remedy=_put_back_or_rebuild(spec.name),
-    )
-
-
-def _put_back_or_rebuild(stream: str) -> str:
-    return (
-        f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside "
-        "the old one"
     )
 
 

@@ -1,39 +1,134 @@
-"""Which topics a run reads: those that are declared, or those that match a pattern today.
+"""Which topics a run reads, and whether they are still those that the table was filled from.
 
-A pattern is asked once, when a run begins, so that a run reads what it set out to read. A topic
-that appears later is found by the next run and read from its start. One that the table was filled
-from, and that is gone, is still asked for: it is then missing, as a declared one would be.
+A pattern is resolved once, when an operation begins, so that a run reads what it set out to read. A
+topic that appears later is found by the next run and read from its start. One that the table was
+filled from, and that is gone, is still asked for: it is then missing, as a declared one would be.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TopicMissingError
-from ingestion.kafka.admin import Kafka
-from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.read_position import read_position
+from ingestion.errors import (
+    ClusterChangedError,
+    IdentityChangedError,
+    TopicMissingError,
+    TopicRecreatedError,
+)
+from ingestion.kafka.admin import Kafka, Topics
+from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.stream import Stream
+from ingestion.recovery.position import read_position
 
 
-def resolve_topics(spec: StreamSpec, kafka: Kafka, paths: StreamPaths) -> StreamSpec:
-    """Return the declaration with its topics by name.
+def resolve_topics(stream: Stream) -> Stream:
+    """Return the stream with its topics by name.
 
     Raises:
         TopicMissingError: no topic matches the pattern.
         RefusedError: the table, which knows the topics of earlier runs, is not as it was left.
         DependencyError: Kafka does not answer.
     """
+    spec, kafka = stream.spec, stream.kafka
     if spec.topic_pattern is None:
-        return spec
+        return stream
     pattern = re.compile(spec.topic_pattern)
-    at = read_position(spec.name, paths, even_if_altered=True, even_if_forgotten=True)
+    at = read_position(stream.paths, even_if_altered=True, even_if_forgotten=True)
     known = at.identity.topic_ids if at else {}
-    found = sorted(name for name in {*kafka.names(), *known} if pattern.fullmatch(name))
-    if not found:
+    matching = sorted(name for name in {*kafka.names(), *known} if pattern.fullmatch(name))
+    if not matching:
         raise TopicMissingError(
             spec.name,
             f"no topic at {kafka.address} matches {spec.topic_pattern!r}.",
             remedy=f"create one, or correct `topic_pattern` in {spec.name}.yaml",
         )
-    return spec.model_copy(update={"topics": tuple(found), "topic_pattern": None})
+    named = spec.model_copy(update={"topics": tuple(matching), "topic_pattern": None})
+    return replace(stream, spec=named)
+
+
+def identity_of(spec: StreamSpec, topics: Topics) -> Identity:
+    """Return the identity that the declaration and the cluster give a stream now."""
+    return Identity(
+        cluster_id=topics.cluster_id,
+        topic_ids=topics.ids,
+        keys=spec.keys,
+        order=spec.sequence_by,
+        rule=spec.rule,
+    )
+
+
+def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
+    """Make sure that mode, keys and order are those that the table was written with.
+
+    Raises:
+        IdentityChangedError: they are not.
+    """
+    if known != UNKNOWN and known.rule != spec.rule:
+        raise IdentityChangedError(
+            spec.name,
+            f"the table was written with mode {known.rule}; the file declares {spec.rule}.",
+            remedy=_put_back_or_rebuild(spec.name),
+        )
+    if known == UNKNOWN or (known.keys, known.order) == (spec.keys, spec.sequence_by):
+        return
+    raise IdentityChangedError(
+        spec.name,
+        f"the table was written with keys {list(known.keys)} and sequence_by {list(known.order)}; "
+        f"the file declares keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}.",
+        remedy=_put_back_or_rebuild(spec.name),
+    )
+
+
+def _put_back_or_rebuild(stream: str) -> str:
+    return (
+        f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside "
+        "the old one"
+    )
+
+
+def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> Topics:
+    """Make sure that the offsets still mean the same records.
+
+    A topic that was deleted and made again, and is longer than before, raises no error anywhere
+    else: its records below our offset would be skipped in silence.
+
+    Raises:
+        ClusterChangedError: another cluster answers.
+        TopicRecreatedError: a topic's id is another.
+    """
+    try:
+        found = kafka.topics(spec.name, spec.subscribed)
+    except TopicMissingError:
+        # It is not missing where it is looked for in the wrong place.
+        _refuse_another_cluster(spec, kafka, identity, kafka.cluster_id())
+        raise
+    _refuse_another_cluster(spec, kafka, identity, found.cluster_id)
+    if identity == UNKNOWN:
+        return found
+    for name, topic_id in found.ids.items():
+        known = identity.topic_ids.get(name, topic_id)
+        if known != topic_id:
+            raise TopicRecreatedError(
+                spec.name,
+                f"topic {name} was deleted and created again: its id was {known} and is "
+                f"{topic_id}, so the table's offsets mean other records.",
+                remedy=f"oncelake adopt-topic {spec.name}, to read the new topic from its start "
+                "into the same table",
+            )
+    return found
+
+
+def _refuse_another_cluster(
+    spec: StreamSpec, kafka: Kafka, identity: Identity, cluster_id: str
+) -> None:
+    if identity == UNKNOWN or cluster_id == identity.cluster_id:
+        return
+    raise ClusterChangedError(
+        spec.name,
+        f"the table was filled from cluster {identity.cluster_id}; {kafka.address} is cluster "
+        f"{cluster_id}.",
+        remedy=f"correct ONCELAKE_KAFKA, or, if this cluster replaces the other, "
+        f"oncelake adopt-topic {spec.name}",
+    )

@@ -13,8 +13,7 @@ from ingestion.errors import TopicTruncatedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.recovery.position import refuse_another_topic
-from ingestion.recovery.start import refuse_changed_identity
+from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.verify.read.delta_log import Batch, LoggedCommit, OffsetRange
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of

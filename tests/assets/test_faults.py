@@ -118,7 +118,7 @@ def test_a_second_run_is_refused_by_the_first_ones_name(
     monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
     world.send(row(1, "a"))
 
-    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+    with held_by_jvm(world.spark, world.paths, Holder.me("first")):
         result = materialize(world, instance)
 
     failed = [event for event in result.all_events if event.is_step_failure]

@@ -24,7 +24,7 @@ def places(folder: Path, **more: object) -> StreamPaths:
 
 def test_a_local_disk_is_fit(tmp_path: Path) -> None:
     """What a plain disk gives is enough, and the trial leaves nothing behind."""
-    probe_filesystem("orders", places(tmp_path))
+    probe_filesystem(places(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
@@ -34,7 +34,7 @@ def test_what_a_killed_trial_left_is_no_problem(tmp_path: Path) -> None:
     for kind in ("probe", "linked"):
         (tmp_path / f"orders.{kind}").touch()
 
-    probe_filesystem("orders", places(tmp_path))
+    probe_filesystem(places(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
@@ -45,7 +45,7 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path) -> None:
         mounted(tmp_path / "mount", kind="mqueue", options="defaults"),
         pytest.raises(UnfitStorageError, match="no hard links") as refusal,
     ):
-        probe_filesystem("orders", places(tmp_path / "mount"))
+        probe_filesystem(places(tmp_path / "mount"))
 
     assert refusal.value.exit_code == 3
     assert "ONCELAKE_LAKE" in str(refusal.value)
@@ -63,7 +63,7 @@ def test_a_file_system_that_pretends_to_create_exclusively_is_refused(
     monkeypatch.setattr(os, "open", dropping)
 
     with pytest.raises(UnfitStorageError, match="there already"):
-        probe_filesystem("orders", places(tmp_path))
+        probe_filesystem(places(tmp_path))
 
 
 def test_a_file_system_that_pretends_to_link_once_is_refused(
@@ -79,7 +79,7 @@ def test_a_file_system_that_pretends_to_link_once_is_refused(
     monkeypatch.setattr(os, "link", replacing)
 
     with pytest.raises(UnfitStorageError, match="links over"):
-        probe_filesystem("orders", places(tmp_path))
+        probe_filesystem(places(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_a_file_system_that_does_not_lock_is_refused(
     monkeypatch.setattr(fcntl, "lockf", locking)
 
     with pytest.raises(UnfitStorageError, match=said):
-        probe_filesystem("orders", places(tmp_path))
+        probe_filesystem(places(tmp_path))
 
 
 def test_a_lease_needs_no_kernel_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a lease stands in for the lock, a file system that grants every lock will do."""
     monkeypatch.setattr(fcntl, "lockf", lambda *_: None)
 
-    probe_filesystem("orders", places(tmp_path, lock="lease"))
+    probe_filesystem(places(tmp_path, lock="lease"))
 
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
 from ingestion.lake.integrity import refuse_damaged
-from ingestion.lake.table_log import sidecar_of
+from ingestion.lake.table_log import TableLog, sidecar_of
 from tests.support.damage import (
     checkpoint,
     data_file,
@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_a_sound_table_passes(table: Path) -> None:
     """Nothing is wrong with what was just written."""
-    refuse_damaged(table)
+    refuse_damaged(TableLog(table))
 
 
 def test_a_commit_that_left_its_checksum_is_missed(table: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_commit_that_left_its_checksum_is_missed(table: Path) -> None:
     newest.unlink()
 
     with pytest.raises(DamagedTableError, match="says that a commit is gone: the newest left is 3"):
-        refuse_damaged(table)
+        refuse_damaged(TableLog(table))
 
 
 def test_a_draft_of_a_commit_that_died_is_no_commit(table: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_draft_of_a_commit_that_died_is_no_commit(table: Path) -> None:
     for name in (f".{5:020d}.json.c0ffee.tmp", f"..{5:020d}.json.c0ffee.tmp.crc"):
         (table / "_delta_log" / name).touch()
 
-    refuse_damaged(table)
+    refuse_damaged(TableLog(table))
 
 
 def test_an_empty_commit_is_not_skipped(table: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_empty_commit_is_not_skipped(table: Path) -> None:
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"3\.json is empty"):
-        refuse_damaged(table)
+        refuse_damaged(TableLog(table))
 
 
 def test_a_hole_in_the_log_is_named(table: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_hole_in_the_log_is_named(table: Path) -> None:
     second_newest_commit(table).unlink()
 
     with pytest.raises(DamagedTableError, match=r"3\.json is missing, and 4 is the newest"):
-        refuse_damaged(table)
+        refuse_damaged(TableLog(table))
 
 
 def test_a_checkpoint_that_is_not_as_it_was_sealed_is_named(table: Path) -> None:
@@ -83,14 +83,14 @@ def test_a_checkpoint_that_is_not_as_it_was_sealed_is_named(table: Path) -> None
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"checkpoint\.parquet is not as it was written"):
-        refuse_damaged(table)
+        refuse_damaged(TableLog(table))
 
 
 def test_what_lies_behind_the_checkpoint_is_history(table: Path) -> None:
     """No reader of the newest version needs it."""
     do("garbage", oldest_commit(table))
 
-    refuse_damaged(table)
+    refuse_damaged(TableLog(table))
 
 
 def test_files_that_are_lost_are_named(table: Path) -> None:
@@ -99,7 +99,7 @@ def test_files_that_are_lost_are_named(table: Path) -> None:
         file.unlink()
 
     with pytest.raises(DamagedTableError, match=r"data file .*\.parquet is missing.* and 2 more"):
-        refuse_damaged(table)
+        refuse_damaged(TableLog(table))
 
 
 def test_a_file_of_another_length_is_named(table: Path) -> None:
@@ -108,4 +108,4 @@ def test_a_file_of_another_length_is_named(table: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
 
     with pytest.raises(DamagedTableError, match=r"has \d+ bytes, and \d+ were committed"):
-        refuse_damaged(table)
+        refuse_damaged(TableLog(table))

@@ -36,10 +36,10 @@ def leasing(tmp_path: Path) -> Settings:
 def test_a_lease_has_one_holder(leasing: Settings) -> None:
     """While one holds the stream the next is refused, by name; then it is free."""
     paths = StreamPaths.of("orders", leasing)
-    with held_by_python("orders", paths, Holder.me("first")):
+    with held_by_python(paths, Holder.me("first")):
         with (
             pytest.raises(StreamLockedError, match=rf"run first \(pid {os.getpid()} .* unlock"),
-            held_by_python("orders", paths, Holder.me("second")),
+            held_by_python(paths, Holder.me("second")),
         ):
             pass
         held = holder_of(paths)
@@ -136,7 +136,7 @@ def test_a_file_system_without_locks_is_refused(
 
     with (
         pytest.raises(SetupError, match="ONCELAKE_LOCK=lease"),
-        held_by_python("orders", paths, Holder.me("first")),
+        held_by_python(paths, Holder.me("first")),
     ):
         pass
 

@@ -37,7 +37,7 @@ def test_a_second_run_in_the_same_jvm_is_refused(world: World) -> None:
 def test_a_second_run_in_another_process_is_refused(world: World) -> None:
     """Another process exits 4 and names the holder; the lock is free when the holder is done."""
     world.write_declaration()
-    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+    with held_by_jvm(world.spark, world.paths, Holder.me("first")):
         second = world.run_elsewhere()
 
     assert second.returncode == 4, second.stderr
@@ -47,7 +47,7 @@ def test_a_second_run_in_another_process_is_refused(world: World) -> None:
 
 def test_the_jvms_lock_survives_the_collector(world: World) -> None:
     """Neither Python's collector nor the JVM's frees a lock that is held."""
-    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+    with held_by_jvm(world.spark, world.paths, Holder.me("first")):
         gc.collect()
         world.spark.sparkContext._jvm.System.gc()
 
@@ -59,10 +59,10 @@ def test_the_jvms_lock_survives_the_collector(world: World) -> None:
 
 def test_a_refusal_in_the_same_jvm_leaves_the_lock_in_place(world: World) -> None:
     """Closing any other descriptor of the lock's file would drop the lock, so none is opened."""
-    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+    with held_by_jvm(world.spark, world.paths, Holder.me("first")):
         with (
             pytest.raises(StreamLockedError),
-            held_by_jvm(world.spark, world.topic, world.paths, Holder.me("second")),
+            held_by_jvm(world.spark, world.paths, Holder.me("second")),
         ):
             pass
 
@@ -91,11 +91,11 @@ def test_a_lease_stands_in_for_the_kernels_lock(world: World) -> None:
 
 def test_an_operator_is_refused_while_a_run_holds_the_stream(world: World) -> None:
     """Commands that commit without Spark respect the JVM's lock, and leave it in place."""
-    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")):
+    with held_by_jvm(world.spark, world.paths, Holder.me("first")):
         for _ in range(2):
             with (
                 pytest.raises(StreamLockedError, match="run first"),
-                held_by_python(world.topic, world.paths, Holder.me("operator")),
+                held_by_python(world.paths, Holder.me("operator")),
             ):
                 pass
 
@@ -106,13 +106,13 @@ def test_a_lock_that_is_let_go_is_free(world: World) -> None:
     """The next one takes it, whether the last one ended well or not."""
     with (
         pytest.raises(ZeroDivisionError),
-        held_by_jvm(world.spark, world.topic, world.paths, Holder.me("first")),
+        held_by_jvm(world.spark, world.paths, Holder.me("first")),
     ):
         raise ZeroDivisionError
 
-    with held_by_python(world.topic, world.paths, Holder.me("second")):
+    with held_by_python(world.paths, Holder.me("second")):
         pass
-    with held_by_jvm(world.spark, world.topic, world.paths, Holder.me("third")):
+    with held_by_jvm(world.spark, world.paths, Holder.me("third")):
         held = holder_of(world.paths)
 
     assert held is not None

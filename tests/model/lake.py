@@ -111,6 +111,7 @@ class Place:
 class Paths:
     """The places of the one stream, under the names of ``ingestion.lake.paths.StreamPaths``."""
 
+    stream: str = STREAM
     data: Place = field(default_factory=Place)
     quarantine: Side = field(default_factory=Side)
     tombstones: Side = field(default_factory=Side)

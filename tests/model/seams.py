@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import ingestion.lake.foreign_commits
+import ingestion.lake.ledger
+import ingestion.lake.stream
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
+import ingestion.operations.locked
 import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
 import ingestion.pipeline.gaps
 import ingestion.recovery.heal
-import ingestion.recovery.ledger
-import ingestion.recovery.read_position
 import ingestion.recovery.side_tables
+import ingestion.recovery.snapshot
 import ingestion.recovery.start
 from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.kafka.offsets import Offsets
@@ -51,30 +53,22 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
     paths = SimpleNamespace(of=lambda stream, world: world.paths)
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
-    person = {
-        **outside,
-        "translate_disk_errors": lambda *places: nullcontext(),
-        "Ledger": ModelLedger,
-        "write_empty_commit": commit_note,
-        "held_by_python": held,
-    }
+    decision = {"Ledger": ModelLedger, "write_empty_commit": commit_metadata}
     return (
         (
             ingestion.operations.run,
             {
-                **outside,
                 "TableLog": ModelLog,
                 "Holder": SimpleNamespace(me=_me),
                 "held_by_python": held,
-                "held_by_jvm": lambda spark, stream, paths, holder: held(stream, paths, holder),
+                "held_by_jvm": lambda spark, paths, holder: held(paths, holder),
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
-                "evolve_schema": lambda spark, spec, paths, position, run_id: (position, ()),
+                "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
                 "open_generation": open_generation,
                 "probe_filesystem": nothing,
                 "finish_swap": nothing,
-                "translate_spark_read_errors": lambda paths: nullcontext(),
-                "translate_disk_errors": lambda *places: nullcontext(),
+                "translate_engine_errors": lambda stream: nullcontext(),
                 "read_stream": lambda spark, spec, world, starting: query.Stream(world, starting),
                 "drain": query.drain,
             },
@@ -84,20 +78,20 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "_create": create_table,
                 "refuse_other_columns": nothing,
-                "write_empty_commit": commit_note,
+                "write_empty_commit": commit_metadata,
             },
         ),
         (
-            ingestion.recovery.read_position,
+            ingestion.recovery.snapshot,
             {
                 "TableLog": ModelLog,
                 "refuse_damaged": nothing,
-                "refuse_settings": nothing,
+                "settings_error": nothing,
                 "refuse_half_swapped": nothing,
             },
         ),
-        (ingestion.recovery.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),
-        (ingestion.lake.foreign_commits, {"TableLog": ModelLog}),
+        (ingestion.lake.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),
+        (ingestion.lake.stream, outside),
         (
             ingestion.recovery.side_tables,
             {"TableLog": ModelLog, "refuse_damaged": nothing, "rows_of_seq": sink.rows_of_seq},
@@ -116,7 +110,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.pipeline.batch,
             {
-                "StreamPaths": paths,
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
                 "validate": frames.judge,
@@ -132,9 +125,17 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (
             ingestion.operations.accept,
-            {**person, "archive_table": nothing, "Holder": SimpleNamespace(me=_me)},
+            {**decision, "archive_table": nothing},
         ),
-        (ingestion.operations.adopt_topic, {**person, "Holder": SimpleNamespace(me=_me)}),
+        (ingestion.operations.adopt_topic, decision),
+        (
+            ingestion.operations.locked,
+            {
+                "translate_disk_errors": lambda *places: nullcontext(),
+                "held_by_python": held,
+                "Holder": SimpleNamespace(me=_me),
+            },
+        ),
     )
 
 
@@ -143,7 +144,7 @@ def _me(run_id: str) -> Holder:
 
 
 @contextmanager
-def held(_stream: str, paths: Any, holder: Holder) -> Iterator[None]:
+def held(paths: Any, holder: Holder) -> Iterator[None]:
     """Hold the kernel's lock: it goes with the block or with the process, whichever ends first."""
     world: World = paths.world
     step("take the lock")
@@ -173,13 +174,13 @@ def create_table(_spark: object, _spec: object, paths: Paths) -> None:
         paths.data.table = table
 
 
-def commit_note(stream: str, paths: Any, metadata: CommitMetadata) -> Commit:
+def commit_metadata(paths: Any, metadata: CommitMetadata) -> Commit:
     """Commit a commit's metadata as delta-rs does: fenced against others, and never skipped."""
     table: Table = paths.data.table
     step("begin the commit")
     read_at = len(table.commits) - 1
     if table.skips(metadata):
-        raise CommitConflictError(stream, "the seq is there already", remedy="again")
+        raise CommitConflictError(paths.stream, "the seq is there already", remedy="again")
     step("land the commit")
     table.land(
         table.states[read_at],
@@ -189,7 +190,7 @@ def commit_note(stream: str, paths: Any, metadata: CommitMetadata) -> Commit:
         operation="WRITE",
     )
     step("hear of the commit")
-    commit = ModelLog(paths.data).find(stream, metadata.seq)
+    commit = ModelLog(paths.data).find(paths.stream, metadata.seq)
     if commit is None or commit.metadata != metadata:
-        raise CommitConflictError(stream, "not as meant", remedy="again")
+        raise CommitConflictError(paths.stream, "not as meant", remedy="again")
     return commit

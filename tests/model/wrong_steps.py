@@ -14,7 +14,7 @@ import ingestion.pipeline.batch
 import ingestion.recovery.heal
 import ingestion.recovery.start
 from ingestion.lake.ledger import LedgerRow
-from ingestion.recovery.heal import Healed
+from ingestion.recovery.heal import Healing
 from tests.model import process_rules, rules, sink
 from tests.model.lake import ModelLedger, Table
 from tests.model.patches import nothing, together
@@ -116,10 +116,13 @@ def side_rows_not_cleaned() -> AbstractContextManager[Any]:
 
 def heal_omitted() -> AbstractContextManager[Any]:
     """What a crash swallowed stays swallowed."""
-    return patch.object(
-        ingestion.recovery.start,
-        "heal",
-        lambda spec, paths, position, known: Healed(rows=tuple(known), recovered=()),
+    return together(
+        patch.object(
+            ingestion.recovery.start,
+            "heal_ledger",
+            lambda spec, paths, position, recorded: Healing(rows=tuple(recorded)),
+        ),
+        patch.object(ingestion.recovery.start, "remove_leftovers", nothing),
     )
 
 

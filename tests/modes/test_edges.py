@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.recovery.ledger import load_or_archive_ledger
-from ingestion.recovery.read_position import read_position
+from ingestion.recovery.position import read_position
 from ingestion.sinks.aggregate import AggregateSink
 from ingestion.sinks.append import AppendSink
 from ingestion.sinks.sink import Good, Sink, Target
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMetadata]:
     """Return a sink that is to write rows of the table again, and the metadata of a replay."""
-    position = read_position(world.topic, world.paths, load_or_archive_ledger(world.paths))
+    position = read_position(world.paths)
     assert position is not None
     rows = world.spark.read.format("delta").load(str(world.paths.data)).drop("_epoch", "_seq")
     records = rows.withColumns({"_disposition": F.lit("row"), "_bytes": F.lit(1)})

@@ -56,7 +56,7 @@ def commit(paths: StreamPaths, seq: int) -> None:
     note = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
-    write_empty_commit("orders", paths, note)
+    write_empty_commit(paths, note)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def locked_by_another(paths: StreamPaths, driver: int) -> Iterator[int]:
         "from ingestion.settings import load_settings; from dataclasses import replace;"
         "p = StreamPaths.of('orders', load_settings());"
         f"me = replace(Holder.me('dead-run'), pid={driver});\n"
-        "with held_by_python('orders', p, me): print('held', flush=True); sys.stdin.read()"
+        "with held_by_python(p, me): print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", program],

@@ -147,7 +147,7 @@ def test_a_rebuild_without_what_is_gone_is_a_persons_to_decide(world: World) -> 
 def test_a_rebuild_waits_for_no_run_and_breaks_none(written: World) -> None:
     """While a run holds the stream the tables do not change places."""
     with (
-        held_by_jvm(written.spark, written.topic, written.paths, Holder.me("other")),
+        held_by_jvm(written.spark, written.paths, Holder.me("other")),
         pytest.raises(StreamLockedError, match="other"),
     ):
         written.rebuild()

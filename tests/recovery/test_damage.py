@@ -34,7 +34,7 @@ from ingestion.lake.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.pipeline.report import RunReport
-from ingestion.recovery.read_position import read_position
+from ingestion.recovery.position import read_position
 from tests.support.damage import (
     DAMAGES,
     checkpoint,
@@ -398,10 +398,10 @@ def _age(world: World) -> None:
 
 def test_the_ledger_remembers_what_has_aged_out(copied: World) -> None:
     """Offsets, epoch and identity come from the ledger once the log has forgotten them."""
-    known = read_position(copied.topic, copied.paths)
+    known = read_position(copied.paths)
     _age(copied)
 
-    found = read_position(copied.topic, copied.paths)
+    found = read_position(copied.paths)
 
     assert known is not None
     assert found == replace(known, columns="", source="ledger")
@@ -432,7 +432,7 @@ def test_offsets_that_nobody_remembers_are_not_guessed(
         copied, MemoryLostError, f"seq {BATCHES}", f"oncelake adopt-topic {copied.topic}"
     )
     adopted = adopt_topic(copied.spec, copied.settings, run_id="me")
-    found = read_position(copied.topic, copied.paths)
+    found = read_position(copied.paths)
 
     assert (adopted.seq, adopted.epoch) == (BATCHES + 1, 2)
     assert found is not None

@@ -22,7 +22,7 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.operations.accept import accept
-from ingestion.recovery.read_position import read_position
+from ingestion.recovery.position import read_position
 from ingestion.sinks.upsert import UpsertSink
 from tests.support.world import World, row, transactional
 
@@ -231,7 +231,7 @@ def test_a_statement_skipped_by_delta_is_no_success(
     honest = UpsertSink.prepare
 
     def overtaken(sink: UpsertSink) -> Any:
-        position = read_position(world.topic, world.paths)
+        position = read_position(world.paths)
         assert position is not None
         write_empty_commit(
             world.topic, world.paths, replace(position.next_metadata("a zombie"), reason="x")

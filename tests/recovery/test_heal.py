@@ -14,11 +14,10 @@ from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.empty_commit import write_empty_commit
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow, load_ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.heal import heal
-from ingestion.recovery.ledger import load_ledger
-from ingestion.recovery.read_position import read_position
+from ingestion.recovery.position import read_position
 from ingestion.settings import Settings
 
 SPEC = StreamSpec.model_validate(
@@ -49,13 +48,13 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         reason="why",
         accepts=accepts,
     )
-    commit = write_empty_commit("s", paths, metadata)
+    commit = write_empty_commit(paths, metadata)
     return LedgerRow.of(metadata, commit, DeltaTable(paths.data).metadata().id, counts={})
 
 
 def healed(paths: StreamPaths) -> list[int]:
     """Heal, and list the seqs of the rows that were missing."""
-    position = read_position("s", paths)
+    position = read_position(paths)
     assert position is not None
     known = load_ledger(paths).rows_of(position.table_id)
     return [row.seq for row in heal(SPEC, paths, position, known).recovered]

@@ -317,7 +317,7 @@ def test_a_run_that_is_committing_is_waited_for_by_nobody(damaged: World) -> Non
     """While a run holds the stream, the proof ends before the commit it is making."""
     remove_last_ledger_row(damaged)
 
-    with held_by_jvm(damaged.spark, damaged.topic, damaged.paths, Holder.me("run-x")):
+    with held_by_jvm(damaged.spark, damaged.paths, Holder.me("run-x")):
         verdict = verdict_of(damaged)
 
     assert (verdict.holds, verdict.seq) == (True, 2), verdict.differences

@@ -163,7 +163,7 @@ def _unrecorded(stream: str, paths: StreamPaths, seq: int) -> tuple[int, ...]:
     if not log.exists:
         return ()
     known = {row.seq for row in Ledger(paths.ledger).rows_of(log.table_id())}
-    commits = commits_of(stream, paths, set(range(1, seq + 1)) - known)
+    commits = commits_of(TableLog(paths.data), stream, set(range(1, seq + 1)) - known)
     return tuple(sorted(each.metadata.seq for each in commits if each.metadata))
 
 

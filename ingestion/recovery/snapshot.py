@@ -1,0 +1,109 @@
+"""What lies on disk of a stream, read once when an operation begins and judged afterwards.
+
+Reading fails only where files cannot be read for what they are. What to refuse and what to heal
+is decided by functions of the snapshot alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ingestion.errors import TableSettingsError
+from ingestion.lake.archive import refuse_half_swapped
+from ingestion.lake.commit_metadata import UNKNOWN
+from ingestion.lake.integrity import refuse_damaged, settings_error
+from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_ledger
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import Commit, TableLog
+
+Source = Literal["commit", "ledger", "rows"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableState:
+    """The data table, by its log.
+
+    Attributes:
+        table_id: Delta's id of it.
+        seq: The highest seq that it has recorded for the stream; ``None`` when it never did.
+        is_empty: Whether it has no data file.
+        newest: Our newest commit that is still in the log.
+        others: What others committed after that, newest first.
+        settings_error: What on the table contradicts the ingestion.
+        highest_epoch: Newest epoch of any row; read only where nothing else tells the position.
+    """
+
+    table_id: str
+    seq: int | None
+    is_empty: bool = False
+    newest: Commit | None = None
+    others: tuple[Commit, ...] = ()
+    settings_error: TableSettingsError | None = None
+    highest_epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSnapshot:
+    """A stream's table and ledger, as they were found.
+
+    Attributes:
+        paths: Where they lie.
+        table: The data table; ``None`` when there is none.
+        ledger: The ledger.
+        has_stray_files: Whether data files lie there without a Delta log.
+    """
+
+    paths: StreamPaths
+    table: TableState | None
+    ledger: LoadedLedger
+    has_stray_files: bool = False
+
+    @property
+    def rows(self) -> tuple[LedgerRow, ...]:
+        """The ledger's rows of this table, by seq."""
+        return self.ledger.rows_of(self.table.table_id) if self.table else ()
+
+    @property
+    def source(self) -> Source:
+        """What tells the position: a commit, the ledger once that has aged out, or the rows."""
+        table, rows = self.table, self.rows
+        metadata = table.newest.metadata if table and table.newest else None
+        if table and metadata and metadata.seq == table.seq:
+            return "commit"
+        is_in_ledger = rows and table and rows[-1].seq == table.seq
+        return "ledger" if is_in_ledger and rows[-1].identity != UNKNOWN else "rows"
+
+
+def read_snapshot(paths: StreamPaths, ledger: LoadedLedger | None = None) -> TableSnapshot:
+    """Read the table's log, and the ledger unless the caller has read it.
+
+    Raises:
+        DamagedTableError: the table's files are not as they were written.
+        TableReplacedError: a rebuilt table was on its way into this one's place.
+    """
+    refuse_half_swapped(paths)
+    ledger, log = ledger or load_ledger(paths), TableLog(paths.data)
+    if not log.exists:
+        return TableSnapshot(
+            paths=paths, table=None, ledger=ledger, has_stray_files=log.has_lost_its_log
+        )
+    refuse_damaged(log)
+    newest, others = log.since_our_newest(paths.stream)
+    table = TableState(
+        table_id=log.table_id(),
+        seq=log.last_seq(paths.stream),
+        is_empty=not log.file_count(),
+        newest=newest,
+        others=others,
+        settings_error=settings_error(paths.stream, log),
+    )
+    snapshot = TableSnapshot(paths=paths, table=table, ledger=ledger)
+    if table.seq is not None and snapshot.source == "rows":
+        table = replace(table, highest_epoch=_highest_epoch(paths))
+    return replace(snapshot, table=table)
+
+
+def _highest_epoch(paths: StreamPaths) -> int:
+    logs = (TableLog(path) for path in (paths.data, paths.tombstones))
+    return max(log.highest_epoch() for log in logs if log.exists)
