@@ -40,13 +40,33 @@ A message names the stream, what was expected, what was found, and what to do ne
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+DONE: Final = 0
+WRONG: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+LOCKED: Final = 4
+UNREACHABLE: Final = 5
+
+# A declaration that is wrong comes last: it lost nothing, and it says the same on every run.
+_PRECEDENCE: Final = (WRONG, REFUSED, UNREACHABLE, LOCKED, USAGE)
+
+
+def first_exit_code(codes: Iterable[int]) -> int:
+    """Return the code that a command over several streams exits with.
+
+    A code outside the contract (128 + the number of a signal) gives way to one inside.
+    """
+    occurred = set(codes) - {DONE}
+    return next((code for code in _PRECEDENCE if code in occurred), max(occurred, default=DONE))
 
 
 class IngestionError(Exception):
     """Anything this engine raises on purpose."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = WRONG
 
 
 class TerminalError(IngestionError):
@@ -60,13 +80,13 @@ class TransientError(IngestionError):
 class InvalidSpecError(TerminalError):
     """A declaration or a setting is wrong; the message says where and what to write instead."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class SetupError(TerminalError):
     """Something this machine needs is missing; the message says what to install or run."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class RecordsMissedError(TerminalError):
@@ -81,7 +101,7 @@ class RefusedError(TerminalError):
         remedy: The command, or the edit, that resolves it.
     """
 
-    exit_code = 3
+    exit_code = REFUSED
 
     def __init__(self, stream: str, problem: str, *, remedy: str) -> None:
         """Compose the message from the three things a person needs at 3 a.m."""
@@ -186,19 +206,19 @@ class CommitConflictError(RefusedError):
 class StreamLockedError(TransientError):
     """Another run holds the stream."""
 
-    exit_code = 4
+    exit_code = LOCKED
 
 
 class TableBusyError(TransientError):
     """Somebody else kept changing the table while a batch was being written."""
 
-    exit_code = 5
+    exit_code = UNREACHABLE
 
 
 class DependencyError(TransientError):
     """Something outside this process does not answer in time."""
 
-    exit_code = 5
+    exit_code = UNREACHABLE
 
 
 class StorageError(DependencyError):

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from ingestion.cli.failure import Failure
-from ingestion.cli.output import document
+from ingestion.cli.output import document, print_failure
+from ingestion.operations.failure import Failure
 
 
 class OncelakeCommand(TyperCommand):
@@ -29,7 +29,7 @@ class OncelakeCommand(TyperCommand):
         except Exception as error:  # noqa: BLE001 (beyond this line there is only a shell)
             named = ctx.params.get("stream")
             failure = Failure.of(error, stream=named, debug=is_debugging(ctx))
-            failure.print()
+            print_failure(failure)
             if ctx.params.get("as_json"):
                 document(failure.document())
             raise typer.Exit(failure.exit_code) from None

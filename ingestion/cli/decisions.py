@@ -10,8 +10,8 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import new_run_id
-from ingestion.cli.exit_codes import REFUSED
 from ingestion.cli.options import AsJson, Stream
+from ingestion.errors import REFUSED
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import UNREACHABLE, WRONG, first_of
 from ingestion.cli.options import AnyStream, AsJson
 from ingestion.cli.progress import Tell, progress
 from ingestion.cli.streams import chosen
+from ingestion.errors import UNREACHABLE, WRONG, first_exit_code
 
 if TYPE_CHECKING:
-    from ingestion.cli.failure import Failure
     from ingestion.declaration.loader import DeclaredStream
     from ingestion.operations.doctor.finding import Finding
+    from ingestion.operations.failure import Failure
     from ingestion.operations.status import StatusReader
     from ingestion.settings import Settings
 
@@ -36,7 +36,7 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
     with progress() as tell:
         found = list(dict.fromkeys(_examine(settings, declared, named=bool(stream), tell=tell)))
     found.sort(key=lambda each: not each.exit_code)
-    code = first_of(each.exit_code for each in found)
+    code = first_exit_code(each.exit_code for each in found)
     if as_json:
         documents = [each.document() for each in found]
         output.document({"exit_code": code, "findings": documents})
@@ -70,9 +70,9 @@ def _of_stream(
     declared: DeclaredStream, settings: Settings, surveyor: StatusReader
 ) -> list[Finding]:
     """Examine a stream; one that cannot be examined does not keep the others from it."""
-    from ingestion.cli.failure import Failure
     from ingestion.lake.paths import StreamPaths
     from ingestion.operations.doctor.stream import diagnose_stream, find_leftovers
+    from ingestion.operations.failure import Failure
 
     try:
         problems = [_of_problem(each) for each in surveyor.read_status(declared).problems]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import DONE, UNREACHABLE
 from ingestion.cli.options import AsJson
+from ingestion.errors import DONE, UNREACHABLE
 
 if TYPE_CHECKING:
     from ingestion.local.broker import Broker

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from ingestion.operations.failure import Failure
 
 _NO_SCREEN = 1_000
 
@@ -37,6 +40,13 @@ def say(text: str, style: str = "") -> None:
 def note(text: str, style: str = "") -> None:
     """Print a line beside the report."""
     err().print(Text(text, style=style), soft_wrap=True)
+
+
+def print_failure(failure: Failure) -> None:
+    """Print an error in red, on stderr."""
+    if failure.traceback:
+        note(failure.traceback)
+    note(failure.message, "bold red")
 
 
 def document(value: Any) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import DONE, REFUSED
 from ingestion.cli.options import AsJson
+from ingestion.errors import DONE, REFUSED
 
 if TYPE_CHECKING:
     from ingestion.recovery.schema_diff import SchemaChange, SchemaPlan

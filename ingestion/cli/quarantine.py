@@ -52,7 +52,7 @@ def _refuse_unknown(stream: str, *, exists: bool) -> None:
 
 
 def _say(stream: str, found: Inspection) -> None:
-    from ingestion.operations.inspect_quarantine import printable
+    from ingestion.declaration.messages import printable
 
     if not found.waiting:
         output.say(f"{stream}: nothing waits in quarantine")
@@ -79,7 +79,7 @@ def _say(stream: str, found: Inspection) -> None:
 
 
 def _cells(found: Inspection) -> list[tuple[object, ...]]:
-    from ingestion.operations.inspect_quarantine import printable
+    from ingestion.declaration.messages import printable
 
     return [
         (
@@ -96,7 +96,7 @@ def _cells(found: Inspection) -> list[tuple[object, ...]]:
 
 
 def _headers(sample: Sample) -> str:
-    from ingestion.operations.inspect_quarantine import printable
+    from ingestion.declaration.messages import printable
 
     headers = sample.row["headers"] or ()
     return ", ".join(f"{printable(each['key'])}={printable(each['value'])}" for each in headers)
@@ -132,7 +132,7 @@ def _place(at: QuarantinedRecord) -> dict[str, Any]:
 
 
 def _sample(sample: Sample) -> dict[str, Any]:
-    from ingestion.operations.inspect_quarantine import printable
+    from ingestion.declaration.messages import printable
 
     row, told = sample.row, {}
     for name in ("reason", "detail", "schema_id", "engine_version", "run_id"):

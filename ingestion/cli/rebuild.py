@@ -8,11 +8,11 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import new_run_id
-from ingestion.cli.exit_codes import DONE, WRONG
 from ingestion.cli.options import AsJson, Stream
 from ingestion.cli.progress import print_batches, progress
 from ingestion.cli.session import session
 from ingestion.cli.signals import Interrupt
+from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
     from ingestion.operations.rebuild import RebuildReport

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from ingestion.cli.command import is_debugging, new_run_id
-from ingestion.cli.exit_codes import first_of
-from ingestion.cli.failure import Failure
 from ingestion.cli.options import AsJson, Streams
 from ingestion.cli.output import document
 from ingestion.cli.progress import Tell, print_batches, progress
@@ -18,6 +16,8 @@ from ingestion.cli.run_result import RunResult
 from ingestion.cli.session import session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import declared_as, sound
+from ingestion.errors import first_exit_code
+from ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
         outcome.print_problem()
         if not as_json:
             outcome.print_books()
-    code = first_of(outcome.exit_code for outcome in outcomes)
+    code = first_exit_code(outcome.exit_code for outcome in outcomes)
     if as_json:
         each = [outcome.document() for outcome in outcomes]
         several = {"run_id": runs.run_id, "exit_code": code, "streams": each}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import DONE, WRONG
-from ingestion.cli.failure import Failure
+from ingestion.errors import DONE, WRONG
+from ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
     from ingestion.pipeline.report import RunReport
@@ -54,7 +54,7 @@ class RunResult:
     def print_problem(self) -> None:
         """Print what a person must know, on stderr."""
         if self.failure is not None:
-            self.failure.print()
+            output.print_failure(self.failure)
         elif self.interrupted_by:
             output.note(
                 f"{self.stream}: interrupted; an open batch is as if never begun, "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import first_of
 from ingestion.cli.options import AnyStream, AsJson
 from ingestion.cli.streams import chosen
+from ingestion.errors import first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.operations.status import StreamStatus
@@ -32,15 +33,39 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     declared = chosen([stream] if stream else None, settings)
     from ingestion.operations.status import StatusReader
 
-    surveyor = StatusReader(settings)
-    found = [surveyor.read_status(each) for each in declared]
-    code = first_of(each.exit_code for each in found)
+    reader = StatusReader(settings)
+    found = [reader.read_status(each) for each in declared]
+    code = first_exit_code(each.exit_code for each in found)
     if as_json:
-        documents = [each.document() for each in found]
+        documents = [_document(each) for each in found]
         output.document(documents[0] if stream else {"exit_code": code, "streams": documents})
     else:
         _print(found)
     raise typer.Exit(code)
+
+
+def _document(status: StreamStatus) -> dict[str, Any]:
+    from ingestion.cli.json_output import next_document
+
+    at = status.position
+    return {
+        "stream": status.stream,
+        "table": status.table,
+        "exists": status.exists,
+        "seq": at and at.seq,
+        "epoch": at and at.epoch,
+        "delta_version": status.delta_version,
+        "row_count": status.row_count,
+        "lag": status.lag,
+        "quarantined": status.waiting,
+        "stalled": [str(stall) for stall in status.stalls],
+        "next": next_document(at.next) if at else [],
+        "learned_from": at and at.source,
+        "red": status.red,
+        "locked_by": status.holder and asdict(status.holder),
+        "problems": [problem.document()["error"] for problem in status.problems],
+        "exit_code": status.exit_code,
+    }
 
 
 def _print(found: list[StreamStatus]) -> None:

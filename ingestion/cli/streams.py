@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import DONE, USAGE
 from ingestion.cli.options import AnyStreams, AsJson
+from ingestion.errors import DONE, USAGE
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.exit_codes import DONE, WRONG
 from ingestion.cli.options import AsJson, Stream
+from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
     from ingestion.verify.verdict import Verdict

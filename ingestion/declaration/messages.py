@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a declaration, in the words of the person who wrote it."""
+"""What people read: the mistakes of a declaration in their own words, and bytes made harmless."""
 
 from __future__ import annotations
 
@@ -142,3 +142,18 @@ def _short(value: str | float) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}…"
+
+
+def printable(raw: bytes | str | None, *, longest: int = 120) -> str:
+    """Write bytes as text that is safe to show: cut, and with escapes for all that is not plain.
+
+    Control characters would move a terminal's cursor or run its commands; marks of direction and
+    characters without width would show a person something else than what is there.
+    """
+    if raw is None:
+        return "null"
+    text = raw if isinstance(raw, str) else raw[: 4 * longest].decode(errors="backslashreplace")
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    unit = "characters" if isinstance(raw, str) else "bytes"
+    is_whole = len(safe) <= longest and len(raw) <= 4 * longest
+    return safe if is_whole else f"{safe[:longest]}… ({len(raw):,} {unit})"

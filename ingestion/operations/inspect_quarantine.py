@@ -134,22 +134,6 @@ def inspect(
         )
 
 
-def printable(raw: bytes | str | None, *, longest: int = 120) -> str:
-    """Write bytes as text that is safe to show: cut, and with escapes for all that is not plain.
-
-    Control characters would move a terminal's cursor or run its commands; marks of direction and
-    characters without width would show a person something else than what is there.
-    """
-    if raw is None:
-        return "null"
-    text = raw if isinstance(raw, str) else raw[: 4 * longest].decode(errors="backslashreplace")
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    size = len(raw)
-    unit = "characters" if isinstance(raw, str) else "bytes"
-    is_whole = len(safe) <= longest and len(raw) <= 4 * longest
-    return safe if is_whole else f"{safe[:longest]}… ({size:,} {unit})"
-
-
 def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator[dict[str, Any]]:
     condition = None if last is None else pc.field("_seq") <= last
     if reason is not None:

@@ -6,17 +6,18 @@ Each part is asked for by itself, so that one that cannot be known leaves the ot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from ingestion.cli.exit_codes import first_of
-from ingestion.cli.failure import Failure
-from ingestion.cli.json_output import next_document
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DamagedTableError, DependencyError, IngestionError
+from ingestion.errors import (
+    DamagedTableError,
+    DependencyError,
+    IngestionError,
+    first_exit_code,
+)
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.damage import translate_read_errors
@@ -26,6 +27,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
+from ingestion.operations.failure import Failure
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
     read_side_tables,
@@ -75,29 +77,7 @@ class StreamStatus:
     @property
     def exit_code(self) -> int:
         """The code that tells what a run would meet; a stream that is being run is in order."""
-        return first_of(problem.exit_code for problem in self.problems)
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        at = self.position
-        return {
-            "stream": self.stream,
-            "table": self.table,
-            "exists": self.exists,
-            "seq": at and at.seq,
-            "epoch": at and at.epoch,
-            "delta_version": self.delta_version,
-            "row_count": self.row_count,
-            "lag": self.lag,
-            "quarantined": self.waiting,
-            "stalled": [str(stall) for stall in self.stalls],
-            "next": next_document(at.next) if at else [],
-            "learned_from": at and at.source,
-            "red": list(self.red),
-            "locked_by": asdict(self.holder) if self.holder else None,
-            "problems": [problem.document()["error"] for problem in self.problems],
-            "exit_code": self.exit_code,
-        }
+        return first_exit_code(problem.exit_code for problem in self.problems)
 
 
 class StatusReader:

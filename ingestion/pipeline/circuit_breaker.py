@@ -12,9 +12,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from ingestion.declaration.messages import printable
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError
-from ingestion.operations.inspect_quarantine import printable
 from ingestion.pipeline.counts import BatchCounts
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingestion import errors
-from ingestion.cli.exit_codes import first_of
-from ingestion.cli.failure import Failure
+from ingestion.errors import first_exit_code
+from ingestion.operations.failure import Failure
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from ingestion.cli.failure import Failure
 )
 def test_the_worst_of_several_streams_decides(codes: list[int], wins: int) -> None:
     """Of several exit codes the contract's order picks one."""
-    assert first_of(codes) == wins
+    assert first_exit_code(codes) == wins
 
 
 def test_a_failure_is_one_line_whatever_the_error() -> None:

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from ingestion.declaration.messages import printable
 from ingestion.lake.paths import StreamPaths
-from ingestion.operations.inspect_quarantine import inspect, printable
+from ingestion.operations.inspect_quarantine import inspect
 from ingestion.settings import Settings
 
 _NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingestion.cli.exit_codes import WRONG
-from ingestion.cli.output import note
-from ingestion.errors import IngestionError
+from ingestion.errors import WRONG, IngestionError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,10 +17,11 @@ class Failure:
 
     Attributes:
         stream: The stream it befell, where there is one.
-        type: Name of its class.
+        type: Name of the error's class.
         message: What went wrong, and what to do next.
         remedy: The command or the edit that resolves it, where a person has to decide.
         exit_code: What the command exits with.
+        traceback: The traceback of an unexpected error, where it was asked for.
     """
 
     stream: str | None
@@ -30,50 +29,43 @@ class Failure:
     message: str
     remedy: str | None
     exit_code: int
+    traceback: str = ""
 
     @classmethod
     def of(cls, error: Exception, *, stream: str | None = None, debug: bool = False) -> Failure:
-        """Describe an error; keep the traceback of one that nobody raised on purpose."""
+        """Describe an error; one that nobody raised on purpose keeps its traceback.
+
+        Args:
+            error: The error.
+            stream: The stream it befell; default: the one that the error names.
+            debug: Keep the traceback here, and not in a file.
+        """
+        message, exit_code, trace = str(error), WRONG, ""
         if isinstance(error, IngestionError):
-            message, exit_code = str(error), error.exit_code
+            exit_code = error.exit_code
         else:
-            message, exit_code = _unexpected(error, debug=debug), WRONG
+            trace = "".join(traceback.format_exception(error))
+            first_line = (message.strip().splitlines() or [""])[0]
+            message = f"unexpected {type(error).__name__}" + (first_line and f": {first_line}")
+            if not debug:
+                path, trace = _write_to_file(trace), ""
+                message += f" (traceback: {path}; or run with `oncelake --debug …`)"
         return cls(
             stream=stream or getattr(error, "stream", None),
             type=type(error).__name__,
             message=message,
             remedy=getattr(error, "remedy", None),
             exit_code=exit_code,
+            traceback=trace,
         )
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "stream": self.stream,
-            "error": {
-                "type": self.type,
-                "message": self.message,
-                "remedy": self.remedy,
-                "exit_code": self.exit_code,
-            },
-        }
-
-    def print(self) -> None:
-        """Print it in red, on stderr."""
-        note(self.message, "bold red")
+        names = ("type", "message", "remedy", "exit_code")
+        return {"stream": self.stream, "error": {name: getattr(self, name) for name in names}}
 
 
-def _unexpected(error: Exception, *, debug: bool) -> str:
-    lines = str(error).strip().splitlines()
-    said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    trace = "".join(traceback.format_exception(error))
-    if debug:
-        note(trace)
-        return f"unexpected {said}"
-    return f"unexpected {said} (traceback: {_keep(trace)}; or run with `oncelake --debug …`)"
-
-
-def _keep(trace: str) -> Path:
+def _write_to_file(trace: str) -> Path:
     with tempfile.NamedTemporaryFile(
         "w", prefix="oncelake-", suffix=".traceback", delete=False, encoding="utf-8"
     ) as file:
