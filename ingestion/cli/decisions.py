@@ -85,8 +85,11 @@ def reset(
 
 def unlock(
     stream: Stream,
-    holder_is_dead: Annotated[
-        bool, typer.Option(help="My word that the run, on a host that is not this one, is dead.")
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="My word that the run, on a host that is not this one, is dead."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +105,7 @@ def unlock(
 
     settings = load_settings()
     _refuse_unknown(stream, settings)
-    lease = unlock_stream(stream, settings, sworn_dead=holder_is_dead)
+    lease = unlock_stream(stream, settings, force=force)
     if as_json:
         output.document({"stream": stream, "unlocked": asdict(lease) if lease else None})
     elif lease:

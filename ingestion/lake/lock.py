@@ -13,22 +13,23 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import fcntl
-import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from py4j.protocol import Py4JError
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, Worker, leased, read_lease
+from ingestion.lake.lease import Lease, leased, read_lease
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import ProcessId
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.1
@@ -59,6 +60,9 @@ class Holder:
         """Describe this process."""
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         return cls(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 @contextmanager
@@ -161,7 +165,7 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[Non
         run_id=holder.run_id,
         host=holder.host,
         since=holder.since,
-        workers=tuple(map(Worker.of, (holder.pid, *more_pids))),
+        workers=tuple(map(ProcessId.of, (holder.pid, *more_pids))),
     )
     with leased(paths.lease, lease, taken=lambda: _locked(paths)):
         yield
@@ -186,12 +190,12 @@ def _locked(paths: StreamPaths) -> StreamLockedError:
 
 def _write_holder(path: Path, holder: Holder) -> None:
     draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(asdict(holder)))
+    draft.write_bytes(_HOLDER.dump_json(holder))
     draft.replace(path)
 
 
 def _read_holder(path: Path) -> Holder:
     try:
-        return Holder(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        return _HOLDER.validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return Holder(run_id="unknown", pid=0, host="unknown", since="unknown")

@@ -1,4 +1,8 @@
-"""Which process is meant by a number, and which one holds a file."""
+"""Which process is meant by a number, and which one holds a file.
+
+A pid is given away again when its process has ended; together with the time at which the process
+started it means one process only. A zombie counts as ended: it can no longer write.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,57 @@ import fcntl
 import os
 import struct
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from ingestion.lake.lease import began_at
+import psutil
 
+# The system reckons a start time from its boot time, which moves when the clock is set.
+_CLOCK_SECONDS = 2.0
 # Clocks of kernel and writer differ by rounding, and a little by adjustment.
 _TOLERANCE_SECONDS = 60.0
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = "hhqqi"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessId:
+    """One process of one host, for good.
+
+    Attributes:
+        pid: Its id on that host.
+        started: When it started, in seconds of that host's clock.
+    """
+
+    pid: int
+    started: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """Describe a process of this host.
+
+        Raises:
+            psutil.NoSuchProcess: there is none of this id.
+        """
+        return cls(pid=pid, started=psutil.Process(pid).create_time())
+
+    def is_alive(self) -> bool:
+        """Tell whether it still runs, seen from its own host."""
+        started = _start_time(self.pid)
+        return started is not None and abs(started - self.started) < _CLOCK_SECONDS
+
+
 def is_running(pid: int, *, since: float) -> bool:
     """Tell whether the process that had this pid at a time is still running.
 
-    A zombie is not, nor is a process that was given the number later.
+    For a process of which only that time is known, and not when it started.
 
     Args:
         pid: The process id.
         since: When the process is known to have run, in seconds since 1970.
     """
-    began = began_at(pid)
-    return began is not None and began <= since + _TOLERANCE_SECONDS
+    started = _start_time(pid)
+    return started is not None and started <= since + _TOLERANCE_SECONDS
 
 
 def process_locking(path: Path) -> int | None:
@@ -38,6 +72,16 @@ def process_locking(path: Path) -> int | None:
     if not path.exists() or sys.platform != "linux":
         return None
     with path.open("a") as file:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else pid
+
+
+def _start_time(pid: int) -> float | None:
+    """Return when a process of this host started, or ``None`` when it has ended."""
+    try:
+        process = psutil.Process(pid)
+        started, status = process.create_time(), process.status()
+    except psutil.NoSuchProcess:
+        return None
+    return None if status == psutil.STATUS_ZOMBIE else started

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ingestion.lake.lease import Worker
+from ingestion.lake.processes import ProcessId
 
 # A JVM outlives the driver that was killed by seconds.
 _LEFT_ALONE_SECONDS: Final = 3600.0
@@ -20,7 +20,7 @@ _LEFT_ALONE_SECONDS: Final = 3600.0
 
 def scratch_of_this_process(state: Path) -> Path:
     """Return this process's folder, which may not be there yet."""
-    me = Worker.of(os.getpid())
+    me = ProcessId.of(os.getpid())
     return state / "scratch" / f"{me.pid}-{me.started:.0f}"
 
 
@@ -45,5 +45,5 @@ def _is_left_over(folder: Path) -> bool:
     except FileNotFoundError:
         # Another process is sweeping, too.
         return False
-    owner = Worker(pid=int(pid), started=float(started))
+    owner = ProcessId(pid=int(pid), started=float(started))
     return age > _LEFT_ALONE_SECONDS and not owner.is_alive()

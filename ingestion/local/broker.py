@@ -22,8 +22,9 @@ from confluent_kafka.admin import AdminClient
 
 from ingestion.errors import DependencyError, SetupError
 from ingestion.kafka.java import find_java
+from ingestion.lake.processes import ProcessId
 from ingestion.local.broker_config import port_in, properties, server_properties
-from ingestion.local.process import Process, launch
+from ingestion.local.process import launch, recorded_process, stop
 
 _START_TIMEOUT_SECONDS = 60
 _STOP_TIMEOUT_SECONDS = 20
@@ -110,7 +111,7 @@ def down(folder: Path) -> bool:
     with _locked(folder):
         process = _process(folder)
         if process is not None:
-            process.stop(grace_seconds=_STOP_TIMEOUT_SECONDS)
+            stop(process, grace_seconds=_STOP_TIMEOUT_SECONDS)
         (folder / "address").unlink(missing_ok=True)
         (folder / "pid").unlink(missing_ok=True)
         return process is not None
@@ -136,17 +137,9 @@ def _address(folder: Path) -> str:
     return f"127.0.0.1:{port_in(_file(folder), 'PLAINTEXT')}"
 
 
-def _process(folder: Path) -> Process | None:
-    """Return the broker's process: the recorded pid, if that still runs this very broker.
-
-    The end of its command line tells it apart from another process with a recycled pid.
-    """
-    try:
-        pid = int((folder / "pid").read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    process = Process(pid=pid, command_ends_with=f" kafka.Kafka {_file(folder)}")
-    return process if process.is_alive() else None
+def _process(folder: Path) -> ProcessId | None:
+    command_end = f" kafka.Kafka {_file(folder)}"
+    return recorded_process(folder / "pid", command_ends_with=command_end)
 
 
 def _classpath(jars: Path) -> str:

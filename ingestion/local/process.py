@@ -11,8 +11,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
+
+from ingestion.lake.processes import ProcessId
 
 # $1 = pid file, $2 = log, the rest = the command.
 _DETACHED = """
@@ -40,33 +43,27 @@ until [ -s "$pid_file" ] || [ $((tries += 1)) -gt 500 ]; do sleep 0.02; done
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
-    """A process id, and the command line by which its process is known again.
+def recorded_process(pid_file: Path, *, command_ends_with: str) -> ProcessId | None:
+    """Return the living process that a pid file names, if it runs this very command.
 
-    Attributes:
-        pid: The process id, which the system may give to another process one day.
-        command_ends_with: How the command line of the process that is meant ends.
+    The end of its command line tells it apart from another process with a recycled pid.
     """
+    try:
+        process = psutil.Process(int(pid_file.read_text()))
+        is_meant = " ".join(process.cmdline()).endswith(command_ends_with)
+        return ProcessId.of(process.pid) if is_meant else None
+    except (FileNotFoundError, ValueError, psutil.Error):
+        return None
 
-    pid: int
-    command_ends_with: str
 
-    def is_alive(self) -> bool:
-        """Tell whether this pid still runs that command; a zombie does not."""
-        return _command_line(self.pid).endswith(self.command_ends_with)
-
-    def stop(self, *, grace_seconds: float) -> None:
-        """Ask the process to end, kill it after ``grace_seconds``, and see it gone."""
-        for how, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 10.0)):
-            if not self.is_alive():
-                return
-            os.kill(self.pid, how)
-            self._await_end(patience)
-
-    def _await_end(self, timeout_seconds: float) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while self.is_alive() and time.monotonic() < deadline:
+def stop(process: ProcessId, *, grace_seconds: float) -> None:
+    """Ask a process to end, kill it after ``grace_seconds``, and see it gone."""
+    for how, patience_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 10.0)):
+        if not process.is_alive():
+            return
+        os.kill(process.pid, how)
+        deadline = time.monotonic() + patience_seconds
+        while process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
@@ -91,17 +88,3 @@ def launch(command: Sequence[str], *, pid_file: Path, log: Path, tied: bool) -> 
     finally:
         if ours is not None:
             os.close(theirs)
-
-
-def _command_line(pid: int) -> str:
-    """Return a process's arguments with blanks between; nothing when it is gone or a zombie."""
-    if Path("/proc/self").exists():
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        return os.fsdecode(b" ".join(arguments))
-    listed = subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return listed.stdout.rstrip("\n")

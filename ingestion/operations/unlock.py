@@ -11,13 +11,13 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings
 
 
-def unlock(stream: str, settings: Settings, *, sworn_dead: bool = False) -> Lease | None:
+def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | None:
     """Take a dead run's lease away; a kernel lock needs none of this.
 
     Args:
         stream: The stream.
         settings: Where the lake is, and what locks it.
-        sworn_dead: A person's word that a run on another host, which cannot be seen from here, is
+        force: A person's word that a run on another host, which cannot be seen from here, is
             dead. It is not taken for a run on this host, where the truth can be seen.
 
     Returns:
@@ -36,18 +36,18 @@ def unlock(stream: str, settings: Settings, *, sworn_dead: bool = False) -> Leas
         return None
     lease = read_lease(paths.lease)
     if lease is not None:
-        _refuse_living(stream, lease, sworn_dead=sworn_dead)
+        _refuse_living(stream, lease, force=force)
         paths.lease.unlink()
     return lease
 
 
-def _refuse_living(stream: str, lease: Lease, *, sworn_dead: bool) -> None:
+def _refuse_living(stream: str, lease: Lease, *, force: bool) -> None:
     run = f"{stream}: run {lease.run_id} on {lease.host} (since {lease.since})"
     if lease.host != socket.gethostname():
-        if not sworn_dead:
+        if not force:
             raise StreamLockedError(
                 f"{run} cannot be seen from here. Next: run this on {lease.host}; or, once that "
-                "host or run is certainly dead, oncelake unlock --holder-is-dead"
+                "host or run is certainly dead, oncelake unlock --force"
             )
     elif living := lease.living():
         raise StreamLockedError(

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, Worker, read_lease
+from ingestion.lake.lease import Lease, read_lease
 from ingestion.lake.lock import Holder, held_by_python, holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import ProcessId
 from ingestion.operations.unlock import unlock
 from ingestion.settings import Settings
 from tests.cli.shell import home, oncelake
@@ -79,7 +80,7 @@ def test_a_dead_holder_loses_its_lease(leasing: Settings) -> None:
 
 def test_a_pid_that_was_given_away_again_is_not_the_holder() -> None:
     """Another process under the holder's pid does not keep the lease alive."""
-    mine = Worker.of(os.getpid())
+    mine = ProcessId.of(os.getpid())
 
     assert mine.is_alive()
     assert not replace(mine, started=mine.started - 3600).is_alive()
@@ -93,7 +94,7 @@ def test_a_holder_on_another_host_needs_a_persons_decision(leasing: Settings) ->
 
     with pytest.raises(StreamLockedError, match="cannot be seen from here"):
         unlock("orders", leasing)
-    taken = unlock("orders", leasing, sworn_dead=True)
+    taken = unlock("orders", leasing, force=True)
 
     assert taken is not None
     assert read_lease(paths.lease or Path()) is None
@@ -106,7 +107,7 @@ def test_a_persons_decision_does_not_outweigh_a_living_process(leasing: Settings
         _left_behind(paths, driver)
 
         with pytest.raises(StreamLockedError, match="lives"):
-            unlock("orders", leasing, sworn_dead=True)
+            unlock("orders", leasing, force=True)
 
 
 def test_the_command_exits_as_its_help_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +165,6 @@ def _left_behind(
         run_id="dead",
         host=host or socket.gethostname(),
         since="2026-01-01T00:00:00+00:00",
-        workers=tuple(Worker.of(each.pid) for each in processes),
+        workers=tuple(ProcessId.of(each.pid) for each in processes),
     )
     paths.lease.write_text(json.dumps(asdict(lease)))

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lake.lease import Worker
+from ingestion.lake.processes import ProcessId
 from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
 
 
 @pytest.fixture
-def dead() -> Worker:
+def dead() -> ProcessId:
     """A process that is gone."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        worker = Worker.of(process.pid)
+        worker = ProcessId.of(process.pid)
         process.communicate(b"")
     return worker
 
 
-def folder(state: Path, worker: Worker, *, hours: float) -> Path:
+def folder(state: Path, worker: ProcessId, *, hours: float) -> Path:
     """The folder of a process, with something in it, untouched for some hours."""
     made = state / "scratch" / f"{worker.pid}-{worker.started:.0f}"
     (made / "blockmgr-1").mkdir(parents=True)
@@ -32,10 +32,10 @@ def folder(state: Path, worker: Worker, *, hours: float) -> Path:
     return made
 
 
-def test_only_what_the_dead_have_left_is_swept(tmp_path: Path, dead: Worker) -> None:
+def test_only_what_the_dead_have_left_is_swept(tmp_path: Path, dead: ProcessId) -> None:
     """Neither this process's folder goes, nor that of another whose id was given again."""
-    mine = folder(tmp_path, Worker.of(os.getpid()), hours=5)
-    reused = folder(tmp_path, Worker(pid=os.getpid(), started=1_000.0), hours=5)
+    mine = folder(tmp_path, ProcessId.of(os.getpid()), hours=5)
+    reused = folder(tmp_path, ProcessId(pid=os.getpid(), started=1_000.0), hours=5)
     left = folder(tmp_path, dead, hours=5)
     (tmp_path / "scratch" / "spark-warehouse").mkdir()
 
@@ -47,7 +47,7 @@ def test_only_what_the_dead_have_left_is_swept(tmp_path: Path, dead: Worker) -> 
 
 
 def test_a_jvm_that_outlives_its_driver_keeps_its_folder_for_a_while(
-    tmp_path: Path, dead: Worker
+    tmp_path: Path, dead: ProcessId
 ) -> None:
     """It may still be writing."""
     left = folder(tmp_path, dead, hours=0.5)

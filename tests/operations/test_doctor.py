@@ -20,11 +20,11 @@ from deltalake import write_deltalake
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.empty_commit import write_empty_commit
-from ingestion.lake.lease import Lease, Worker
+from ingestion.lake.lease import Lease
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import is_running, process_locking
+from ingestion.lake.processes import ProcessId, is_running, process_locking
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.doctor.finding import Finding
 from ingestion.operations.doctor.machine import Folder, Machine, diagnose_machine
@@ -153,7 +153,7 @@ def test_a_lease_that_outlived_its_run_is_to_be_unlocked(
     """A lease stays when its holder is killed: nobody is left to kill, and the file must go."""
     monkeypatch.setenv("ONCELAKE_LOCK", "lease")
     paths = StreamPaths.of("orders", load_settings())
-    dead = Worker(pid=ended_process(), started=0.0)
+    dead = ProcessId(pid=ended_process(), started=0.0)
     me = Holder.me("dead-run")
     lease = Lease(run_id=me.run_id, host=me.host, since=me.since, workers=(dead,))
     assert paths.lease is not None

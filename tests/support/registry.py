@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from ingestion.kafka.java import find_java
-from ingestion.local.process import Process, launch
+from ingestion.local.process import launch, recorded_process, stop
 from tests.support.world import ROOT
 
 _MAIN = "io.quarkus.runner.GeneratedMain"
@@ -60,8 +60,9 @@ def schema_registry(folder: Path) -> Iterator[str]:
     try:
         yield address
     finally:
-        pid = int((folder / "pid").read_text())
-        Process(pid=pid, command_ends_with=_MAIN).stop(grace_seconds=5)
+        process = recorded_process(folder / "pid", command_ends_with=_MAIN)
+        if process is not None:
+            stop(process, grace_seconds=5)
         shutil.rmtree(folder, ignore_errors=True)
 
 
