@@ -1,0 +1,251 @@
+"""What a run is refused for, and where it goes on, follows from the snapshot alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import (
+    ForeignTableError,
+    MemoryLostError,
+    RecordsForgottenError,
+    RefusedError,
+    TableAlteredError,
+    TableReplacedError,
+    TableRestoredError,
+    TableRolledBackError,
+    TableSettingsError,
+    UnbalancedBatchError,
+)
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
+from ingestion.lake.ledger import LedgerRow, LoadedLedger
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import Commit
+from ingestion.recovery.heal import UnrecordedCommit, plan_healing
+from ingestion.recovery.position import position_of, refuse_red
+from ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete_side_tables
+from ingestion.recovery.snapshot import TableSnapshot, TableState
+from ingestion.settings import Settings
+
+PATHS = StreamPaths.of("orders", Settings(lake=Path("/lake"), state=Path("/state")))
+SPEC = StreamSpec.model_validate(
+    {"name": "orders", "topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
+)
+IDENTITY = Identity(cluster_id="c", topic_ids={"orders": "t"}, keys=("id",), order=())
+AT = TopicPartition("orders", 0)
+
+
+def metadata(seq: int, **fields: Any) -> CommitMetadata:
+    """Return what a commit that read ten records says of itself."""
+    counts = {"offsets": 10, "read": 10, "gaps": 0, "winners": 10}
+    begun = (seq - 1) * 10
+    part = Range(topic="orders", partition=0, start=begun, end=begun + 10)
+    return CommitMetadata(
+        **{
+            "kind": "ingest",
+            "seq": seq,
+            "run_id": "r",
+            "epoch": 1,
+            "identity": IDENTITY,
+            "columns": SPEC.ddl,
+            "ranges": (CountedRange(range=part, records=10, gaps=0),),
+            "next": Offsets({AT: part.end}),
+            "counts": counts,
+            **fields,
+        }
+    )
+
+
+def commit(version: int, made: CommitMetadata | None, **fields: Any) -> Commit:
+    """Return a commit of ours that inserted ten rows, or of somebody else."""
+    return Commit(
+        **{
+            "version": version,
+            "timestamp_ms": 0,
+            "operation": "MERGE",
+            "metrics": {"numTargetRowsInserted": 10},
+            "txns": {"oncelake:orders": made.seq} if made else {},
+            "changes_rows": True,
+            "metadata": made,
+            **fields,
+        }
+    )
+
+
+def row(seq: int, **fields: Any) -> LedgerRow:
+    """Return the ledger's row of a batch that inserted ten rows."""
+    made = metadata(seq)
+    counts = {**made.counts, "inserted": 10}
+    projected = LedgerRow.of(made, commit(seq, made), "id", counts=counts)
+    return replace(projected, **{"committed_at": dt.datetime.now(dt.UTC), **fields})
+
+
+def snapshot(*rows: LedgerRow, table: TableState | None = None, **fields: Any) -> TableSnapshot:
+    """Return a stream whose ledger holds ``rows``."""
+    return TableSnapshot(paths=PATHS, table=table, ledger=LoadedLedger(rows=rows), **fields)
+
+
+def table(seq: int | None, newest: Commit | None, **fields: Any) -> TableState:
+    """Return the state of the table that the ledger knows."""
+    return TableState(**{"table_id": "id", "seq": seq, "newest": newest, **fields})
+
+
+HEALTHY = table(2, commit(2, metadata(2)))
+
+
+def test_a_commit_tells_the_position_before_the_ledger() -> None:
+    """Offsets come from the newest commit, also while the ledger lacks its row."""
+    at = position_of(snapshot(row(1), table=HEALTHY))
+
+    assert at is not None
+    assert (at.seq, at.source, at.next, at.columns) == (2, "commit", {AT: 20}, SPEC.ddl)
+
+
+def test_the_ledger_tells_the_position_once_the_commits_have_aged_out() -> None:
+    """Ranges of the ledger's rows add up to the offsets."""
+    at = position_of(snapshot(row(1), row(2), table=table(2, None)))
+
+    assert at is not None
+    assert (at.seq, at.source, at.next, at.identity) == (2, "ledger", {AT: 20}, IDENTITY)
+
+
+def test_rows_tell_no_offsets() -> None:
+    """Where nothing remembers what was read, there is an epoch to go beyond, and no more."""
+    aged = snapshot(table=table(2, None, highest_epoch=3))
+
+    at = position_of(aged, even_if_forgotten=True)
+
+    assert at is not None
+    assert (at.source, at.epoch, at.next, at.identity) == ("rows", 3, {}, UNKNOWN)
+    with pytest.raises(MemoryLostError):
+        position_of(aged)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        pytest.param(snapshot(), id="no table"),
+        pytest.param(snapshot(table=table(None, None, is_empty=True)), id="empty table"),
+    ],
+)
+def test_a_stream_without_a_table_has_no_position(nothing: TableSnapshot) -> None:
+    """A first run, or one that died before its first commit, begins from nothing."""
+    assert position_of(nothing) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [
+        pytest.param(snapshot(row(1)), TableReplacedError, id="table gone beside its ledger"),
+        pytest.param(
+            snapshot(row(2), table=replace(HEALTHY, table_id="other")),
+            TableReplacedError,
+            id="another table",
+        ),
+        pytest.param(
+            snapshot(row(1), row(2), row(3), table=HEALTHY), TableRolledBackError, id="older copy"
+        ),
+        pytest.param(snapshot(has_stray_files=True), ForeignTableError, id="files without a log"),
+        pytest.param(snapshot(table=table(None, None)), ForeignTableError, id="not ours"),
+        pytest.param(
+            snapshot(table=replace(HEALTHY, others=(commit(3, None, operation="DELETE"),))),
+            TableAlteredError,
+            id="altered",
+        ),
+        pytest.param(
+            snapshot(
+                table=replace(
+                    HEALTHY, others=(commit(3, None, operation="RESTORE", changes_rows=False),)
+                )
+            ),
+            TableRestoredError,
+            id="restored",
+        ),
+        pytest.param(
+            snapshot(
+                table=replace(HEALTHY, settings_error=TableSettingsError("o", "p", remedy="r"))
+            ),
+            TableSettingsError,
+            id="forbidden setting",
+        ),
+    ],
+)
+def test_a_table_that_is_not_the_one_we_left_is_refused(
+    found: TableSnapshot, error: type[RefusedError]
+) -> None:
+    """Each way to be another table has an error of its own."""
+    with pytest.raises(error):
+        position_of(found)
+
+
+def test_compaction_by_somebody_else_concerns_nobody() -> None:
+    """A commit that moves rows to other files leaves the position as it was."""
+    moved = replace(HEALTHY, others=(commit(3, None, operation="OPTIMIZE", changes_rows=False),))
+
+    at = position_of(snapshot(table=moved))
+
+    assert at is not None
+    assert at.seq == 2
+
+
+def test_an_unrecorded_batch_is_projected_from_its_commit() -> None:
+    """Counts come from metadata and metrics; rows that are missing make it red."""
+    lacking = UnrecordedCommit(commit=commit(2, metadata(2)), rows_of_seq=10)
+
+    whole = plan_healing(SPEC, "id", [row(1)], [lacking])
+    short = plan_healing(SPEC, "id", [row(1)], [replace(lacking, rows_of_seq=9)])
+
+    assert [(each.seq, each.balanced) for each in whole.rows] == [(1, True), (2, True)]
+    assert [each.seq for each in whole.recovered] == [2]
+    assert whole.recovered[0].counts["inserted"] == 10
+    with pytest.raises(UnbalancedBatchError, match="batch 2"):
+        refuse_red("orders", short.rows)
+
+
+def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
+    """A red batch stays red, with the reason beside it."""
+    red = row(1, balanced=False)
+    made = metadata(2, kind="accept", reason="known", accepts=(1,), ranges=(), counts={})
+
+    healing = plan_healing(
+        SPEC, "id", [red], [UnrecordedCommit(commit=commit(2, made), rows_of_seq=0)]
+    )
+
+    assert [(each.seq, each.accepted) for each in healing.accepted] == [(1, "known")]
+    refuse_red("orders", healing.rows)
+
+
+@pytest.mark.parametrize(
+    ("side", "sentence"),
+    [
+        pytest.param(
+            SideTable(path=PATHS.quarantine, newest=Held(seq=4, written=3, there=2)),
+            "holds 2 rows of batch 4, which wrote 3",
+            id="rows",
+        ),
+        pytest.param(
+            SideTable(path=PATHS.quarantine, redriven=Held(seq=5, written=2, there=0)),
+            "holds 0 records that batch 5 has redriven, which were 2",
+            id="marks",
+        ),
+    ],
+)
+def test_a_side_table_that_is_short_of_rows_is_refused(side: SideTable, sentence: str) -> None:
+    """The refusal names the batch, and both numbers."""
+    with pytest.raises(RecordsForgottenError, match=sentence):
+        refuse_incomplete_side_tables("orders", {"quarantine": side})
+
+
+def test_a_side_table_that_holds_what_was_written_passes() -> None:
+    """Rows that are there more than once are for the proof to find."""
+    held = Held(seq=4, written=3, there=3)
+
+    refuse_incomplete_side_tables(
+        "orders", {"quarantine": SideTable(path=PATHS.quarantine, newest=held, redriven=held)}
+    )
