@@ -44,7 +44,6 @@ class BadBytesError(ValueError):
     """
 
     def __init__(self, reason: str, detail: str) -> None:
-        """Take the code, and what it says to people."""
         super().__init__(detail)
         self.reason = reason
 

@@ -17,7 +17,6 @@ class ClientErrors(deque[KafkaError]):
     """What a client has said of its connections, the newest last; it says it when it is polled."""
 
     def __init__(self) -> None:
-        """Begin with nothing, and keep the newest only."""
         super().__init__(maxlen=20)
 
 

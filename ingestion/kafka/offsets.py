@@ -77,7 +77,6 @@ class Offsets(Mapping[TopicPartition, int]):
     """The next offset to read of each partition: what a table, or a checkpoint, has reached."""
 
     def __init__(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
-        """Take the positions; a partition that is absent has never been seen."""
         self._positions = {
             TopicPartition(*key): at for key, at in sorted((positions or {}).items())
         }

@@ -29,9 +29,7 @@ class Identity:
     """What a stream's offsets and order mean; when it changes, a new epoch must begin.
 
     Attributes:
-        cluster_id: Kafka's own id of the cluster.
         topic_ids: KIP-516 id of each topic.
-        keys: Columns that identify a row.
         order: Columns of ``sequence_by``.
         rule: How records become rows, as ``StreamSpec.rule`` says it.
     """
@@ -66,8 +64,6 @@ class CountedRange:
     """A range, and what the batch found in it.
 
     Attributes:
-        range: The offsets covered.
-        records: Records read in it.
         gaps: Offsets in it that hold no record.
     """
 
@@ -98,13 +94,7 @@ class CommitMetadata:
     """What a commit of ours says of itself, in ``userMetadata``.
 
     Attributes:
-        kind: Why the commit exists.
-        seq: Number of the batch in the table.
-        run_id: The run that made it.
-        epoch: Life of the stream's identity.
-        identity: That identity.
         columns: The declared columns, as the user wrote them.
-        ranges: What was read, one range a partition.
         next: Next offset of every partition after this commit.
         counts: The counts known before the commit.
         reason: A person's word, where one was needed.

@@ -25,8 +25,6 @@ class Lease:
     """Who holds a stream by a lease.
 
     Attributes:
-        run_id: The run.
-        host: Machine it runs on.
         since: When it began, UTC, ISO 8601.
         workers: Its processes, driver and JVM.
     """

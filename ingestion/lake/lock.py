@@ -40,9 +40,6 @@ class Holder:
     """Who holds a stream, for the message that the other one gets.
 
     Attributes:
-        run_id: The run.
-        pid: Process id of its Python driver.
-        host: Machine it runs on.
         since: When it began, UTC, ISO 8601.
     """
 

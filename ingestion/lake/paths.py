@@ -13,11 +13,6 @@ class StreamPaths:
     """The places of one stream.
 
     Attributes:
-        stream: Its name.
-        data: The table of the user's rows.
-        quarantine: Records that could not be applied.
-        tombstones: The order of every delete.
-        ledger: One row a batch.
         lock: The file whose kernel lock is the right to write.
         holder: Who holds that lock, for people.
         lease: The file that stands in for that lock, where the settings say so.

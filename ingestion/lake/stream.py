@@ -20,7 +20,6 @@ class Stream:
 
     Attributes:
         spec: The declaration; once ``resolve_topics`` has been asked, with its topics by name.
-        settings: Where Kafka, lake and state are.
     """
 
     spec: StreamSpec

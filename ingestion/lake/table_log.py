@@ -56,7 +56,6 @@ class Commit:
     """One version of a table's log.
 
     Attributes:
-        version: Delta version.
         timestamp_ms: When it was committed, by the writer's clock.
         operation: Delta's word for it, such as ``MERGE``.
         metrics: Delta's operation metrics, as numbers.

@@ -27,7 +27,6 @@ class FoundTopics:
     """The topics as they are now, beside those that the table was filled from.
 
     Attributes:
-        topics: What the cluster says of them.
         identity: The table's identity with their ids.
         cut: Topics that end before what the table has read of them.
     """

@@ -50,7 +50,6 @@ class Group:
         reason: The code.
         first: The oldest by Kafka's time.
         last: The newest.
-        count: How many there are.
         earliest: The first few, to be shown.
     """
 
@@ -102,8 +101,6 @@ def inspect(
     """Look into a stream's quarantine.
 
     Args:
-        stream: Its name.
-        paths: Its tables.
         reason: Only records of this reason.
         limit: How many samples of each group.
 

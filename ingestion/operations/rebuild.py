@@ -41,7 +41,6 @@ class RebuildReport:
     """What a rebuild did.
 
     Attributes:
-        stream: Its name.
         report: The last run into the new table.
         archived: Where the old tables went; none when the new table is not in their place.
     """
@@ -56,8 +55,6 @@ class Rebuild:
     """One rebuild of one stream.
 
     Attributes:
-        spec: The declared stream, as it is today.
-        settings: Where Kafka, lake and state are.
         spark: Returns a session of ``ingestion.pipeline.session``.
         run_id: Names the rebuild in commits and ledger.
         without_lost: Leave out what Kafka no longer holds, instead of refusing.

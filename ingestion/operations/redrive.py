@@ -42,8 +42,6 @@ class RedriveReport:
     """What a redrive did.
 
     Attributes:
-        stream: The stream's name.
-        run_id: The run.
         waiting: Records that waited in quarantine, of the reason that was asked for.
         still_bad: Those of them that stay, by the reason that they have today.
         batches: The ledger rows of its commits: one for each epoch that the records are of.
@@ -73,8 +71,6 @@ class Redrive:
     """One redrive of one stream.
 
     Attributes:
-        spec: The declared stream, as it is today.
-        settings: Where Kafka, lake and state are.
         spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing waits.
         run_id: Names the redrive in the commit and in the ledger.
         reason: Send in only records of this reason.

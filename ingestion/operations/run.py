@@ -51,8 +51,6 @@ class Run:
     """One run of one stream, until the lag that Kafka had when it began is gone.
 
     Attributes:
-        spec: The declared stream.
-        settings: Where Kafka, lake and state are.
         spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.

@@ -47,7 +47,6 @@ class StreamStatus:
     """Where one stream stands; ``None`` is what is not there, or could not be known.
 
     Attributes:
-        stream: Its name.
         table: Folder of its table.
         exists: Whether that holds a Delta table.
         delta_version: The table's newest version.
@@ -84,7 +83,6 @@ class StatusReader:
     """Finds out where streams stand; asks a Kafka that does not answer only once."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take the settings; a question to Kafka waits for ten seconds at most."""
         seconds = min(settings.kafka_timeout_seconds, _MOST_SECONDS)
         self._settings = settings.model_copy(update={"kafka_timeout_seconds": seconds})
         self._silence: DependencyError | None = None

@@ -26,9 +26,9 @@ from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
-from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts, materializing
+from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts
 from ingestion.pipeline.gaps import Gaps, find_gaps
-from ingestion.pipeline.materialize import cached_bytes
+from ingestion.pipeline.materialize import cached_bytes, materializing
 from ingestion.pipeline.schema import row_type
 from ingestion.pipeline.validate import GOOD, validate
 from ingestion.recovery.position import Position
@@ -40,7 +40,6 @@ class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands."""
 
     def __init__(self, stream: Stream, *, position: Position, run_id: str) -> None:
-        """Take the stream and the table's position, which each batch moves on."""
         self._stream = stream
         self._spec = stream.spec
         self._paths = stream.paths

@@ -24,7 +24,6 @@ class Checkpoint:
     """One generation of a stream's Spark checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Take the generation's folder, which Spark fills."""
         self.path = path
 
     def planned(self, batch_id: int) -> tuple[Range, ...]:

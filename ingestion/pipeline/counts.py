@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row
@@ -12,8 +11,6 @@ from pyspark.sql import functions as F
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.pipeline.validate import GOOD
 
-# Computes a frame once, and holds it.
-Hold = Callable[[DataFrame], DataFrame]
 _NAMES_TOLD = 20
 _NAME_LENGTH = 100
 
@@ -23,10 +20,7 @@ class PartitionCounts:
     """What the copy holds of one partition.
 
     Attributes:
-        records: How many records.
         overlap: How many of them the table holds already.
-        first: Lowest offset.
-        last: Highest offset.
         offset_sum: Sum of the offsets, which gives away a record delivered twice.
     """
 
@@ -74,26 +68,6 @@ class BatchCounts:
     def good(self) -> int:
         """Rows that can be applied."""
         return sum(self.fates.get(fate, 0) for fate in GOOD)
-
-
-@contextmanager
-def materialize(judged: DataFrame) -> Iterator[DataFrame]:
-    """Compute a batch once, and hold it while the block runs.
-
-    Every action on the frame that foreachBatch hands over reads Kafka again.
-    """
-    copy = judged.localCheckpoint(eager=True)
-    try:
-        yield copy
-    finally:
-        copy._jdf.queryExecution().logical().rdd().unpersist(False)
-
-
-@contextmanager
-def materializing() -> Iterator[Hold]:
-    """Give out what computes frames once and holds them, all of them while the block runs."""
-    with ExitStack() as stack:
-        yield lambda frame: stack.enter_context(materialize(frame))
 
 
 def count_records(copy: DataFrame) -> BatchCounts:

@@ -23,7 +23,6 @@ def explode(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
 
     Args:
         decoded: Records, with what their values say as ``_said``.
-        spec: The declared stream.
 
     Returns:
         ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any; a
@@ -55,7 +54,6 @@ def rejoin(fated: DataFrame, spec: StreamSpec) -> DataFrame:
 
     Args:
         fated: Rows with ``_index``, ``_disposition``, ``_reason`` and ``_detail``.
-        spec: The declared stream.
 
     Returns:
         The same, and of a record that is not applied only the first row.

@@ -1,19 +1,21 @@
-"""Batches that must be looked at before they are decoded, read from Kafka once all the same."""
+"""A batch's frames, computed once: Kafka would be read again by every action on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from ingestion.declaration.spec import StreamSpec
 
+Hold = Callable[[DataFrame], DataFrame]
+
 
 @contextmanager
 def cached_bytes(records: DataFrame, spec: StreamSpec) -> Iterator[DataFrame]:
-    """Hold a batch's bytes while the block runs, where a schema registry must be asked about them.
+    """Cache raw bytes while the block runs, where schema ids must be known before decoding.
 
     On disk, since they are read twice and in order; the first look, which is one job, puts them
     there. Other formats are passed as they are.
@@ -26,3 +28,23 @@ def cached_bytes(records: DataFrame, spec: StreamSpec) -> Iterator[DataFrame]:
         yield raw
     finally:
         raw._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+@contextmanager
+def materialize(judged: DataFrame) -> Iterator[DataFrame]:
+    """Compute a batch once, and hold it while the block runs.
+
+    Every action on the frame that foreachBatch hands over reads Kafka again.
+    """
+    copy = judged.localCheckpoint(eager=True)
+    try:
+        yield copy
+    finally:
+        copy._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+@contextmanager
+def materializing() -> Iterator[Hold]:
+    """Give out what computes frames once and holds them, all of them while the block runs."""
+    with ExitStack() as stack:
+        yield lambda frame: stack.enter_context(materialize(frame))

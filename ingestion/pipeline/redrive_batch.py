@@ -19,7 +19,8 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import mark_redriven
 from ingestion.pipeline.batch import BatchWriter
-from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts, materializing
+from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts
+from ingestion.pipeline.materialize import materializing
 from ingestion.pipeline.schema import row_type
 from ingestion.pipeline.validate import validate
 from ingestion.sinks.sink import Target
@@ -30,7 +31,6 @@ class Epoch:
     """The batches of one life of the stream's identity.
 
     Attributes:
-        number: The epoch.
         first: Its first batch, as far as the ledger remembers.
         end: The first batch of the next; ``None`` of the last epoch.
     """
@@ -83,7 +83,6 @@ class RedriveWriter(BatchWriter):
     """Writes the quarantined records of one epoch as one batch, in the way of every batch."""
 
     def __init__(self, *given: Any, epoch: Epoch, **named: Any) -> None:
-        """Take what a ``BatchWriter`` takes, and the epoch that the records are of."""
         super().__init__(*given, **named)
         self._of = epoch
 

@@ -20,19 +20,11 @@ class RunReport:
     """What one run of one stream did.
 
     Attributes:
-        stream: Its name.
-        run_id: The run.
         batches: Ledger rows of the batches that this run committed, by seq.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
             what stood in for commits that have aged out, what an open transaction holds back.
-        seq: Number of the table's last batch.
-        epoch: Life of the stream's identity.
-        next: Next offset of every partition.
         lag: Offsets in the topic, up to the last stable one, that the table has not reached.
-        delta_version: Version of the table now.
-        row_count: Rows in the table now.
-        table: Folder of the table.
         stalls: Partitions that an open transaction has held back for long.
     """
 

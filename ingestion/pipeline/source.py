@@ -18,7 +18,6 @@ def read_stream(
 
     Args:
         spark: The session that will run the query.
-        spec: The declared stream.
         settings: Where Kafka is, and how to talk to it.
         starting: The offset to begin at, of *every* partition: Spark begins one that is not
             named at its earliest, and fails on one that does not exist.

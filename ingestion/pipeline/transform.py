@@ -54,7 +54,6 @@ def transform(
 
     Args:
         decoded: Records, with what their values say as ``_said``; see ``exploded``.
-        spec: The declared stream.
         hold: Computes a frame once, where a function needs its records twice.
 
     Returns:

@@ -58,7 +58,6 @@ def validate(
 
     Args:
         records: ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
-        spec: The declared stream.
         schema: The declared columns.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.

@@ -25,7 +25,6 @@ class UnrecordedCommit:
     """A commit of ours that the ledger does not have.
 
     Attributes:
-        commit: What the log holds.
         rows_of_seq: Rows that carry its seq in the table at its version.
         foreign: What others did to the rows before it, a sentence each.
     """
@@ -58,8 +57,6 @@ def heal(
     """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
 
     Args:
-        spec: The declared stream.
-        paths: Its tables.
         position: Where the table stands.
         recorded: The ledger's rows of this table.
     """

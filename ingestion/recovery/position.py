@@ -38,7 +38,6 @@ class Position:
     Attributes:
         table_id: Delta's id of the table.
         seq: Number of its last batch; 0 before the first.
-        epoch: Life of the stream's identity.
         identity: What its offsets and order mean.
         columns: The declared columns it was last written with; empty when nothing remembers.
         next: Next offset of every partition it knows.

@@ -55,7 +55,6 @@ class SchemaPlan:
     """What the next run would do to the table before it reads.
 
     Attributes:
-        stream: Its name.
         table: The table's folder; ``None`` when the first run will make it.
         changes: What is different.
     """

@@ -43,7 +43,6 @@ class SideTable:
     """A side table as it was found, beside the ledger's rows.
 
     Attributes:
-        path: Where it lies.
         damage: Why its files cannot be trusted.
         newest: Rows of the newest batch that wrote to it.
         redriven: Records that the newest redrive has marked; of the quarantine alone.

@@ -25,7 +25,6 @@ class TableState:
     """The data table, by its log.
 
     Attributes:
-        table_id: Delta's id of it.
         seq: The highest seq that it has recorded for the stream; ``None`` when it never did.
         is_empty: Whether it has no data file.
         newest: Our newest commit that is still in the log.
@@ -48,9 +47,7 @@ class TableSnapshot:
     """A stream's table and ledger, as they were found.
 
     Attributes:
-        paths: Where they lie.
         table: The data table; ``None`` when there is none.
-        ledger: The ledger.
         has_stray_files: Whether data files lie there without a Delta log.
     """
 

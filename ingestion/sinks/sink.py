@@ -21,10 +21,6 @@ class Target:
 
     Attributes:
         spark: The query's own session; settings made elsewhere are invisible to its statements.
-        spec: The declared stream.
-        paths: Its tables.
-        epoch: Life of the stream's identity.
-        seq: Number of the batch in the table.
         version: Delta version of the table before the batch.
     """
 
@@ -42,8 +38,6 @@ class Good:
 
     Attributes:
         records: Place, declared columns, ``_disposition`` (row or delete), ``_bytes``.
-        count: How many there are.
-        deletes: How many of them are deletes.
         size_bytes: Size of their values in Kafka.
     """
 

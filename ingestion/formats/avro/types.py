@@ -53,7 +53,6 @@ class AvroTypes:
     """The types of one parsed schema, with those that it names."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
-        """Take the types that have names."""
         self._named = named
 
     def is_record(self, node: Any) -> bool:

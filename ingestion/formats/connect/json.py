@@ -24,7 +24,6 @@ class ConnectJson:
     """Splits documents into schema and payload; parses a schema once, and not once a record."""
 
     def __init__(self) -> None:
-        """Begin knowing no schema."""
         self._known: dict[bytes, Any] = {}
 
     def split(self, raw: bytes) -> tuple[Any, Any]:

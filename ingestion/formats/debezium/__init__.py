@@ -51,7 +51,6 @@ class JsonEnvelopes:
     """Reads envelopes that are JSON."""
 
     def __init__(self, columns: StructType, options: DebeziumOptions) -> None:
-        """Take what they should hold, and how they are written."""
         self._columns, self._options = columns, options
         self._connect = ConnectJson()
         self._plans: dict[tuple[int, str], EnvelopePlan] = {}
@@ -108,7 +107,6 @@ class EnvelopePlan:
         *,
         is_delete: bool,
     ) -> None:
-        """Take the columns, and what a schema says of the row's fields, if there is one."""
         self._is_delete = is_delete
         self._paths = {name: path.split(".") for name, path in options.columns.items()}
         self._names = frozenset(columns.names)

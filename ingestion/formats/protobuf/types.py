@@ -49,7 +49,6 @@ class View:
     __slots__ = ("_message",)
 
     def __init__(self, message: Any) -> None:
-        """Take the message."""
         self._message = message
 
     def get(self, name: str) -> Any:

@@ -27,7 +27,6 @@ class Leftovers:
     """What lies around of a stream.
 
     Attributes:
-        stream: Its name.
         holder: Who holds the stream now; while somebody does, nothing else is a leftover.
         is_leased: Whether it is held by a lease, which outlives its processes.
         locking_pid: A process that may still commit: it has the kernel's lock, or stands in the
