@@ -35,7 +35,7 @@ FAULTS: dict[str, Callable[[FrailBroker], None]] = {
 }
 MOMENTS = {
     "before the plan": (ingestion.operations.run, "read_stream"),
-    "before the fetch": (ingestion.pipeline.batch, "judge"),
+    "before the fetch": (ingestion.pipeline.batch, "validate"),
     "before the proof": (Kafka, "records_in"),
 }
 

@@ -86,12 +86,12 @@ def test_a_record_that_spark_passed_over_stops_the_run(
 ) -> None:
     """A missing offset that holds a record is found by the second client, before any commit."""
     world.send(*(row(i, "a") for i in range(6)))
-    honest = ingestion.pipeline.batch.judge
+    honest = ingestion.pipeline.batch.validate
 
     def lossy(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
         return honest(records.where(F.col("_offset") != 3), *given, **named)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "judge", lossy)
+    monkeypatch.setattr(ingestion.pipeline.batch, "validate", lossy)
 
     with pytest.raises(RecordsMissedError, match=f"{world.topic}-0 offset 3"):
         world.run()
@@ -104,13 +104,13 @@ def test_a_record_delivered_twice_turns_the_books_red(
 ) -> None:
     """A source that doubles a record cannot balance: there are more records than offsets."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = ingestion.pipeline.batch.judge
+    honest = ingestion.pipeline.batch.validate
 
     def doubling(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
         judged = honest(records, *given, **named)
         return judged.unionAll(judged.where("_offset = 1"))
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "judge", doubling)
+    monkeypatch.setattr(ingestion.pipeline.batch, "validate", doubling)
 
     report = world.run()
 

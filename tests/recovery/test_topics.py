@@ -34,7 +34,7 @@ def before_the_fetch(
     monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object], *, batch: int = 1
 ) -> None:
     """Let something happen when a batch is planned, and nothing of it has been read."""
-    honest, judged = ingestion.pipeline.batch.judge, []
+    honest, judged = ingestion.pipeline.batch.validate, []
 
     def judging(*given: Any, **named: Any) -> DataFrame:
         judged.append(given)
@@ -42,7 +42,7 @@ def before_the_fetch(
             happen()
         return honest(*given, **named)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "judge", judging)
+    monkeypatch.setattr(ingestion.pipeline.batch, "validate", judging)
 
 
 def test_a_topic_made_again_with_as_many_records_is_refused(world: World) -> None:
