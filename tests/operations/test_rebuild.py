@@ -94,7 +94,7 @@ def test_another_mode_makes_another_table(written: World) -> None:
     assert find_problems(written) == ()
 
 
-@pytest.mark.parametrize("place", ["put_away", *twins("finish_swap", "shutil.rmtree")])
+@pytest.mark.parametrize("place", ["archive_table", *twins("finish_swap", "shutil.rmtree")])
 def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     written: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
