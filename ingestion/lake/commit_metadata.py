@@ -97,7 +97,7 @@ class CommitMetadata:
         columns: The declared columns, as the user wrote them.
         next: Next offset of every partition after this commit.
         counts: The counts known before the commit.
-        reason: A person's word, where one was needed.
+        reason: Why a person decided so, where one did.
         accepts: Seqs whose red verdict this commit accepts.
     """
 

@@ -1,6 +1,6 @@
 """A commit of ours that changes no row and needs no Spark, made under the stream's lock.
 
-It opens a table, and writes down a person's word. A batch commits from the JVM that holds the lock,
+It opens a table, and records a person's decision. A batch commits from the JVM that holds the lock,
 so that the lock cannot outlive, or be outlived by, the hand that writes.
 """
 

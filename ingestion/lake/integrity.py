@@ -1,4 +1,4 @@
-"""Whether a table's files are those that its commits speak of, without reading the rows.
+"""Whether a table's files are those that its commits name, without reading the rows.
 
 A reader that meets an empty commit file, or none, sees an older table and says nothing; a MERGE
 that prunes a lost file does not miss it. So each run begins by looking: at the names in the log,

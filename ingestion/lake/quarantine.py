@@ -132,7 +132,7 @@ def add_missing_columns(path: Path) -> None:
 
 
 def waiting_records(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
-    """Return the records that no redrive has sent in yet, as the gate takes them, with ``_seq``.
+    """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
     Args:
         spark: The session.

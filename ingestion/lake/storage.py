@@ -24,7 +24,7 @@ _ADVICE: Final = {
     errno.ENOSPC: "make space there",
     errno.EDQUOT: "raise the quota, or make space there",
     errno.EROFS: "mount it for writing again",
-    errno.EIO: "look into the kernel's log, and mend or replace the disk",
+    errno.EIO: "look into the kernel's log, and repair or replace the disk",
 }
 # The kernel's words, and the number that Rust puts behind them; some layers keep only one.
 _WORDS: Final = {

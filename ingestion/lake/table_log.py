@@ -1,4 +1,4 @@
-"""Hadoop's checksum files: what Spark wrote, sealed, so that one flipped bit can be told.
+"""Hadoop's checksum files: what Spark wrote, sealed, so that one flipped bit is noticed.
 
 Beside every ``name`` that the JVM writes on a local disk it leaves ``.name.crc``: a header, the
 length of a chunk, and a CRC-32 of each. Spark itself checks it on every read; delta-rs does not,
@@ -102,7 +102,7 @@ class TableLog:
 
     @property
     def has_lost_its_log(self) -> bool:
-        """Tell whether there are data files here, and no log that speaks of them."""
+        """Tell whether there are data files here, and no log that names them."""
         return not self.exists and any(self.path.rglob("*.parquet"))
 
     def file_count(self) -> int:

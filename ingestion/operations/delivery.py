@@ -4,7 +4,7 @@ Rows and offsets are one commit, so a crash neither loses nor doubles a record a
 none is cheaper than another. They differ where Kafka itself takes records away:
 
     exactly_once   (default) the run is refused until a person decides
-    at_most_once   what retention deleted before it was read is given up, and counted as lost
+    at_most_once   what retention deleted before it was read is skipped, and counted as lost
     at_least_once  a topic that was made again, or cut, is read again from its start, in a new epoch
 """
 
@@ -33,7 +33,7 @@ def apply_delivery_policy(stream: Stream, refusal: RefusedError, *, run_id: str)
     if spec.delivery == "at_most_once" and isinstance(refusal, OffsetsExpiredError):
         row = accept(spec, settings, reason=f"delivery: {spec.delivery}", run_id=run_id)
         lost = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
-        return f"delivery: at_most_once: {lost} was gone before it was read, and is given up"
+        return f"delivery: at_most_once: {lost} was gone before it was read, and is skipped"
     was_replaced = isinstance(refusal, TopicRecreatedError | TopicTruncatedError)
     if spec.delivery == "at_least_once" and was_replaced:
         row = adopt_topic(spec, settings, run_id=run_id)

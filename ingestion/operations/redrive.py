@@ -1,4 +1,4 @@
-"""``oncelake redrive``: what waits in quarantine goes through today's gate once more.
+"""``oncelake redrive``: what waits in quarantine is validated once more, as declared today.
 
     lock → where does the table stand? → heal, or refuse → nothing waits? report
          → start Spark, lock again → the records of each epoch into one commit → report

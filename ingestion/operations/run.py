@@ -198,7 +198,7 @@ def _open_checkpoint(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tupl
     source = start.position.source
     if source != "commit":
         notices.append(
-            f"our commits have aged out of the table's log; the {source} told the offsets"
+            f"our commits have aged out of the table's log; the {source} gave the offsets"
         )
     if disagreement is not None:
         notices.append(

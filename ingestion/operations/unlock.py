@@ -17,7 +17,7 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
     Args:
         stream: The stream.
         settings: Where the lake is, and what locks it.
-        force: A person's word that a run on another host, which cannot be seen from here, is
+        force: A person vouches that a run on another host, which cannot be seen from here, is
             dead. It is not taken for a run on this host, where the truth can be seen.
 
     Returns:

@@ -72,11 +72,16 @@ class BatchWriter:
             return None
         schema = row_type(self._spec.ddl)
         overlap = self.position.next if plan.overlap else Offsets()
-        with cached_bytes(records, self._spec) as raw, materializing() as hold:
-            judged = validate(
-                raw, self._spec, schema, overlap, settings=self._stream.settings, hold=hold
+        with cached_bytes(records, self._spec) as raw, materializing() as materialize:
+            validated = validate(
+                raw,
+                self._spec,
+                schema,
+                overlap,
+                settings=self._stream.settings,
+                materialize=materialize,
             )
-            copy = hold(judged)
+            copy = materialize(validated)
             tally = count_records(copy)
             hit(Failpoint.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
@@ -100,7 +105,10 @@ class BatchWriter:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
         counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
-        counts |= {fate: tally.fates.get(fate, 0) for fate in ("overlap", "ignored", "filtered")}
+        counts |= {
+            disposition: tally.dispositions.get(disposition, 0)
+            for disposition in ("overlap", "ignored", "filtered")
+        }
         counts |= extra_counts(copy, tally)
         if self._spec.explode:
             counts["exploded"] = tally.exploded
@@ -165,7 +173,7 @@ class BatchWriter:
         )
 
     def _set_aside(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> int:
-        if not tally.fates.get("quarantined"):
+        if not tally.dispositions.get("quarantined"):
             return 0
         return write_quarantine(
             copy.where("_disposition = 'quarantined'"), self._paths, metadata, self._spec
@@ -201,7 +209,7 @@ def _good(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -> Good:
             "_reason", "_detail", "_extra", "_key", "_value", "_headers", *index
         ),
         count=tally.good,
-        deletes=tally.fates.get("delete", 0),
+        deletes=tally.dispositions.get("delete", 0),
         size_bytes=tally.good_bytes,
     )
 

@@ -29,15 +29,15 @@ def refuse_too_many_bad(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -
     One Spark job more, and only when it is not.
 
     Args:
-        copy: The judged batch, materialised.
+        copy: The validated batch, materialised.
         tally: What was counted of it.
         spec: The declaration, which may set the share.
 
     Raises:
         TooManyBadRecordsError: there are more; names the reasons.
     """
-    bad = tally.fates.get("quarantined", 0)
-    new = tally.read - tally.fates.get("overlap", 0)
+    bad = tally.dispositions.get("quarantined", 0)
+    new = tally.read - tally.dispositions.get("overlap", 0)
     declared = spec.quarantine_rate.stop_above
     if not bad or (declared is None and new < _FEWEST):
         return
@@ -49,7 +49,7 @@ def refuse_too_many_bad(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -
         f"{bad:,} of the {new:,} records of a batch are bad, which is more than "
         f"{above:.0%}: {'; '.join(map(_said, _reasons(copy)))}. Nothing was written, and no "
         "offset moved.",
-        remedy=f"mend `schema` or `format` in {spec.name}.yaml, or the producer, and run again; "
+        remedy=f"correct `schema` or `format` in {spec.name}.yaml, or the producer, and run again; "
         "or, if these records are meant to go to quarantine, declare "
         "`quarantine_rate: {stop_above: 1}` there",
     )

@@ -46,14 +46,14 @@ class BatchCounts:
     """What one aggregation over the copy counted.
 
     Attributes:
-        fates: Rows of each fate; a record is one row, but where records are exploded.
+        dispositions: Rows of each disposition; a record is one row, but where records are exploded.
         partitions: What there is of each partition that has any record.
         good_bytes: Size of the good records' values.
         with_extra: Records applied that have fields which the schema does not name.
         exploded: Rows beyond the first of their record.
     """
 
-    fates: Mapping[str, int]
+    dispositions: Mapping[str, int]
     partitions: Mapping[TopicPartition, PartitionCounts]
     good_bytes: int
     with_extra: int = 0
@@ -62,16 +62,16 @@ class BatchCounts:
     @property
     def read(self) -> int:
         """Records read, whatever became of them."""
-        return sum(self.fates.values()) - self.exploded
+        return sum(self.dispositions.values()) - self.exploded
 
     @property
     def good(self) -> int:
         """Rows that can be applied."""
-        return sum(self.fates.get(fate, 0) for fate in GOOD)
+        return sum(self.dispositions.get(disposition, 0) for disposition in GOOD)
 
 
 def count_records(copy: DataFrame) -> BatchCounts:
-    """Count a batch by fate and by partition, in one job."""
+    """Count a batch by disposition and by partition, in one job."""
     is_record = F.col("_index") == 0
     rows = (
         copy.groupBy("_topic", "_partition", "_disposition")
@@ -86,12 +86,12 @@ def count_records(copy: DataFrame) -> BatchCounts:
         )
         .collect()
     )
-    fates: dict[str, int] = {}
+    dispositions: dict[str, int] = {}
     for row in rows:
-        fates[row["_disposition"]] = fates.get(row["_disposition"], 0) + row["rows"]
+        dispositions[row["_disposition"]] = dispositions.get(row["_disposition"], 0) + row["rows"]
     at = {TopicPartition(row["_topic"], row["_partition"]) for row in rows}
     return BatchCounts(
-        fates=fates,
+        dispositions=dispositions,
         partitions={
             each: _sum_up([row for row in rows if (row["_topic"], row["_partition"]) == each])
             for each in at

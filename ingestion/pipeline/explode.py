@@ -49,20 +49,20 @@ def explode(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
     ).drop("_nth", "_element")
 
 
-def rejoin(fated: DataFrame, spec: StreamSpec) -> DataFrame:
+def rejoin(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     """Let one bad row send its whole record to quarantine, in one shuffle of the batch.
 
     Args:
-        fated: Rows with ``_index``, ``_disposition``, ``_reason`` and ``_detail``.
+        rows: Rows with ``_index``, ``_disposition``, ``_reason`` and ``_detail``.
 
     Returns:
         The same, and of a record that is not applied only the first row.
     """
     if spec.explode is None:
-        return fated
+        return rows
     is_bad = F.col("_disposition") == "quarantined"
     first_bad = F.min(F.when(is_bad, F.struct("_index", "_reason", "_detail")))
-    told = fated.withColumn("_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
+    told = rows.withColumn("_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
     has_bad = F.col("_bad").isNotNull()
     return (
         told.withColumns(

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from ingestion.declaration.spec import StreamSpec
 
-Hold = Callable[[DataFrame], DataFrame]
+Materialize = Callable[[DataFrame], DataFrame]
 
 
 @contextmanager
@@ -31,12 +31,12 @@ def cached_bytes(records: DataFrame, spec: StreamSpec) -> Iterator[DataFrame]:
 
 
 @contextmanager
-def materialize(judged: DataFrame) -> Iterator[DataFrame]:
-    """Compute a batch once, and hold it while the block runs.
+def materialized(validated: DataFrame) -> Iterator[DataFrame]:
+    """Compute a batch once, and keep it while the block runs.
 
     Every action on the frame that foreachBatch hands over reads Kafka again.
     """
-    copy = judged.localCheckpoint(eager=True)
+    copy = validated.localCheckpoint(eager=True)
     try:
         yield copy
     finally:
@@ -44,7 +44,7 @@ def materialize(judged: DataFrame) -> Iterator[DataFrame]:
 
 
 @contextmanager
-def materializing() -> Iterator[Hold]:
-    """Give out what computes frames once and holds them, all of them while the block runs."""
+def materializing() -> Iterator[Materialize]:
+    """Give out a function that computes frames once and keeps them while the block runs."""
     with ExitStack() as stack:
-        yield lambda frame: stack.enter_context(materialize(frame))
+        yield lambda frame: stack.enter_context(materialized(frame))

@@ -1,4 +1,4 @@
-"""One redrive: the quarantined records of one epoch, through today's gate, into one commit.
+"""One redrive: the quarantined records of one epoch, validated as declared today, into one commit.
 
 A record keeps its place in Kafka, its time and its epoch, so that the sink's own guard puts it
 where it belongs: it never overwrites what came after it. No offset moves.
@@ -96,31 +96,39 @@ class RedriveWriter(BatchWriter):
             RefusedError: the records cannot be ordered, or the quarantine does not take the
                 marks; nothing was committed.
         """
-        with materializing() as hold:
-            judged = validate(
+        with materializing() as materialize:
+            validated = validate(
                 records.where(self._of.holds(F.col("_seq"))),
                 self._spec,
                 row_type(self._spec.ddl),
                 Offsets(),
                 settings=self._stream.settings,
-                hold=hold,
+                materialize=materialize,
             )
-            copy = hold(judged)
+            copy = materialize(validated)
             tally = count_records(copy)
-            still_bad = _reasons(copy) if tally.fates.get("quarantined") else {}
-            sent = {fate: n for fate, n in tally.fates.items() if fate != "quarantined"}
+            still_bad = _reasons(copy) if tally.dispositions.get("quarantined") else {}
+            sent = {
+                disposition: n
+                for disposition, n in tally.dispositions.items()
+                if disposition != "quarantined"
+            }
             if not sent:
                 return Redriven(row=None, still_bad=still_bad)
             good = copy.where("_disposition != 'quarantined'")
             row = self._commit(
-                good, replace(tally, fates=sent), self._metadata_of(good, tally, sent)
+                good, replace(tally, dispositions=sent), self._metadata_of(good, tally, sent)
             )
             return Redriven(row=row, still_bad=still_bad)
 
     def _metadata_of(
         self, good: DataFrame, tally: BatchCounts, sent: Mapping[str, int]
     ) -> CommitMetadata:
-        left_out = {fate: n for fate, n in sent.items() if fate not in {"row", "delete"}}
+        left_out = {
+            disposition: n
+            for disposition, n in sent.items()
+            if disposition not in {"row", "delete"}
+        }
         read = sum(sent.values()) - tally.exploded
         counts = {"offsets": 0, "read": read, "gaps": 0, **left_out}
         counts |= extra_counts(good, tally)

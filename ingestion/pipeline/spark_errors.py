@@ -1,4 +1,4 @@
-"""What Spark's failures mean to a person: told once, here, with what to do next."""
+"""What Spark's failures mean to a person, with what to do next."""
 
 from __future__ import annotations
 

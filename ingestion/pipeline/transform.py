@@ -45,7 +45,7 @@ def asked_ddl(spec: StreamSpec) -> str:
 
 
 def transform(
-    decoded: DataFrame, spec: StreamSpec, *, hold: Callable[[DataFrame], DataFrame]
+    decoded: DataFrame, spec: StreamSpec, *, materialize: Callable[[DataFrame], DataFrame]
 ) -> DataFrame:
     """Make a row of each value, and tell whether it is wanted.
 
@@ -54,7 +54,7 @@ def transform(
 
     Args:
         decoded: Records, with what their values say as ``_said``; see ``exploded``.
-        hold: Computes a frame once, where a function needs its records twice.
+        materialize: Computes a frame once, where a function needs its records twice.
 
     Returns:
         ``decoded`` with ``_made``, a struct of the table's columns, and ``_wanted``.
@@ -66,7 +66,7 @@ def transform(
     good = F.when(is_good, F.col("_said.row"))
     flags = {"_good": good, "_asked": is_good & ~is_delete}
     if spec.transform:
-        return _by_function(hold(decoded.withColumns(flags)), spec)
+        return _by_function(materialize(decoded.withColumns(flags)), spec)
     flat = decoded.withColumns(flags).select("*", "_good.*")
     passes = ~F.col("_is_empty") & (~F.col("_asked") | is_wanted(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.

@@ -1,6 +1,6 @@
-"""The gate every record passes: decoded, judged, and given one fate.
+"""Every record is decoded, validated, and given one disposition.
 
-The fate is what the books count by, so each record has exactly one:
+The disposition is what the books count by, so each record has exactly one:
 
     overlap      read again, though the table holds it already
     quarantined  it cannot be applied; the reason says why
@@ -52,9 +52,9 @@ def validate(
     reached: Offsets,
     *,
     settings: Settings,
-    hold: Callable[[DataFrame], DataFrame] = lambda frame: frame.localCheckpoint(eager=True),
+    materialize: Callable[[DataFrame], DataFrame] = lambda frame: frame.localCheckpoint(eager=True),
 ) -> DataFrame:
-    """Decode a batch and give each record its fate.
+    """Decode a batch and give each record its disposition.
 
     Args:
         records: ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
@@ -62,7 +62,7 @@ def validate(
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
         settings: Where a schema registry is.
-        hold: Computes a frame once, where a declared function needs its records twice.
+        materialize: Computes a frame once, where a declared function needs its records twice.
 
     Returns:
         The place, ``_index`` (of the element, where records are exploded), the table's columns as
@@ -71,18 +71,18 @@ def validate(
         value), and the raw key, value and headers, which are null unless quarantined.
     """
     decoded = _decoded(records, spec, schema, settings)
-    transformed = transform(explode(decoded, spec), spec, hold=hold)
+    transformed = transform(explode(decoded, spec), spec, materialize=materialize)
     typed = _typed(transformed, spec, schema).select(
         *PLACE, "_index", *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
     )
-    fated = (
+    rows = (
         typed.withColumn("_delete", _is_delete(spec))
         .withColumn("_detail", F.coalesce("_said.detail", _missing(spec)))
         .withColumn("_reason", F.coalesce("_said.reason", F.when(F.col("_wanted"), _reason(spec))))
         .withColumn("_disposition", _disposition(spec, reached))
     )
     is_bad = F.col("_disposition") == "quarantined"
-    return rejoin(fated, spec).select(
+    return rejoin(rows, spec).select(
         *PLACE,
         "_index",
         *map(quoted, schema.names),

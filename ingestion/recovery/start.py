@@ -123,7 +123,7 @@ def _ledger_notices(ledger: LoadedLedger, recovered: tuple[LedgerRow, ...]) -> t
         if recovered
         else "the table's log holds no batch to make it again from"
     )
-    return (f"{ledger.damage} It was put aside as {ledger.archived}, and {again}",)
+    return (f"{ledger.damage} It was archived as {ledger.archived}, and {again}",)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:

@@ -1,4 +1,4 @@
-"""The memory of deletes: the order of each, so that a late update cannot raise the dead.
+"""The memory of deletes: the order of each, so that a late update cannot resurrect a deleted key.
 
 A companion table, append-only by seq; the data table stays free of dead rows. Written before the
 data commit, by overwriting the rows of the seq to come, so that an attempt that died leaves nothing

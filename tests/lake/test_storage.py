@@ -24,7 +24,7 @@ ROWS = pa.table({"id": list(range(100_000))})
         (OSError(errno.ENOSPC, "No space left on device"), "make space there"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "raise the quota"),
         (OSError(errno.EROFS, "Read-only file system"), "mount it for writing again"),
-        (OSError(errno.EIO, "Input/output error"), "mend or replace the disk"),
+        (OSError(errno.EIO, "Input/output error"), "repair or replace the disk"),
         (DeltaError("Generic LocalFileSystem error: (os error 28)"), "make space there"),
         (PySparkException("java.io.IOException: No space left on device"), "make space there"),
     ],

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """A record that was read, and its fate."""
+    """A record that was read, and its disposition."""
 
     partition: int
     offset: int
     record: Record
-    fate: str
+    disposition: str
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class Copy(list[Judged]):
         assert condition == "_disposition = 'quarantined'", condition
         return self.of("quarantined")
 
-    def of(self, *fates: str) -> Copy:
-        """Select records of some fates."""
-        found = Copy(each for each in self if each.fate in fates)
+    def of(self, *dispositions: str) -> Copy:
+        """Select records of some dispositions."""
+        found = Copy(each for each in self if each.disposition in dispositions)
         found.world, found.is_doubled = self.world, self.is_doubled
         found.skipped = self.skipped
         return found
@@ -64,9 +64,9 @@ def judge(
     reached: Offsets,
     *,
     settings: object,
-    hold: object,
+    materialize: object,
 ) -> Frame:
-    """Give each record its fate when it is read."""
+    """Give each record its disposition when it is read."""
     records.reached = reached
     return records
 
@@ -96,8 +96,8 @@ def _fetched(frame: Frame) -> Copy:
         for offset in range(part.start, part.end):
             record = held.slots[offset]
             if record is not None:
-                fate = "overlap" if offset < reached else _FATES[record.kind]
-                copy.append(Judged(part.partition, offset, record, fate))
+                disposition = "overlap" if offset < reached else _FATES[record.kind]
+                copy.append(Judged(part.partition, offset, record, disposition))
     if copy and world.takes("record skipped"):
         copy.skipped = copy.pop()
     if copy and world.takes("record doubled"):
@@ -111,13 +111,13 @@ _FATES = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quaran
 
 def count_records(copy: Copy) -> BatchCounts:
     """Count as ``ingestion.pipeline.counts`` does."""
-    fates: dict[str, int] = {}
+    dispositions: dict[str, int] = {}
     offsets: dict[int, list[int]] = {}
     overlap: dict[int, int] = {}
     for each in copy:
-        fates[each.fate] = fates.get(each.fate, 0) + 1
+        dispositions[each.disposition] = dispositions.get(each.disposition, 0) + 1
         offsets.setdefault(each.partition, []).append(each.offset)
-        overlap[each.partition] = overlap.get(each.partition, 0) + (each.fate == "overlap")
+        overlap[each.partition] = overlap.get(each.partition, 0) + (each.disposition == "overlap")
     partitions = {
         TopicPartition(TOPIC, partition): PartitionCounts(
             records=len(found),
@@ -128,7 +128,7 @@ def count_records(copy: Copy) -> BatchCounts:
         )
         for partition, found in offsets.items()
     }
-    return BatchCounts(fates=fates, partitions=partitions, good_bytes=1)
+    return BatchCounts(dispositions=dispositions, partitions=partitions, good_bytes=1)
 
 
 def holes_between(copy: Copy, planned: Sequence[Range], tally: BatchCounts) -> list[Range]:
@@ -152,6 +152,6 @@ def good(copy: Copy, tally: BatchCounts, _: StreamSpec) -> Good:
     return Good(
         records=copy.of("row", "delete"),  # type: ignore[arg-type]
         count=tally.good,
-        deletes=tally.fates.get("delete", 0),
+        deletes=tally.dispositions.get("delete", 0),
         size_bytes=1,
     )

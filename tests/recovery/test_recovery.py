@@ -296,7 +296,7 @@ def test_commits_that_aged_out_are_remembered_by_the_ledger(world: World) -> Non
 
     report = world.run()
 
-    assert "the ledger told the offsets" in report.notices[0]
+    assert "the ledger gave the offsets" in report.notices[0]
     assert (report.seq, world.rows()) == (2, [row(1, "a"), row(2, "b")])
 
 
