@@ -14,7 +14,16 @@ from typing import Final
 
 from assets.doctor.instance import InstanceFacts
 from assets.doctor.runs import RunFacts, SlotFacts
-from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.findings import (
+    DEAD_RUN,
+    LEAKED_SLOT,
+    NO_DAEMON,
+    QUEUED_BEHIND_ITS_STREAM,
+    QUEUED_BEHIND_OTHERS,
+    RUN_NOT_BEGUN,
+    SENSOR_OFF,
+    Finding,
+)
 
 _ABOUT: Final = "dagster"
 _QUEUE_PATIENCE_SECONDS: Final = 600.0
@@ -31,27 +40,22 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
     yield from _of_daemon(facts)
     for stream, sensor in facts.sensors:
         if sensor not in facts.switched_on:
-            yield Finding(
-                about=stream,
-                what="nothing starts its runs: its sensor is off and no schedule is declared",
-                evidence=f"sensor {sensor}",
-                command=f"{facts.prefix}dagster sensor start {sensor} -w workspace.yaml",
-                exit_code=0,
-            )
+            yield SENSOR_OFF.of(stream, f"sensor {sensor}", prefix=facts.prefix, sensor=sensor)
 
 
 def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
     if run.is_dead(facts.now):
-        yield Finding(
-            about=run.about,
-            what=f"run {run.run_id[:8]} is {run.status}, and its process "
-            + ("never began" if run.pid is None else "is gone"),
-            evidence=_evidence(run, facts.now),
-            command=_mutation(
-                facts,
-                f'terminateRun(runId: "{run.run_id}", '
-                "terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename }",
-            ),
+        kind = RUN_NOT_BEGUN if run.pid is None else DEAD_RUN
+        call = (
+            f'terminateRun(runId: "{run.run_id}", '
+            "terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename }"
+        )
+        yield kind.of(
+            run.about,
+            _evidence(run, facts.now),
+            run=run.run_id[:8],
+            status=run.status,
+            terminate=_mutation(facts, call),
         )
     elif run.status == "QUEUED" and facts.now - run.since > _QUEUE_PATIENCE_SECONDS:
         yield from _of_queued(run, facts)
@@ -59,20 +63,13 @@ def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
 
 def _of_queued(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
     """Say why a run does not get its turn; a dead run before it has a finding of its own."""
-    busy = [each for each in facts.runs if each.status != "QUEUED"]
-    if not facts.has_daemon or any(each.is_dead(facts.now) for each in busy):
+    busy = [other for other in facts.runs if other.status != "QUEUED"]
+    if not facts.has_daemon or any(other.is_dead(facts.now) for other in busy):
         return
-    same = next((each for each in busy if each.about == run.about != _ABOUT), None)
-    what = f"run {run.run_id[:8]} has been waiting in the queue"
     evidence = f"{_evidence(run, facts.now)}; runs before it: {len(busy)}"
-    if same is not None:
-        what += f" for run {same.run_id[:8]} of the same stream"
-        yield Finding(
-            about=run.about, what=what, evidence=evidence, command="wait for it", exit_code=0
-        )
-    else:
-        remedy = "raise concurrency.runs.max_concurrent_runs in dagster.yaml"
-        yield Finding(about=run.about, what=what, evidence=evidence, command=remedy)
+    same = next((other for other in busy if other.about == run.about != _ABOUT), None)
+    kind = QUEUED_BEHIND_OTHERS if same is None else QUEUED_BEHIND_ITS_STREAM
+    yield kind.of(run.about, evidence, run=run.run_id[:8], other=same and same.run_id[:8])
 
 
 def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:
@@ -80,13 +77,13 @@ def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:
     is_leaked = run.is_over and (age > _SLOT_PATIENCE_SECONDS or not facts.has_daemon)
     if not (is_leaked or run.is_dead(facts.now)):
         return
-    waits = f"; steps that wait for it: {slot.waiting}" if slot.waiting else ""
-    yield Finding(
-        about=slot.pool,
-        what=f"the slot of pool {slot.pool} is claimed by run {run.run_id[:8]}, which "
-        + (f"is {run.status}" if run.is_over else "is dead"),
-        evidence=_evidence(run, facts.now) + waits,
-        command=_mutation(facts, f'freeConcurrencySlotsForRun(runId: "{run.run_id}")'),
+    waiting = f"; steps that wait for it: {slot.waiting}" if slot.waiting else ""
+    yield LEAKED_SLOT.of(
+        slot.pool,
+        _evidence(run, facts.now) + waiting,
+        run=run.run_id[:8],
+        status=run.status if run.is_over else "dead",
+        free=_mutation(facts, f'freeConcurrencySlotsForRun(runId: "{run.run_id}")'),
     )
 
 
@@ -96,12 +93,8 @@ def _of_daemon(facts: InstanceFacts) -> Iterator[Finding]:
         return
     waiting = [*facts.switched_on, *(f"queued run {run.run_id[:8]}" for run in queued)]
     last = "never" if facts.heartbeat is None else _since(facts.heartbeat, facts.now)
-    yield Finding(
-        about=_ABOUT,
-        what="no daemon is running, and something waits for one",
-        evidence=f"last sign of life: {last}; waiting: {', '.join(waiting)}",
-        command=f"{facts.prefix}dagster-daemon run -w workspace.yaml",
-    )
+    evidence = f"last sign of life: {last}; waiting: {', '.join(waiting)}"
+    yield NO_DAEMON.of(_ABOUT, evidence, prefix=facts.prefix)
 
 
 def _evidence(run: RunFacts, now: float) -> str:

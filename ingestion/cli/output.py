@@ -6,6 +6,7 @@ never cut to a width where nobody has a screen.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -50,8 +51,9 @@ def print_failure(failure: Failure) -> None:
 
 
 def document(value: Any) -> None:
-    """Print the one JSON document of a command."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Print the one JSON document of a command; values of ours become objects of their fields."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+    sys.stdout.write(text + "\n")
 
 
 def table(
@@ -72,6 +74,13 @@ def counted(number: int, noun: str) -> str:
     """Write a number with its noun, in the plural where it is one."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON holds it; a time keeps the offset of its zone, as it always has."""
+    from pydantic_core import to_jsonable_python
+
+    return value.isoformat() if isinstance(value, dt.datetime) else to_jsonable_python(value)
 
 
 def _cell(value: object) -> str:

@@ -9,7 +9,7 @@ import pytest
 from assets.doctor.findings import diagnose_dagster
 from assets.doctor.instance import InstanceFacts
 from assets.doctor.runs import RunFacts, SlotFacts
-from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.findings import Finding
 
 NOW = 1_800_000_000.0
 

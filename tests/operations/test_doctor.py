@@ -26,7 +26,7 @@ from ingestion.lake.lock import Holder
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.findings import Finding
 from ingestion.operations.doctor.machine import Folder, Machine, diagnose_machine
 from ingestion.operations.doctor.stream import diagnose_stream, find_leftovers, orphans
 from ingestion.settings import load_settings
@@ -185,7 +185,7 @@ def test_a_process_is_known_by_when_it_began() -> None:
 def machine(**changes: Any) -> Machine:
     """A machine that has what runs need."""
     place = Folder(name="the lake", path=Path("/lake"), is_writable=True, free_bytes=5_000 * MIB)
-    base = {"java": "17", "java_version": 17, "missing_jars": (), "places": (place,)}
+    base = {"java": "17", "java_version": 17, "missing_jars": (), "folders": (place,)}
     return Machine(**{**base, **changes})
 
 
@@ -197,9 +197,9 @@ def machine(**changes: Any) -> Machine:
         pytest.param({"java_version": None}, ["Java 17"], id="no Java"),
         pytest.param({"missing_jars": ("spark/a.jar",)}, ["jars are not there"], id="jars"),
         pytest.param(
-            {"places": (Folder(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
+            {"folders": (Folder(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
             ["cannot be written in", "almost full"],
-            id="places",
+            id="folders",
         ),
     ],
 )

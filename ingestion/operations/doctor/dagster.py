@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingestion.operations.doctor.finding import Finding
+from pydantic import TypeAdapter
+
+from ingestion.operations.doctor.findings import NO_DAGSTER, UNREADABLE_DAGSTER, Finding
 from ingestion.settings import project_root
 
 _MODULE = "assets.doctor"
 _PATIENCE_SECONDS = 120
+_ABOUT = "dagster"
+_FINDINGS = TypeAdapter(dict[str, tuple[Finding, ...]])
 
 
 def dagster_home() -> Path | None:
@@ -28,7 +31,8 @@ def ask_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
     """Let Dagster's side examine itself, as far as it concerns these streams; none means all."""
     home = dagster_home()
     if home is None:
-        return (_absent(),)
+        where = f"DAGSTER_HOME is not set, and {project_root()} holds no .dagster"
+        return (NO_DAGSTER.of(_ABOUT, where),)
     try:
         answer = subprocess.run(
             [sys.executable, "-m", _MODULE, *streams],
@@ -41,27 +45,13 @@ def ask_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
             timeout=_PATIENCE_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return (_silent(home, f"no answer within {_PATIENCE_SECONDS} s"),)
+        return (_unreadable(home, f"no answer within {_PATIENCE_SECONDS} s"),)
     if answer.returncode != 0:
         lines = answer.stderr.strip().splitlines() or ["no reason given"]
-        return (_silent(home, lines[-1]),)
-    return tuple(Finding(**each) for each in json.loads(answer.stdout)["findings"])
+        return (_unreadable(home, lines[-1]),)
+    return _FINDINGS.validate_json(answer.stdout)["findings"]
 
 
-def _absent() -> Finding:
-    return Finding(
-        about="dagster",
-        what="no Dagster instance here",
-        evidence=f"DAGSTER_HOME is not set, and {project_root()} holds no .dagster",
-        command="set DAGSTER_HOME, if Dagster runs the streams",
-        exit_code=0,
-    )
-
-
-def _silent(home: Path, why: str) -> Finding:
-    return Finding(
-        about="dagster",
-        what=f"Dagster's instance at {home} cannot be read, so nothing is known of its runs",
-        evidence=why,
-        command=f"DAGSTER_HOME={home} {sys.executable} -m {_MODULE}",
-    )
+def _unreadable(home: Path, why: str) -> Finding:
+    command = f"{sys.executable} -m {_MODULE}"
+    return UNREADABLE_DAGSTER.of(_ABOUT, why, home=home, command=command)

@@ -13,7 +13,13 @@ from pathlib import Path
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
 from ingestion.local.jars import missing_jars
-from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.findings import (
+    FULL_VOLUME,
+    MISSING_JARS,
+    UNFIT_JAVA,
+    UNWRITABLE_FOLDER,
+    Finding,
+)
 from ingestion.settings import Settings
 
 _JAVAS = range(17, 22)
@@ -58,69 +64,46 @@ class Machine:
         java: What ``java -version`` said, or why it could not be asked.
         java_version: Its major version; ``None`` when there is no Java that answers.
         missing_jars: Jars of the lock file that are not there.
-        places: The folders that runs write in.
     """
 
     java: str
     java_version: int | None
     missing_jars: tuple[str, ...]
-    places: tuple[Folder, ...]
+    folders: tuple[Folder, ...]
 
 
 def read_machine(settings: Settings, dagster_home: Path | None) -> Machine:
     """Gather what a machine has; asks Java, which takes a moment."""
     java, version = _java()
-    places = {"the lake": settings.lake, "the state folder": settings.state}
+    folders = {"the lake": settings.lake, "the state folder": settings.state}
     if dagster_home is not None:
-        places["Dagster's home"] = dagster_home
+        folders["Dagster's home"] = dagster_home
     return Machine(
         java=java,
         java_version=version,
         missing_jars=missing_jars(settings.jars),
-        places=tuple(Folder.of(name, path) for name, path in places.items()),
+        folders=tuple(Folder.of(name, path) for name, path in folders.items()),
     )
 
 
 def diagnose_machine(machine: Machine) -> Iterator[Finding]:
     """Say what runs need and this machine does not have."""
     if machine.java_version not in _JAVAS:
-        yield Finding(
-            about=_ABOUT,
-            what="Spark needs Java 17 to 21, and this is not it",
-            evidence=machine.java,
-            command="install a JDK, version 17 or 21, and point JAVA_HOME to it",
-        )
-    if machine.missing_jars:
-        yield Finding(
-            about=_ABOUT,
-            what="jars are not there",
-            evidence=f"{len(machine.missing_jars)}: {', '.join(machine.missing_jars[:5])}",
-            command="make setup",
-        )
-    for place in machine.places:
-        yield from _ailments_of(place)
-
-
-def _ailments_of(place: Folder) -> Iterator[Finding]:
-    if not place.is_writable:
-        yield Finding(
-            about=_ABOUT,
-            what=f"{place.name} cannot be written in",
-            evidence=str(place.path),
-            command=f"ls -ld {place.path}",
-        )
-    if place.free_bytes < _LEAST_FREE_BYTES:
-        yield Finding(
-            about=_ABOUT,
-            what=f"{place.name} is on a volume that is almost full",
-            evidence=f"{place.free_bytes / 2**20:,.0f} MiB free at {place.path}",
-            command=f"df -h {place.path}",
-        )
+        yield UNFIT_JAVA.of(_ABOUT, machine.java)
+    if missing := machine.missing_jars:
+        yield MISSING_JARS.of(_ABOUT, f"{len(missing)}: {', '.join(missing[:5])}")
+    for folder in machine.folders:
+        facts = {"folder": folder.name, "path": folder.path}
+        if not folder.is_writable:
+            yield UNWRITABLE_FOLDER.of(_ABOUT, str(folder.path), **facts)
+        if folder.free_bytes < _LEAST_FREE_BYTES:
+            free = f"{folder.free_bytes / 2**20:,.0f} MiB free at {folder.path}"
+            yield FULL_VOLUME.of(_ABOUT, free, **facts)
 
 
 def _java() -> tuple[str, int | None]:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [find_java(), "-version"],
             capture_output=True,
             text=True,
@@ -129,6 +112,6 @@ def _java() -> tuple[str, int | None]:
         )
     except (SetupError, OSError, subprocess.TimeoutExpired) as error:
         return str(error), None
-    said = (asked.stderr or asked.stdout).strip()
-    found = re.search(r'version "(\d+)', said)
-    return (said.splitlines() or ["no answer"])[0], int(found[1]) if found else None
+    text = (answer.stderr or answer.stdout).strip()
+    version = re.search(r'version "(\d+)', text)
+    return (text.splitlines() or ["no answer"])[0], int(version[1]) if version else None

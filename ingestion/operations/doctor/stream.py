@@ -18,7 +18,16 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.doctor.finding import Finding
+from ingestion.operations.doctor.findings import (
+    DEAD_HOLDER,
+    OLD_GENERATIONS,
+    ORPHANED_CHECKPOINT,
+    RUN_ELSEWHERE,
+    RUN_UNDER_WAY,
+    UNCOMMITTED_ROWS,
+    UNRECORDED_COMMITS,
+    Finding,
+)
 from ingestion.recovery.heal import commits_of
 
 
@@ -68,70 +77,39 @@ def find_leftovers(stream: str, paths: StreamPaths) -> Leftovers:
     )
 
 
-def diagnose_stream(found: Leftovers) -> Iterator[Finding]:
+def diagnose_stream(left: Leftovers) -> Iterator[Finding]:
     """Say what is left over, and what puts it right: nearly always the next run."""
-    run = f"oncelake run {found.stream}"
-    if found.holder is not None:
-        yield _of_holder(found, found.holder)
-    if found.unrecorded:
-        yield Finding(
-            about=found.stream,
-            what="commits without a ledger row: a run died in between",
-            evidence=f"seq {', '.join(map(str, found.unrecorded))}",
-            command=run,
-        )
-    for table, rows in found.side_rows:
-        yield Finding(
-            about=found.stream,
-            what="rows of a batch that was never committed",
-            evidence=f"{table}: {rows:,}",
-            command=run,
-        )
-    if len(found.generations) > 1:
-        yield Finding(
-            about=found.stream,
-            what="more generations of its Spark checkpoint than the one that a run leaves",
-            evidence=", ".join(map(str, found.generations)),
-            command=run,
-        )
+    if left.holder is not None:
+        yield _finding_of_holder(left, left.holder)
+    if left.unrecorded:
+        yield UNRECORDED_COMMITS.of(left.stream, f"seq {', '.join(map(str, left.unrecorded))}")
+    for table, rows in left.side_rows:
+        yield UNCOMMITTED_ROWS.of(left.stream, f"{table}: {rows:,}")
+    if len(left.generations) > 1:
+        yield OLD_GENERATIONS.of(left.stream, ", ".join(map(str, left.generations)))
 
 
 def orphans(checkpoints: Path, declared: set[str]) -> Iterator[Finding]:
     """Say which checkpoints belong to no declared stream."""
     for folder in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else ():
         if folder.is_dir() and folder.name not in declared:
-            yield Finding(
-                about=folder.name,
-                what="a Spark checkpoint of a stream that is not declared",
-                evidence=str(folder),
-                command=f"rm -r {folder}",
-                exit_code=0,
-            )
+            yield ORPHANED_CHECKPOINT.of(folder.name, str(folder), path=folder)
 
 
-def _of_holder(found: Leftovers, holder: Holder) -> Finding:
+def _finding_of_holder(left: Leftovers, holder: Holder) -> Finding:
     evidence = f"run {holder.run_id}, pid {holder.pid} on {holder.host}, since {holder.since}"
-    if found.driver_is_alive is not False:
-        return Finding(
-            about=found.stream,
-            what="a run holds this stream"
-            + ("" if found.driver_is_alive else "; it is on another machine"),
-            evidence=evidence,
-            command="wait for it to end",
-            exit_code=0,
-        )
-    return Finding(
-        about=found.stream,
-        what="a run whose driver is dead holds this stream",
-        evidence=f"{evidence}; process {found.locking_pid or 'unknown'} has the lock",
-        command=_freeing(found),
-    )
+    if left.driver_is_alive is None:
+        return RUN_ELSEWHERE.of(left.stream, evidence)
+    if left.driver_is_alive:
+        return RUN_UNDER_WAY.of(left.stream, evidence)
+    evidence += f"; process {left.locking_pid or 'unknown'} has the lock"
+    return DEAD_HOLDER.of(left.stream, evidence, release=_release(left))
 
 
-def _freeing(found: Leftovers) -> str:
+def _release(left: Leftovers) -> str:
     """Return what ends the hold of a dead driver: its JVM goes first, and then the lease."""
-    steps = [f"kill {found.locking_pid}"] if found.locking_pid else []
-    steps += [f"oncelake unlock {found.stream}"] if found.is_leased else []
+    steps = [f"kill {left.locking_pid}"] if left.locking_pid else []
+    steps += [f"oncelake unlock {left.stream}"] if left.is_leased else []
     return " && ".join(steps) or "find the java process of that run, and kill it"
 
 

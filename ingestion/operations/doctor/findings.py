@@ -1,0 +1,116 @@
+"""Everything that a doctor can find: the sentence, and the command that puts it right.
+
+The examinations, those of Dagster in ``assets`` included, gather facts and choose from this list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ingestion.errors import DONE, UNREACHABLE, WRONG
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that a person should know.
+
+    Attributes:
+        about: The stream it befell, or the part of the installation.
+        what: What is wrong, in one sentence.
+        evidence: What shows it: ids, processes, times.
+        command: What to run next.
+        exit_code: Code it ends the command with; 0 for a note, which is nobody's fault.
+    """
+
+    about: str
+    what: str
+    evidence: str
+    command: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingKind:
+    """A finding with blanks for the facts, ``{about}`` among them."""
+
+    what: str
+    command: str
+    exit_code: int = WRONG
+
+    def of(self, about: str, evidence: str, **facts: object) -> Finding:
+        """Fill in the blanks."""
+        return Finding(
+            about=about,
+            what=self.what.format(about=about, **facts),
+            evidence=evidence,
+            command=self.command.format(about=about, **facts),
+            exit_code=self.exit_code,
+        )
+
+
+_NEXT_RUN: Final = "oncelake run {about}"
+
+# The machine.
+UNFIT_JAVA: Final = FindingKind(
+    "Spark needs Java 17 to 21, and this is not it",
+    "install a JDK, version 17 or 21, and point JAVA_HOME to it",
+)
+MISSING_JARS: Final = FindingKind("jars are not there", "make setup")
+UNWRITABLE_FOLDER: Final = FindingKind("{folder} cannot be written in", "ls -ld {path}")
+FULL_VOLUME: Final = FindingKind("{folder} is on a volume that is almost full", "df -h {path}")
+
+# What a run of a stream would meet.
+SILENT_KAFKA: Final = FindingKind("{problem}", "{remedy}", UNREACHABLE)
+FAILING_RUN: Final = FindingKind("{problem}", "{remedy}")
+
+# What the runs of a stream left.
+RUN_UNDER_WAY: Final = FindingKind("a run holds this stream", "wait for it to end", DONE)
+RUN_ELSEWHERE: Final = FindingKind(
+    "a run holds this stream; it is on another machine", "wait for it to end", DONE
+)
+DEAD_HOLDER: Final = FindingKind("a run whose driver is dead holds this stream", "{release}")
+UNRECORDED_COMMITS: Final = FindingKind(
+    "commits without a ledger row: a run died in between", _NEXT_RUN
+)
+UNCOMMITTED_ROWS: Final = FindingKind("rows of a batch that was never committed", _NEXT_RUN)
+OLD_GENERATIONS: Final = FindingKind(
+    "more generations of its Spark checkpoint than the one that a run leaves", _NEXT_RUN
+)
+ORPHANED_CHECKPOINT: Final = FindingKind(
+    "a Spark checkpoint of a stream that is not declared", "rm -r {path}", DONE
+)
+
+# Dagster.
+NO_DAGSTER: Final = FindingKind(
+    "no Dagster instance here", "set DAGSTER_HOME, if Dagster runs the streams", DONE
+)
+UNREADABLE_DAGSTER: Final = FindingKind(
+    "Dagster's instance at {home} cannot be read, so nothing is known of its runs",
+    "DAGSTER_HOME={home} {command}",
+)
+DEAD_RUN: Final = FindingKind("run {run} is {status}, and its process is gone", "{terminate}")
+RUN_NOT_BEGUN: Final = FindingKind(
+    "run {run} is {status}, and its process never began", "{terminate}"
+)
+QUEUED_BEHIND_ITS_STREAM: Final = FindingKind(
+    "run {run} has been waiting in the queue for run {other} of the same stream",
+    "wait for it",
+    DONE,
+)
+QUEUED_BEHIND_OTHERS: Final = FindingKind(
+    "run {run} has been waiting in the queue",
+    "raise concurrency.runs.max_concurrent_runs in dagster.yaml",
+)
+LEAKED_SLOT: Final = FindingKind(
+    "the slot of pool {about} is claimed by run {run}, which is {status}", "{free}"
+)
+NO_DAEMON: Final = FindingKind(
+    "no daemon is running, and something waits for one",
+    "{prefix}dagster-daemon run -w workspace.yaml",
+)
+SENSOR_OFF: Final = FindingKind(
+    "nothing starts its runs: its sensor is off and no schedule is declared",
+    "{prefix}dagster sensor start {sensor} -w workspace.yaml",
+    DONE,
+)
