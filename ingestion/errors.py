@@ -4,38 +4,38 @@
     ├── TerminalError                a rerun cannot help
     │   ├── InvalidSpecError         the declaration or the settings must be edited (exit 2)
     │   ├── SetupError               something is missing on this machine (exit 2)
-    │   ├── RecordsMissedError       Spark read past records that the topic holds (exit 1)
+    │   ├── RecordsMissedError       Spark skipped records that the topic holds (exit 1)
     │   └── RefusedError             a person must decide first (exit 3)
-    │       ├── TopicRecreatedError      the topic's id is another
-    │       ├── ClusterChangedError      the cluster's id is another
+    │       ├── TopicRecreatedError      the topic has another id
+    │       ├── ClusterChangedError      the cluster has another id
     │       ├── TopicMissingError        a topic does not exist
     │       ├── TopicTruncatedError      a partition ends before the table's next offset
     │       ├── OffsetsExpiredError      retention passed offsets that were never read
     │       ├── IdentityChangedError     keys or order changed without a new epoch
     │       ├── SchemaChangedError       the table's columns are not the declared ones
-    │       ├── ForeignTableError        the table holds rows that are not ours
-    │       ├── TableReplacedError       the table is gone or another beside its old ledger
+    │       ├── ForeignTableError        the table holds rows that no commit of ours wrote
+    │       ├── TableReplacedError       the table is gone, or is not the one in the ledger
     │       ├── TableRolledBackError     the table is older than its ledger: an older copy came back
     │       ├── TableRestoredError       somebody restored an older version
     │       ├── TableAlteredError        somebody else changed rows after our last commit
-    │       ├── TableSettingsError       a property or feature takes away what we rest on
-    │       ├── DamagedTableError        a file of a table is missing, cut short or not as written
+    │       ├── TableSettingsError       a property or feature breaks the guarantee
+    │       ├── DamagedTableError        a file of a table is missing, cut short or changed
     │       ├── RecordsForgottenError    quarantine or tombstones lack rows that were committed
-    │       ├── MemoryLostError          neither log nor ledger remembers what was read
-    │       ├── UnfitStorageError        the file system lacks what the guarantee rests on
-    │       ├── UnbalancedBatchError     an earlier batch is red and nobody accepted it
-    │       ├── KeyInTwoPartitionsError  one key in two partitions, and nothing to order it by
+    │       ├── MemoryLostError          neither log nor ledger has the offsets that were read
+    │       ├── UnfitStorageError        the file system lacks what the guarantee needs
+    │       ├── UnbalancedBatchError     an earlier batch is red and not accepted
+    │       ├── KeyInTwoPartitionsError  one key in two partitions, and no declared order
     │       ├── TooManyBadRecordsError   more of a batch is bad than may go to quarantine
     │       ├── OffsetHoleError          a batch starts beyond the table's next offset
-    │       ├── NotReplayableError       a mode would count again what is read again
-    │       └── CommitConflictError      our seq is in the table with other ranges
+    │       ├── NotReplayableError       the mode would count records twice
+    │       └── CommitConflictError      the table has our seq with other ranges
     └── TransientError               the same command may succeed later
         ├── StreamLockedError        another run holds the stream (exit 4)
-        ├── TableBusyError           somebody else's commits kept getting in first (exit 5)
+        ├── TableBusyError           commits by others conflicted repeatedly (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
             └── StorageError             a volume is full, read-only or failing
 
-A message names the stream, what was expected, what was found, and what to do next.
+A message names the stream, the expected and the actual state, and what to do next.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def first_exit_code(codes: Iterable[int]) -> int:
 
 
 class IngestionError(Exception):
-    """Anything this engine raises on purpose."""
+    """Every error that the engine raises deliberately."""
 
     exit_code: ClassVar[int] = WRONG
 
@@ -94,17 +94,15 @@ class RecordsMissedError(TerminalError):
 
 
 class RefusedError(TerminalError):
-    """Going on could lose or corrupt data, so a person decides.
+    """Continuing could lose or corrupt data, so a person must decide.
 
     Attributes:
-        stream: The stream that was refused.
         remedy: The command, or the edit, that resolves it.
     """
 
     exit_code = REFUSED
 
     def __init__(self, stream: str, problem: str, *, remedy: str) -> None:
-        """Compose the message from the three things a person needs at 3 a.m."""
         super().__init__(f"{stream}: {problem} Next: {remedy}")
         self.stream = stream
         self.problem = problem
@@ -112,7 +110,7 @@ class RefusedError(TerminalError):
 
 
 class TopicRecreatedError(RefusedError):
-    """The topic was deleted and made again: its offsets mean other records now."""
+    """The topic was deleted and created again: its offsets belong to other records now."""
 
 
 class ClusterChangedError(RefusedError):
@@ -124,7 +122,7 @@ class TopicMissingError(RefusedError):
 
 
 class TopicTruncatedError(RefusedError):
-    """A partition ends before the table's next offset: records that were read are gone."""
+    """A partition ends before the table's next offset: it lost records that were read."""
 
 
 class OffsetsExpiredError(RefusedError):
@@ -140,15 +138,15 @@ class SchemaChangedError(RefusedError):
 
 
 class ForeignTableError(RefusedError):
-    """The table holds rows, and no commit in its log is ours."""
+    """The table holds rows, and none of our commits is in its log."""
 
 
 class TableReplacedError(RefusedError):
-    """The ledger remembers a table that is gone, or that another has replaced."""
+    """The ledger names a table that is gone, or that another has replaced."""
 
 
 class TableRolledBackError(RefusedError):
-    """The ledger remembers batches that the table no longer holds: an older copy came back."""
+    """The ledger has batches that the table no longer has: an older copy was restored."""
 
 
 class TableRestoredError(RefusedError):
@@ -160,11 +158,11 @@ class TableAlteredError(RefusedError):
 
 
 class TableSettingsError(RefusedError):
-    """A property or feature of the table takes away what the guarantee rests on."""
+    """A property or feature of the table breaks the guarantee."""
 
 
 class DamagedTableError(RefusedError):
-    """A file of a table is missing, cut short, or not as it was written."""
+    """A file of a table is missing, cut short, or changed."""
 
 
 class RecordsForgottenError(RefusedError):
@@ -172,15 +170,15 @@ class RecordsForgottenError(RefusedError):
 
 
 class MemoryLostError(RefusedError):
-    """Neither the table's log nor the ledger remembers what was read."""
+    """Neither the table's log nor the ledger has the offsets that were read."""
 
 
 class UnfitStorageError(RefusedError):
-    """The lake's file system lacks what one writer and atomic commits rest on."""
+    """The lake's file system lacks what one writer and atomic commits need."""
 
 
 class UnbalancedBatchError(RefusedError):
-    """An earlier batch does not balance, and nobody has accepted it."""
+    """An earlier batch does not balance, and no person has accepted it."""
 
 
 class KeyInTwoPartitionsError(RefusedError):
@@ -196,27 +194,27 @@ class OffsetHoleError(RefusedError):
 
 
 class NotReplayableError(RefusedError):
-    """The mode folds records into rows, so that one read again would be counted again."""
+    """The mode folds records into rows, so a record that is read again would be counted twice."""
 
 
 class CommitConflictError(RefusedError):
-    """The table already holds our seq, with other ranges."""
+    """The table already has our seq, with other ranges."""
 
 
 class StreamLockedError(TransientError):
-    """Another run holds the stream."""
+    """Another run holds the stream's lock."""
 
     exit_code = LOCKED
 
 
 class TableBusyError(TransientError):
-    """Somebody else kept changing the table while a batch was being written."""
+    """Commits by others conflicted repeatedly while a batch was being written."""
 
     exit_code = UNREACHABLE
 
 
 class DependencyError(TransientError):
-    """Something outside this process does not answer in time."""
+    """A service outside this process does not answer in time."""
 
     exit_code = UNREACHABLE
 

@@ -1,7 +1,7 @@
-"""Where things are on this machine: read from the environment or ``.env``, in this one place.
+"""The settings, read from the environment or ``.env`` only here.
 
-Relative paths resolve against the project root, the nearest folder upward that holds
-``dagster.yaml``, so that every command means the same lake wherever it is typed.
+Relative paths resolve against the project root, the nearest folder upward that contains
+``dagster.yaml``, so that every command uses the same lake in any working directory.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ingestion.errors import DependencyError, InvalidSpecError
 
 
 def project_root(start: Path | None = None) -> Path:
-    """Return the nearest folder at or above ``start`` that holds ``dagster.yaml``.
+    """Return the nearest folder at or above ``start`` that contains ``dagster.yaml``.
 
-    Falls back to ``start`` (default: the working directory) where there is none.
+    If there is none, return ``start`` (default: the working directory).
     """
     start = (start or Path.cwd()).resolve()
     return next((at for at in (start, *start.parents) if (at / "dagster.yaml").exists()), start)
 
 
 class Settings(BaseSettings):
-    """The settings of the contract; each is an environment variable ``ONCELAKE_<NAME>``."""
+    """The settings; each is an environment variable ``ONCELAKE_<NAME>``."""
 
     model_config = SettingsConfigDict(
         env_prefix="ONCELAKE_", frozen=True, extra="ignore", hide_input_in_errors=True
@@ -34,22 +34,24 @@ class Settings(BaseSettings):
 
     kafka: str | None = Field(None, description="Bootstrap servers; default: the embedded Kafka.")
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None = (
-        Field(None, description="How to talk to the brokers.")
+        Field(None, description="Protocol of the brokers.")
     )
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="How to prove who we are."
+        None, description="Mechanism of the login."
     )
     kafka_sasl_username: str | None = Field(None, description="User name for SASL.")
     kafka_sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
     kafka_ssl_ca: Path | None = Field(None, description="PEM file of the trusted authorities.")
-    kafka_ssl_certificate: Path | None = Field(None, description="PEM file of our certificate.")
-    kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of that one's key.")
+    kafka_ssl_certificate: Path | None = Field(
+        None, description="PEM file of the client certificate."
+    )
+    kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
     kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
     kafka_timeout_seconds: float = Field(
         30.0,
         gt=0,
         allow_inf_nan=False,
-        description="How long a question to Kafka may stay unanswered.",
+        description="How long to wait for any answer from Kafka.",
     )
 
     schema_registry: str | None = Field(None, description="URL of the schema registry.")
@@ -78,7 +80,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _empty_means_default(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Take ``ONCELAKE_X=`` for what a person means by it, and not for a path named nothing."""
+        """Treat ``ONCELAKE_X=`` as unset, not as an empty path."""
         return {name: value for name, value in values.items() if value != ""}
 
     @field_validator(
@@ -103,14 +105,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Let the environment win over ``.env``, and read no other place."""
+        """Prefer the environment to ``.env``, and read no other source."""
         return init_settings, env_settings, dotenv_settings
 
     def bootstrap_servers(self) -> str:
-        """Return the brokers' addresses: those declared, else the embedded Kafka's.
+        """Return the brokers' addresses: the configured ones, else the embedded Kafka's.
 
         Raises:
-            DependencyError: none is declared and the embedded Kafka is not up.
+            DependencyError: none is configured and the embedded Kafka is not up.
         """
         if self.kafka:
             return self.kafka
@@ -118,7 +120,7 @@ class Settings(BaseSettings):
         servers = address.read_text().strip() if address.exists() else ""
         if not servers:
             raise DependencyError(
-                "no Kafka to talk to: ONCELAKE_KAFKA is not set and the embedded Kafka is not up. "
+                "no Kafka to use: ONCELAKE_KAFKA is not set and the embedded Kafka is not up. "
                 "Next: oncelake kafka up (or set ONCELAKE_KAFKA)"
             )
         return servers
@@ -128,7 +130,7 @@ def load_settings(**given: Any) -> Settings:
     """Read the settings from the environment and from ``.env`` in the project root.
 
     Args:
-        **given: Settings that the caller knows already; they win.
+        **given: Settings from the caller, which take precedence.
 
     Raises:
         InvalidSpecError: a variable has a value that is not allowed; names the variable only,

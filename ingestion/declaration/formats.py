@@ -129,7 +129,7 @@ FORMATS: Final[dict[str, Format]] = {
     "protobuf": Format(module="ingestion.formats.protobuf", options=RegistryOptions),
     "json_schema": Format(module="ingestion.formats.json_schema", options=RegistryOptions),
     "csv": Format(module="ingestion.formats.csv", options=CsvOptions),
-    "string": Format(module="ingestion.formats.string"),
+    "string": Format(module="ingestion.formats.raw"),
     "raw": Format(module="ingestion.formats.raw"),
     "debezium": Format(
         module="ingestion.formats.debezium", options=DebeziumOptions, for_keys=False

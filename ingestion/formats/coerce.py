@@ -1,7 +1,7 @@
-"""A value of an encoding as one of a declared column: taken where nothing is lost, else refused.
+"""Conversion of an encoding's values to declared columns: lossless, or refused.
 
-Values leave as Arrow takes them: moments as microseconds, dates as days, since both may lie beyond
-what Python's own types can say.
+The results are what Arrow takes: timestamps as microseconds and dates as days, since both may be
+outside the range of Python's own types.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _MICROS: Final = 1_000_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
 _LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
-# Enough for 128 bits and the scale that somebody may have given them.
+# Enough for 128 bits with any usual scale.
 _MOST_DIGITS: Final = 60
 _SHORT: Final = 10**38
 _WIDE: Final = Context(prec=200)
 
 
 class MisfitError(ValueError):
-    """A value that the declared column cannot hold without a loss."""
+    """A value that the declared column cannot hold without loss."""
 
 
 def rescaled(value: Decimal, target: DecimalType) -> Decimal:
@@ -55,19 +55,19 @@ def rescaled(value: Decimal, target: DecimalType) -> Decimal:
 
 
 def whole(value: Decimal, target: DataType) -> int:
-    """Return a decimal that is a whole number as one."""
+    """Return the int of a decimal that is a whole number."""
     return int(value) if value == value.to_integral_value() else refuse(value, target)
 
 
 def whole_float(value: int, target: DataType) -> float:
-    """Return a whole number as the float that says it exactly."""
+    """Return the float that equals a whole number exactly."""
     bits = 24 if isinstance(target, FloatType) else 53
     odd = abs(value) >> ((value & -value).bit_length() - 1) if value else 0
     return float(value) if odd.bit_length() <= bits else refuse(value, target)
 
 
 def narrow(value: float, target: DataType) -> float:
-    """Return a double as the float that says the same."""
+    """Return the 32-bit float that equals a double exactly."""
     if not math.isfinite(value):
         return value
     try:
@@ -78,7 +78,7 @@ def narrow(value: float, target: DataType) -> float:
 
 
 def micros(ticks: int, unit: int, target: DataType) -> int:
-    """Return a moment in microseconds, between the years 1 and 9999."""
+    """Return a timestamp in microseconds, between the years 1 and 9999."""
     micros, rest = divmod(ticks * _MICROS, unit)
     if rest or not _FIRST_MOMENT <= micros <= _LAST_MOMENT:
         refuse(ticks, target)
@@ -86,17 +86,17 @@ def micros(ticks: int, unit: int, target: DataType) -> int:
 
 
 def refuse(value: Any, target: DataType) -> NoReturn:
-    """Raise the error that says that a value does not fit."""
+    """Raise the error for a value that does not fit."""
     raise MisfitError(f"{value!s:.80} does not fit {named(target)}")
 
 
 def named(target: DataType) -> str:
-    """Name a type as people do."""
+    """Return the SQL name of a type."""
     return target.simpleString().upper()
 
 
 def unscaled(number: int, scale: int) -> Decimal:
-    """Return a decimal of any length; by default, arithmetic would round it to 28 digits."""
+    """Return a decimal of any length; default arithmetic would round to 28 digits."""
     if abs(number) < _SHORT and abs(scale) < _WIDE.prec:
         return Decimal(number).scaleb(-scale, _WIDE)
     digits = tuple(map(int, str(abs(number))))
@@ -114,12 +114,12 @@ _BITS: Final[dict[type[DataType], int]] = {
 
 
 class Source(NamedTuple):
-    """What an encoding says a value is.
+    """The type of a value in its encoding.
 
     Attributes:
         kind: ``boolean, integer, float, double, string, bytes, decimal, date, timestamp`` or
             ``local_timestamp``.
-        unit: Of the last two, ticks a second; of a decimal, digits behind the point.
+        unit: For the last two, ticks per second; for a decimal, its scale.
     """
 
     kind: str
@@ -127,9 +127,9 @@ class Source(NamedTuple):
 
 
 def exact(source: Source, target: DataType) -> Convert:
-    """Return what turns a value into the declared type; it raises ``MisfitError``.
+    """Return the lossless conversion to the declared type; null is never passed to it.
 
-    It is not asked about null.
+    It raises ``MisfitError``.
     """
     find = _BY_KIND.get(source.kind)
     convert = find(source, target) if find else None
@@ -137,7 +137,7 @@ def exact(source: Source, target: DataType) -> Convert:
 
 
 def mismatch(kind: str, target: DataType) -> Convert:
-    """Return what refuses every value, since none of its kind can be the declared type."""
+    """Return a conversion that refuses every value of ``kind``."""
 
     def convert(_: Any) -> NoReturn:
         raise MisfitError(f"{kind} is not {named(target)}")

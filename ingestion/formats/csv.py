@@ -1,7 +1,7 @@
-"""One line of CSV a record, its fields in the order of the columns.
+"""CSV: one line per record, its fields in the order of the columns.
 
-As RFC 4180 has it, strictly: a quote begins a field or is none, stands twice for itself, and is
-closed; there are exactly as many fields as columns.
+Strictly as in RFC 4180: a quote is allowed only around a whole field, inside it is doubled, and it
+must be closed; there are exactly as many fields as columns.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
 
 
 class _Lines:
-    """Reads lines."""
+    """Decodes lines."""
 
     def __init__(self, columns: StructType, options: CsvOptions) -> None:
         self._plan = [(each.name, from_text(each.dataType)) for each in columns]
@@ -85,7 +85,7 @@ class _Lines:
 
 
 def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool]]]:
-    """Return what splits a line into its fields, each with whether quotes surround it."""
+    """Return a function that splits a line into fields, each with whether it is quoted."""
     d, q = re.escape(delimiter), re.escape(quote)
     field = re.compile(f"(?:{q}((?:[^{q}]|{q}{q})*){q}|([^{q}{d}\r\n]*))(?:({d})|(?:\r?\n)?\\Z)")
 
@@ -105,7 +105,7 @@ def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool
 
 
 def from_text(target: DataType) -> Convert:
-    """Return what turns a field into the declared type."""
+    """Return the conversion of a field to the declared type."""
     if isinstance(target, BooleanType):
         return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
     if isinstance(target, StringType | VarcharType):
@@ -127,12 +127,12 @@ def _number(text: str, target: DataType) -> Decimal | str:
     if is_float and text in {"NaN", "Infinity", "-Infinity"}:
         return text
     number = Decimal(text) if _NUMBER.fullmatch(text) else _no(text, target)
-    # What is not 0 must not become it, or a float beyond all floats.
+    # A number must not overflow to infinity.
     return number if math.isfinite(float(number)) else _no(text, target)
 
 
 def _as_iso(text: str, *, zoned: bool) -> str:
-    """Put a moment as JSON writes it; one without a zone is UTC, at midnight without a time."""
+    """Write a timestamp as in JSON: without a zone it is UTC, without a time it is midnight."""
     text = _SPACE.sub(r"\1T", text, count=1)
     if _MIDNIGHT.fullmatch(text):
         text += "T00:00:00"

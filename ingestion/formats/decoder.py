@@ -1,4 +1,4 @@
-"""What a format is: a module with one function."""
+"""The interface of a format: a module with ``REASONS`` and one function, ``decode``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ingestion.settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """Which bytes to decode, and into what.
+    """The bytes to decode, and their expected content.
 
     Attributes:
-        column: Name of the binary column; null where there are none.
+        column: Name of the binary column; a row without bytes is null.
         into: Name of the column that ``decode`` adds.
         is_key: Whether they are a Kafka key, which may be a bare value instead of an object.
-        schema: What the bytes should hold: the declared columns, or of a key the key columns.
-        options: What the declaration says beside the format's name.
+        schema: The declared columns, or for a key the key columns.
+        options: The format's options in the declaration.
         extra_fields: What to do with fields that ``schema`` does not name.
         settings: Where a schema registry is.
     """
@@ -45,18 +45,18 @@ class Encoded:
     settings: Settings
 
     def of(self, column: str) -> Encoded:
-        """Return the same of another column's bytes."""
+        """Return a copy for another column's bytes."""
         return replace(self, column=column)
 
 
 def decoded_struct(schema: StructType, *, keeps_extra: bool = False) -> StructType:
     """Return the type of the column that ``decode`` adds.
 
-    ``row`` holds the columns of ``schema``; ``reason`` is a code of the format's closed list, null
-    when the bytes are good, and ``detail`` says more for people; ``extra`` names the fields that
-    ``schema`` does not; ``is_delete`` is true when the bytes themselves say that the row is gone,
-    and null in formats that have no word for it. ``kept`` holds the fields that ``schema`` does not
-    name, where the declaration says ``extra_fields: keep``.
+    ``row`` has the columns of ``schema``; ``reason`` is a code of the format's ``REASONS``, null if
+    the bytes are good, and ``detail`` a text for people; ``extra`` has the names of the fields that
+    are not in ``schema``; ``is_delete`` is true if the bytes themselves are a delete, and null in
+    formats without deletes. ``kept`` has the fields that are not in ``schema``, if the declaration
+    says ``extra_fields: keep``.
     """
     fields = [
         StructField("row", schema),
@@ -69,20 +69,20 @@ def decoded_struct(schema: StructType, *, keeps_extra: bool = False) -> StructTy
 
 
 def decoded(encoded: Encoded, **known: Column) -> Column:
-    """Return what ``decode`` adds, by the names of ``decoded_struct``; the rest is null."""
+    """Return the column of ``decoded_struct`` with the given fields; the others are null."""
     kind = decoded_struct(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
     parts = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in kind)
     return F.struct(*parts)
 
 
 class Decode(Protocol):
-    """Bytes to typed columns, and a reason for each record that cannot be."""
+    """Decodes bytes to typed columns, or gives a reason."""
 
     def __call__(self, records: DataFrame, encoded: Encoded) -> DataFrame:
-        """Add one column that holds what the bytes say, as ``decoded_struct`` describes it.
+        """Add one column of type ``decoded_struct``.
 
-        Nothing else is added or changed; one row a record, whatever it holds. Where the bytes are
-        null, so is everything in the new column.
+        Nothing else is added or changed, and every record stays one row. If the bytes are null,
+        every field of the new column is null.
         """
         ...
 
@@ -98,7 +98,7 @@ def decode(
     extra_fields: ExtraFields,
     settings: Settings,
 ) -> DataFrame:
-    """Decode keys or values by the format that is declared for them."""
+    """Decode keys or values with their declared format."""
     module = import_module(FORMATS[format_spec.type].module)
     encoded = Encoded(
         column=column,

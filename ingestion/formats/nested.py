@@ -1,4 +1,4 @@
-"""Records, lists and maps of any encoding as the declared columns, matched by name."""
+"""Conversion of records, lists and maps of any encoding to declared columns, by name."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from ingestion.formats.coerce import Convert, MisfitError, mismatch
 
-# How an encoding's type becomes a declared one.
+# Returns the conversion of an encoding's type to a declared one.
 Converter = Callable[[Any, DataType], Convert]
 
 
 class Fields(Protocol):
-    """A record of any encoding: what there is of its fields."""
+    """A record of any encoding."""
 
     def get(self, name: str, /) -> Any:
-        """Return a field's value, or nothing."""
+        """Return a field's value, or ``None``."""
 
 
 def columns_of(
     fields: Mapping[str, Any], columns: StructType, converter: Converter
 ) -> tuple[Callable[[Fields], list[Any]], tuple[str, ...]]:
-    """Return what makes a row of a record, and the names that no column has.
+    """Return the conversion of a record to a row, and the names that no column has.
 
     Args:
         fields: The encoding's types, by name.
-        columns: The declared columns; one that ``fields`` lacks is null.
-        converter: Makes the conversion of one type to another.
+        columns: The declared columns; one that is not in ``fields`` is null.
+        converter: Returns the conversion of one type to another.
     """
     plan = [
         (each.name, converter(fields[each.name], each.dataType) if each.name in fields else None)
@@ -50,7 +50,7 @@ def columns_of(
 
 
 def struct_of(fields: Mapping[str, Any], target: DataType, converter: Converter) -> Convert:
-    """Return what makes a STRUCT of a record."""
+    """Return the conversion of a record to a STRUCT."""
     if not isinstance(target, StructType):
         return mismatch("a record", target)
     to_row, _ = columns_of(fields, target, converter)
@@ -68,7 +68,7 @@ def struct_of(fields: Mapping[str, Any], target: DataType, converter: Converter)
 
 
 def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
-    """Return what makes an ARRAY of a list."""
+    """Return the conversion of a list to an ARRAY."""
     if not isinstance(target, ArrayType):
         return mismatch("an array", target)
     convert = converter(items, target.elementType)
@@ -76,8 +76,8 @@ def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
 
 
 def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
-    """Return what makes a MAP with texts for keys."""
+    """Return the conversion to a MAP with STRING keys."""
     if not isinstance(target, MapType) or not isinstance(target.keyType, StringType):
-        return mismatch("a map with texts for keys", target)
+        return mismatch("a map with text keys", target)
     convert = converter(values, target.valueType)
     return lambda items: [(k, None if v is None else convert(v)) for k, v in items.items()]

@@ -1,4 +1,4 @@
-"""JSON parsed in Python: one document, nothing guessed, nothing rounded."""
+"""Strict JSON parser in Python: one document, without guessing or rounding."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ def parse(raw: bytes) -> Any:
     """Read exactly one JSON document of valid UTF-8, fractions exact.
 
     Raises:
-        ValueError: it is not one, a name comes twice in one object, or half of a character stands
-            anywhere, which no column and no detail could hold.
+        ValueError: it is not one, an object has a name twice, or a string has a lone surrogate,
+            which no column and no detail could hold.
     """
     try:
         found = _DECODER.decode(raw.decode("utf-8"))
         if _SURROGATE.search(raw):
-            _refuse_halves(found)
+            _refuse_lone_surrogates(found)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ArithmeticError:
-        raise ValueError("a number beyond all numbers") from None
+        raise ValueError("a number out of range") from None
     return found
 
 
-def _refuse_halves(value: Any) -> None:
+def _refuse_lone_surrogates(value: Any) -> None:
     if isinstance(value, str):
         value.encode("utf-8")
     elif isinstance(value, list):
         for each in value:
-            _refuse_halves(each)
+            _refuse_lone_surrogates(each)
     elif isinstance(value, dict):
         for name, each in value.items():
-            _refuse_halves(name)
-            _refuse_halves(each)
+            _refuse_lone_surrogates(name)
+            _refuse_lone_surrogates(each)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Confluent's wire format: a zero, four bytes of schema id, and then what the schema describes.
+"""Confluent's wire format: a zero byte, four bytes of schema id, and the payload.
 
-The ids of a batch are looked at on the driver, before anything is decoded, and the registry is
-asked there: executors need no way to it, and none of them can stop a run half-way.
+The driver collects the ids of a batch and requests their schemas before anything is decoded:
+executors need no access to the registry, and none of them can stop a run half-way.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ REASONS: Final[dict[str, str]] = {
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
 
-# Far more than any topic has; noise that happens to begin with a zero has as many as records.
+# More than any topic has; random bytes that start with a zero would have one per record.
 _MOST_IDS: Final = 10_000
 
 
 class Wanted(NamedTuple):
-    """What a payload should hold.
+    """The expected content of a payload.
 
     Attributes:
-        columns: The declared columns, or of a key the key columns.
+        columns: The declared columns, or the key columns.
         is_key: Whether it is a Kafka key, which may be a bare value.
     """
 
@@ -60,14 +60,14 @@ def decoded_by_schema(
     *,
     prepared: Callable[[WriterSchema], WriterSchema] = lambda schema: schema,
 ) -> DataFrame:
-    """Decode framed bytes, each record by the schema that its writer named.
+    """Decode framed bytes, each record with its writer's schema.
 
     Args:
-        records: Records with the bytes, materialised: they are looked at twice.
-        encoded: Which bytes, and what they should hold.
+        records: Records with the bytes, materialized, since they are read twice.
+        encoded: Which bytes, and their expected content.
         schema_type: The type that their schemas must have.
-        compile_: Makes what reads a payload by one schema; raises ``BadBytesError``.
-        prepared: Does on the driver what executors need not be able to.
+        compile_: Makes the reader for one schema; raises ``BadBytesError``.
+        prepared: Prepares a schema on the driver, so that executors need no compiler.
     """
     found = writer_schemas(records, encoded)
     schemas = {number: prepared(each) for number, each in found.items()}
@@ -85,7 +85,7 @@ def decoded_by_schema(
 
 
 def writer_schemas(records: DataFrame, encoded: Encoded) -> Mapping[int, WriterSchema]:
-    """Return the schemas of the ids that the bytes name, in one job."""
+    """Return the schemas of all ids in the bytes, with one Spark job."""
     number = schema_id(F.col(encoded.column))
     found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
     ids = [row["id"] for row in found.limit(_MOST_IDS).collect()]
@@ -98,14 +98,14 @@ def writer_schemas(records: DataFrame, encoded: Encoded) -> Mapping[int, WriterS
 
 
 def schema_id(raw: Column) -> Column:
-    """Return the schema id that framed bytes begin with, null where there is none."""
+    """Return the schema id at the start of framed bytes, or null."""
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
     number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
     return F.when(is_framed, number)
 
 
 class _FramedReader:
-    """Reads framed bytes; each schema is compiled when the first record asks for it."""
+    """Reads framed bytes; compiles a schema with its first record."""
 
     def __init__(
         self,

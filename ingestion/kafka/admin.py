@@ -1,7 +1,7 @@
-"""The second client: what Kafka says of topics and offsets, asked without Spark.
+"""The second Kafka client: topics and offsets, requested without Spark.
 
-Spark's source knows neither topic ids nor the cluster's id, and cannot be its own witness when
-an offset holds no record. Every question here is bounded in time.
+Spark's source reports neither topic ids nor the cluster's id, and cannot prove by itself that an
+offset holds no record. Every request here has a time limit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topics:
-    """What the cluster says of some topics.
+    """Some topics of the cluster.
 
     Attributes:
-        cluster_id: Kafka's own id of the cluster.
-        ids: KIP-516 id of each topic; another one after it was deleted and made again.
-        partitions: Every partition of these topics.
+        ids: KIP-516 id of each topic; a topic that is deleted and created again gets a new one.
     """
 
     cluster_id: str
@@ -41,10 +39,10 @@ class Topics:
 
 
 class Kafka:
-    """Questions to one cluster, by confluent-kafka."""
+    """Requests to one cluster, by confluent-kafka."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take the settings; nothing is connected until a question is asked.
+        """Configure the client; it connects with the first request.
 
         Raises:
             DependencyError: no Kafka is configured and the embedded one is not up.
@@ -61,7 +59,7 @@ class Kafka:
         return str(self._answer(asked).cluster_id)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the topics that there are, but for Kafka's own.
+        """Return the names of all topics, except Kafka's internal ones.
 
         Raises:
             DependencyError: no answer in time.
@@ -96,17 +94,17 @@ class Kafka:
         )
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return the first offset that retention has left in each partition."""
+        """Return the first offset of each partition that retention has not deleted."""
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def stable_end(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Return the last stable offset of each partition: what read_committed can reach."""
+        """Return the last stable offset of each partition: read_committed reads up to it."""
         return self._offsets(partitions, OffsetSpec.latest())
 
     def first_since(self, partitions: Iterable[TopicPartition], moment: dt.datetime) -> Offsets:
-        """Return the offset of the first record that Kafka dates ``moment`` or later.
+        """Return the offset of the first record with a timestamp of ``moment`` or later.
 
-        Of a partition that has none, or none that is stable yet: its last stable offset.
+        For a partition without one, or without a stable one: its last stable offset.
         """
         ends = self.stable_end(partitions)
         found = self._offsets(ends, OffsetSpec.for_timestamp(_milliseconds(moment)))
@@ -115,10 +113,10 @@ class Kafka:
         )
 
     def withheld(self, partitions: Iterable[TopicPartition], *, since: dt.datetime) -> Offsets:
-        """Return the last stable offset of each partition that lies before its end since a time.
+        """Return the last stable offset of each partition that has been held back since a time.
 
-        The record there is the first of the oldest open transaction, and is dated before
-        ``since``, as is every record before it.
+        The record there is the first of the oldest open transaction. Its timestamp, and that of
+        every earlier record, is before ``since``.
         """
         stable = self.stable_end(partitions)
         ends = self._offsets(stable, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
@@ -130,8 +128,8 @@ class Kafka:
     def records_in(self, holes: Iterable[Range]) -> Iterator[tuple[TopicPartition, int]]:
         """Yield (partition, offset) of every committed record inside ``holes``.
 
-        Nothing yielded proves the holes empty: markers, aborted records and compacted records
-        are what a read_committed client passes over.
+        If nothing is yielded, the holes are proven empty: a read_committed client skips only
+        markers, aborted records and compacted records.
 
         Raises:
             DependencyError: Kafka stopped answering before the proof was complete.
@@ -171,14 +169,14 @@ class Kafka:
 
     def _answer(self, asked: Future[Any]) -> Any:
         try:
-            # The client's own time-out comes first: it says what it waited for.
+            # The client's own time-out comes first: it names what it waited for.
             return asked.result(self._timeout + 1)
         except (KafkaException, TimeoutError) as error:
-            # What the client has to say of its connections waits until it is asked for.
+            # The client reports errors of its connections only when it is polled.
             self._admin.poll(0)
             raise unreachable(self._settings, error, self._heard) from error
 
 
 def _milliseconds(moment: dt.datetime) -> int:
-    """Return Kafka's time of a moment, rounded up: what comes before is not asked for."""
+    """Return the Kafka timestamp of a moment, rounded up so that earlier records are excluded."""
     return -((_EPOCH - moment) // dt.timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""How every confluent-kafka client connects, and how its silence is told."""
+"""How every confluent-kafka client connects, and the error when it gets no answer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ingestion.settings import Settings
 
 
 class ClientErrors(deque[KafkaError]):
-    """What a client has said of its connections, the newest last; it says it when it is polled."""
+    """The newest errors of a client's connections; the client reports them when polled."""
 
     def __init__(self) -> None:
         super().__init__(maxlen=20)
 
 
 def client_options(settings: Settings, heard: ClientErrors | None = None) -> dict[str, Any]:
-    """Return what every client is told; it logs nothing of its own.
+    """Return the options of every client; it logs nothing itself.
 
     Args:
-        settings: Where Kafka is, and how to talk to it.
-        heard: Gets what the client has to say.
+        settings: Where Kafka is, and how to connect to it.
+        heard: Collects the client's errors.
 
     Raises:
         InvalidSpecError: the settings contradict one another, or name a file that is not there.
@@ -44,12 +44,12 @@ def unreachable(
 ) -> DependencyError:
     """Return the error that names the brokers, the user, and the reason; without secrets.
 
-    A question that nobody answers only times out: why, the client says of its connections.
+    A request without an answer only times out; the errors of the connections say why.
 
     Args:
-        settings: Whom was asked, and as whom.
-        cause: What the question ended with.
-        heard: What the client has said of its connections.
+        settings: The brokers and the user.
+        cause: The error that ended the request.
+        heard: The errors of the client's connections.
     """
     login = settings.kafka_sasl_username
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
@@ -57,7 +57,7 @@ def unreachable(
     refuses = code_of(cause) > 0
     return DependencyError(
         f"Kafka at {settings.bootstrap_servers()}"
-        + (f", asked as user {login!r}, " if login else " ")
+        + (f", as user {login!r}, " if login else " ")
         + ("refuses" if refuses else f"does not answer within {settings.kafka_timeout_seconds:g} s")
         + (f": {redact(said, settings)}. " if said else ". ")
         + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
@@ -65,7 +65,7 @@ def unreachable(
 
 
 def code_of(error: object) -> int:
-    """Return Kafka's code of an error: above 0 a broker's, below 0 one of the client itself."""
+    """Return Kafka's code of an error: positive from a broker, negative from the client itself."""
     kafkas = _kafkas(error)
     return int(kafkas.code()) if kafkas else -1
 

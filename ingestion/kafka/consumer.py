@@ -1,4 +1,4 @@
-"""The second reading: the committed records of a few ranges, by confluent-kafka, not by Spark."""
+"""Reads the committed records of a few ranges with confluent-kafka, independently of Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingestion.kafka.client import ClientErrors, client_options, unreachable
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.settings import Settings
 
-# Closer than this, reading on is quicker than seeking.
+# Up to this distance, reading on is faster than seeking.
 _SEEK_BEYOND = 1_000
 
 
@@ -55,7 +55,7 @@ class _Reading:
     def of_partition(
         self, at: TopicPartition, holes: Iterable[Range]
     ) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield the records inside the holes of one partition, which are in order."""
+        """Yield the records inside the holes of one partition; ``holes`` must be sorted."""
         position = -_SEEK_BEYOND - 1
         for hole in holes:
             if hole.start - position > _SEEK_BEYOND:

@@ -1,4 +1,4 @@
-"""Which Java runs the JVMs that are started from here."""
+"""The Java that runs every JVM started from here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingestion.errors import SetupError
 
 
 def find_java() -> str:
-    """Return the ``java`` of ``JAVA_HOME`` when that is set, else the one on the ``PATH``.
+    """Return the ``java`` of ``JAVA_HOME`` if that is set, else the one on the ``PATH``.
 
     Raises:
         SetupError: there is none.

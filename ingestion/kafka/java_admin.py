@@ -1,7 +1,7 @@
-"""Two questions that only Kafka's Java client can ask, in a small JVM that lives no longer.
+"""Two requests that only Kafka's Java client supports, made by a small, short-lived JVM.
 
-confluent-kafka knows neither DescribeProducers nor DescribeTransactions (KIP-664). A JVM with
-nothing in it but the client answers within a second, and is started only on suspicion.
+confluent-kafka has neither DescribeProducers nor DescribeTransactions (KIP-664). A JVM with only
+the client in it answers within a second, and is started only when a transaction seems to hang.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from ingestion.settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Producer:
-    """A producer with a transaction open in a partition, as the partition's leader knows it.
+    """A producer with an open transaction in a partition, as the partition's leader knows it.
 
     Attributes:
-        id: Kafka's number of it.
-        epoch: Counts its lives.
-        last_written: Date of its last record there, which is the producer's word.
+        last_written: Timestamp of its last record there, by the producer's clock.
     """
 
     id: int
@@ -46,9 +44,9 @@ class Transaction:
 
     Attributes:
         id: The ``transactional.id``.
-        state: The coordinator's word for how it stands, such as ``Ongoing``.
+        state: The coordinator's name for its state, such as ``Ongoing``.
         began: When it began, by the coordinator's clock.
-        timeout_seconds: After how long the coordinator aborts it.
+        timeout_seconds: The coordinator aborts it after this time.
     """
 
     id: str
@@ -58,10 +56,9 @@ class Transaction:
 
 
 class JavaAdmin:
-    """Kafka's Java AdminClient, asked through py4j."""
+    """Kafka's Java AdminClient, called through py4j."""
 
     def __init__(self, gateway: JavaGateway, settings: Settings) -> None:
-        """Connect; nothing is asked yet."""
         self._gateway = gateway
         self._java = gateway.jvm.java
         self._kafka = gateway.jvm.org.apache.kafka
@@ -91,7 +88,7 @@ class JavaAdmin:
 
     def transaction_of(self, producer_id: int) -> Transaction | None:
         """Return a producer's open transaction, if a coordinator knows it."""
-        # From a Python list py4j would make Integers, on which the client fails without a word.
+        # From a Python list py4j would make Integers, on which the client fails silently.
         ids = self._gateway.new_array(self._gateway.jvm.long, 1)
         ids[0] = producer_id
         boxed = self._java.util.stream.LongStream.of(ids).boxed().toList()
@@ -109,22 +106,22 @@ class JavaAdmin:
         return None
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the client."""
         self._admin.close(self._java.time.Duration.ZERO)
 
     def _answer(self, asked: Any) -> Any:
-        # The client bounds each question itself; this bounds a client that fails.
+        # The client limits each request itself; this limit is for a client that fails to.
         unit = self._java.util.concurrent.TimeUnit.MILLISECONDS
         return asked.get(self._milliseconds + 1000, unit)
 
 
 @contextmanager
 def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
-    """Start a JVM, let its client ask, and end it.
+    """Start a JVM with the client, and end it after the block.
 
     Raises:
         SetupError: there is no Java, or the jars are not there.
-        DependencyError: Kafka did not answer it, or refused to.
+        DependencyError: Kafka did not answer, or refused.
     """
     gateway, process = _launched(settings)
     try:

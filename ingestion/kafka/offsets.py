@@ -1,7 +1,7 @@
-"""The algebra of half-open offset ranges: pure, so that it can be tested to death.
+"""The algebra of half-open offset ranges; pure, so that it can be tested exhaustively.
 
-Everything the guarantee rests on is decided here: which part of a planned range is new to the
-table, which was there already, and whether anything in between is missing.
+The guarantee depends on it: which part of a planned range is new to the table, which part the
+table already holds, and whether anything in between is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TopicPartition(NamedTuple):
 
 
 class InvalidRangeError(ValueError):
-    """A range whose start lies beyond its end, or below zero."""
+    """A range whose start is greater than its end, or negative."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +32,10 @@ class Range:
     """The offsets of one partition that a batch covers, end exclusive.
 
     Attributes:
-        topic: Kafka topic.
-        partition: Partition number within the topic.
-        start: First offset covered.
-        end: First offset not covered; equal to ``start`` when nothing is.
+        end: First offset not covered; equal to ``start`` if the range is empty.
 
     Raises:
-        InvalidRangeError: ``start`` lies beyond ``end``, or below zero.
+        InvalidRangeError: ``start`` is greater than ``end``, or negative.
     """
 
     topic: str
@@ -47,12 +44,12 @@ class Range:
     end: int
 
     def __post_init__(self) -> None:
-        """Refuse what is not a range."""
+        """Refuse an invalid range."""
         if not 0 <= self.start <= self.end:
             raise InvalidRangeError(f"{self.topic}-{self.partition} [{self.start}, {self.end})")
 
     def __str__(self) -> str:
-        """Write it as mathematics does: ``topic-3 [10, 20)``."""
+        """Write it as an interval: ``topic-3 [10, 20)``."""
         return f"{self.topic_partition} [{self.start}, {self.end})"
 
     def __len__(self) -> int:
@@ -61,20 +58,20 @@ class Range:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition that the range lies in."""
+        """The partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     def follows(self, earlier: Range) -> bool:
-        """Tell whether this range begins exactly where ``earlier`` ended."""
+        """Tell whether this range starts exactly where ``earlier`` ended."""
         return self.topic_partition == earlier.topic_partition and self.start == earlier.end
 
     def from_offset(self, offset: int) -> Range:
-        """Return the part of this range at and beyond ``offset``; an empty part lies there."""
+        """Return the part of this range from ``offset`` on; an empty part starts at ``offset``."""
         return replace(self, start=max(self.start, offset), end=max(self.end, offset))
 
 
 class Offsets(Mapping[TopicPartition, int]):
-    """The next offset to read of each partition: what a table, or a checkpoint, has reached."""
+    """The next offset to read of each partition; one that is absent was never read."""
 
     def __init__(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
         self._positions = {
@@ -98,7 +95,7 @@ class Offsets(Mapping[TopicPartition, int]):
         return f"Offsets({', '.join(f'{key}: {at}' for key, at in self.items())})"
 
     def with_new(self, others: Mapping[TopicPartition, int]) -> Offsets:
-        """Add the partitions that are not known yet, and leave the others as they are."""
+        """Add the unknown partitions, and leave the others unchanged."""
         return Offsets({**others, **self._positions})
 
     def advanced_by(self, ranges: Iterable[Range]) -> Offsets:
@@ -106,10 +103,10 @@ class Offsets(Mapping[TopicPartition, int]):
         return Offsets({**self._positions, **{r.topic_partition: r.end for r in ranges}})
 
     def ranges_to(self, ends: Mapping[TopicPartition, int]) -> tuple[Range, ...]:
-        """Return the range of each partition in ``ends``; one not known here begins at 0.
+        """Return the range of each partition in ``ends``; an unknown partition starts at 0.
 
         Raises:
-            InvalidRangeError: an end lies before the position here.
+            InvalidRangeError: an end is before the position.
         """
         return tuple(
             Range(topic=at.topic, partition=at.partition, start=self.get(at, 0), end=end)
@@ -117,7 +114,7 @@ class Offsets(Mapping[TopicPartition, int]):
         )
 
     def lag_to(self, ends: Mapping[TopicPartition, int]) -> int:
-        """Count the offsets between here and ``ends``; a position beyond its end counts as 0."""
+        """Count the offsets up to ``ends``; a position beyond its end counts as 0."""
         return sum(max(0, end - self.get(at, 0)) for at, end in ends.items())
 
     def to_json(self) -> str:
@@ -150,12 +147,12 @@ class Offsets(Mapping[TopicPartition, int]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """How the planned ranges of a batch lie against what the table holds.
+    """How the planned ranges of a batch compare with the table's next offsets.
 
     Attributes:
         fresh: The part of each planned range that the table does not hold yet.
-        holes: Offsets between the table's position and the plan's start: they would be skipped.
-        overlap: Offsets planned again that the table holds already.
+        holes: Offsets between the table's position and the plan's start, which would be skipped.
+        overlap: Planned offsets that the table already holds.
     """
 
     fresh: tuple[Range, ...]
@@ -164,14 +161,14 @@ class Fit:
 
     @property
     def is_stale(self) -> bool:
-        """Tell whether the table holds the whole plan already, so that nothing is to be done."""
+        """Tell whether the table already holds the whole plan, so that there is nothing to do."""
         return bool(self.overlap) and not any(len(part) for part in self.fresh)
 
 
 def fit(planned: Iterable[Range], reached: Offsets) -> Fit:
-    """Lay planned ranges against the table's next offsets.
+    """Compare planned ranges with the table's next offsets.
 
-    A partition that the table has never seen begins at 0: records before the plan's start would
+    A partition that the table does not know starts at 0: records before the plan's start would
     be skipped, so they count as a hole.
     """
     planned = tuple(planned)

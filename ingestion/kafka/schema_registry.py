@@ -1,8 +1,8 @@
-"""The schema registry, asked by id: what the writers of the records wrote them with.
+"""The schema registry: the schemas that the records were written with, by id.
 
-An id means the same schema for ever, so each is asked for once a process. A registry that does not
-answer stops the run, and nothing is lost; only its own word that an id is unknown makes a record
-bad.
+The schema of an id never changes, so each is requested once per process. A registry that does not
+answer stops the run, and nothing is lost; a record is bad only if the registry itself answers that
+the id is unknown.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ if TYPE_CHECKING:
 
 _NOT_FOUND: Final = 40403
 _RETRIES: Final = 2
-# Ids are whole numbers of Java.
+# Ids are Java ints.
 _MOST_ID: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterSchema:
-    """What an id stands for.
+    """The schema of an id.
 
     Attributes:
-        id: The registry's number.
         type: ``AVRO``, ``PROTOBUF`` or ``JSON``.
         text: The schema as its writer registered it.
-        references: Name and text of each schema that it refers to, the referred before the
-            referring.
+        references: Name and text of each schema that it refers to; a schema comes after those
+            that it refers to itself.
     """
 
     id: int
@@ -43,10 +42,10 @@ class WriterSchema:
 
 
 class Registry:
-    """One registry, and what it has said so far."""
+    """One registry, and the schemas that it has returned so far."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take where it is; nothing is asked yet.
+        """Connect with the first request.
 
         Raises:
             InvalidSpecError: no registry is configured.
@@ -60,13 +59,13 @@ class Registry:
         self._known: dict[int, WriterSchema] = {}
 
     def schemas(self, ids: Iterable[int]) -> Mapping[int, WriterSchema]:
-        """Return what the registry knows of these ids; those that it does not know are left out.
+        """Return the schemas of these ids; ids that the registry does not know are left out.
 
         Raises:
             DependencyError: it does not answer, or not as a schema registry does.
         """
         found = {}
-        # Above them there is none, and a registry may answer no such question in its own words.
+        # Larger ids do not exist, and a registry may answer them with any error.
         for each in sorted({each for each in ids if each <= _MOST_ID}):
             schema = self._known.get(each) or self._ask(each)
             if schema is not None:
@@ -80,7 +79,7 @@ class Registry:
             schema = self._client.get_schema(number)
             references = dict(self._referred(schema))
         except SchemaRegistryError as error:
-            # Any 404 but this one comes from something that is no registry.
+            # Any other 404 comes from a server that is not a registry.
             if error.error_code == _NOT_FOUND:
                 return None
             raise self._unreachable(error) from error
@@ -107,7 +106,7 @@ class Registry:
     def _unreachable(self, error: Exception) -> DependencyError:
         said = str(error).partition("\n")[0] or type(error).__name__
         return DependencyError(
-            f"the schema registry at {self._settings.schema_registry} does not answer as one: "
+            f"the schema registry at {self._settings.schema_registry} does not answer as expected: "
             f"{said}. Nothing is lost. Next: check {variable('schema_registry')} and the registry, "
             "then run the same command again"
         )
@@ -115,12 +114,12 @@ class Registry:
 
 @cache
 def registry_of(settings: Settings) -> Registry:
-    """Return the registry of these settings, the same one for the life of the process."""
+    """Return the registry of these settings, one per process."""
     return Registry(settings)
 
 
 def fresh_registry(settings: Settings) -> Registry:
-    """Return one that asks for every schema again, so that what has been deleted since is gone."""
+    """Return one with empty caches, so that schemas deleted meanwhile are unknown to it."""
     registry = Registry(settings)
     _client(settings).clear_caches()
     return registry

@@ -1,9 +1,9 @@
-"""One vocabulary for Kafka's security, spelt for both clients.
+"""One set of security settings, translated for both Kafka clients.
 
-Spark's source speaks the Java client's language, confluent-kafka that of librdkafka. Both must
-connect alike or not at all: what only one of them could use is refused before either tries, and
-so is what would leave a person believing in a protection that is not there. No other ``kafka.*``
-option can be set, which is how JNDI logins, config providers and token URLs stay out.
+Spark's source uses the Java client's options, confluent-kafka those of librdkafka. Both must
+connect in the same way or not at all: settings that only one of them could use are refused before
+either connects, and so are settings that only seem to protect. No other ``kafka.*`` option can be
+set, which excludes JNDI logins, config providers and token URLs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SSL: Final = (
 
 
 def java_options(settings: Settings) -> dict[str, str]:
-    """Return the options by which Spark's Kafka source connects.
+    """Return the options with which Spark's Kafka source connects.
 
-    The certificate and the key go as contents: the Java client reads a PEM key store from one
-    file only, and ours are two.
+    Certificate and key are passed as contents: the Java client reads a PEM key store from one
+    file only, and these are two.
 
     Raises:
         InvalidSpecError: the settings contradict one another, or name a file that is not there.
@@ -56,7 +56,7 @@ def java_options(settings: Settings) -> dict[str, str]:
 
 
 def librdkafka_options(settings: Settings) -> dict[str, str]:
-    """Return the options by which confluent-kafka connects.
+    """Return the options with which confluent-kafka connects.
 
     Raises:
         InvalidSpecError: the settings contradict one another, or name a file that is not there.
@@ -76,7 +76,7 @@ def librdkafka_options(settings: Settings) -> dict[str, str]:
 
 
 def redact(text: str, settings: Settings) -> str:
-    """Remove every secret from a text, in each spelling that a client may have given it."""
+    """Remove every secret from a text, in each spelling that a client may use."""
     secrets = {spelling for secret in _secrets(settings) for spelling in _spellings(secret)}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
@@ -169,13 +169,13 @@ def _file_problems(settings: Settings) -> Iterator[str]:
             yield f"{variable(name)} names {path}, which cannot be read: {reason}"
             continue
         if f"{marker}-----" not in text:
-            yield f"{variable(name)} names {path}, which holds no PEM {marker.lower()}"
+            yield f"{variable(name)} names {path}, which contains no PEM {marker.lower()}"
         elif name == "kafka_ssl_key":
             yield from _key_problems(text, settings)
 
 
 def _key_problems(text: str, settings: Settings) -> Iterator[str]:
-    """Find what librdkafka could read, and the Java client could not."""
+    """Find keys that librdkafka can read and the Java client cannot."""
     name, password = variable("kafka_ssl_key"), variable("kafka_ssl_key_password")
     if not re.search(r"BEGIN (ENCRYPTED )?PRIVATE KEY-----", text):
         yield (

@@ -1,9 +1,9 @@
-"""Transactions that somebody left open: what holds the last stable offset back, and for how long.
+"""Open transactions that hold back the last stable offset, and for how long.
 
-Behind an open transaction nothing can be read, a run finds nothing new, and all looks well. Kafka
-ends a transaction by itself after its producer's time-out, which a broker bounds to 15 minutes
-(``transaction.max.timeout.ms``). One that is open for longer is either allowed to be, or hangs:
-its coordinator has forgotten it, and only a person can end it (KIP-664).
+Records after an open transaction cannot be read, so a run finds nothing new and everything looks
+normal. Kafka ends a transaction after its producer's time-out, which a broker limits to 15 minutes
+(``transaction.max.timeout.ms``). One that stays open longer is either configured so, or hangs: its
+coordinator no longer knows it, and only a person can end it (KIP-664).
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ STALLED_AFTER: Final = dt.timedelta(minutes=15)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A partition that cannot be read to its end, and has not been for long.
+    """A partition that an open transaction has kept from being read to its end for long.
 
     Attributes:
-        at: The partition.
         offset: Its last stable offset, where the transaction began.
-        since: When the transaction was begun or, of one that hangs, last written to; by the
-            producer's clock in that case. ``None`` when nobody could tell.
-        holder: Who left it open: the producer's id, and its transactional id if Kafka knows it.
-        remedy: What to do.
+        since: When the transaction began or, if it hangs, when it was last written to, by the
+            producer's clock. ``None`` if unknown.
+        holder: The producer's id, and its transactional id if Kafka knows it.
     """
 
     at: TopicPartition
@@ -42,7 +40,7 @@ class Stall:
     remedy: str
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Write it in one line."""
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
         return (
             f"{self.at} cannot be read beyond offset {self.offset}{since}: {self.holder} holds a "
@@ -55,9 +53,9 @@ def find_stalls(
 ) -> tuple[Stall, ...]:
     """Find the partitions that an open transaction has held back for ``STALLED_AFTER``.
 
-    The dates of the records, which are the producers' word, only raise the suspicion: who is
-    suspected is then asked for by the Java client (confluent-kafka cannot), and a transaction
-    that its coordinator began less than that ago is none.
+    The records' timestamps, which producers set, only give candidates. The Java client then
+    requests the transaction of each (confluent-kafka cannot); one that began later, by its
+    coordinator's clock, is left out.
 
     Raises:
         DependencyError: Kafka does not answer.
@@ -75,14 +73,14 @@ def find_stalls(
 
 
 def _of_java(admin: JavaAdmin, kafka: Kafka, at: TopicPartition, offset: int) -> Stall:
-    """Ask the partition's leader who is writing, and the coordinators what they know of that."""
+    """Request the producer from the partition's leader, and its transaction from coordinators."""
     producer = admin.producer_at(at, offset)
     if producer is None:
         return Stall(
             at=at,
             offset=offset,
             since=None,
-            holder="some producer",
+            holder="an unknown producer",
             remedy=_abort(kafka, at, offset),
         )
     transaction = admin.transaction_of(producer.id)
@@ -112,7 +110,7 @@ def _of_nobody(suspected: Offsets, kafka: Kafka, error: IngestionError) -> tuple
             at=at,
             offset=offset,
             since=None,
-            holder=f"a producer that could not be asked for ({error})",
+            holder=f"an unknown producer ({error})",
             remedy=_abort(kafka, at, offset),
         )
         for at, offset in suspected.items()

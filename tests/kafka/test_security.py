@@ -183,9 +183,9 @@ def test_half_a_login_is_refused(changes: dict[str, Any], names: list[str]) -> N
             {"kafka_ssl_ca": "gone.pem"}, "SSL_CA names .*gone.pem.*No such", id="no file"
         ),
         pytest.param({"kafka_ssl_ca": "."}, "SSL_CA names .*Is a directory", id="folder"),
-        pytest.param({"kafka_ssl_ca": "key.pem"}, "holds no PEM certificate", id="wrong file"),
+        pytest.param({"kafka_ssl_ca": "key.pem"}, "contains no PEM certificate", id="wrong file"),
         pytest.param(
-            {"kafka_ssl_key": "ca.pem"}, "holds no PEM private key", id="no key in the file"
+            {"kafka_ssl_key": "ca.pem"}, "contains no PEM private key", id="no key in the file"
         ),
         pytest.param({"kafka_ssl_key": "old.pem"}, "openssl pkcs8 -topk8", id="PKCS#1"),
         pytest.param({"kafka_ssl_key": "open.pem"}, "is not encrypted; remove", id="open key"),

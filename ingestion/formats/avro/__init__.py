@@ -1,7 +1,7 @@
-"""Avro, each record decoded by the schema that wrote it, its fields taken by their names.
+"""Avro: each record is decoded with its writer's schema, and its fields are matched by name.
 
-Reasons: those of the framing, and ``malformed_avro``. Logical types are understood here and not by
-fastavro, whose own reading of them fails on what Python cannot say, such as the year 0.
+Logical types are converted here and not by fastavro, which fails on values that Python's types
+cannot represent, such as the year 0.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, str
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
-    """Decode each value by its writer's schema; a key may be a bare value."""
+    """Decode each value with its writer's schema; a key may be a bare value."""
     return decoded_by_schema(records, encoded, "AVRO", compiled)
 
 
 def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
-    """Return what reads payloads of one schema.
+    """Return a reader of the payloads of one schema.
 
     Raises:
-        BadBytesError: the schema cannot be understood.
+        BadBytesError: the schema is unusable.
     """
     read, types, root = opened(schema)
     is_record = types.is_record(root)
@@ -50,15 +50,15 @@ def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
     elif wanted.is_key and len(wanted.columns) == 1:
         to_row, extra = _bare(types, root, wanted.columns), ()
     else:
-        raise BadBytesError("type_mismatch", "the schema is none of a record")
+        raise BadBytesError("type_mismatch", "the schema is not a record")
     return lambda payload: Decoded(to_row(read(payload)), extra)
 
 
 def opened(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:
-    """Return what reads a payload as Python values, and the types that it is made of.
+    """Return a reader of payloads as Python values, the schema's types, and its root.
 
     Raises:
-        BadBytesError: the schema cannot be understood.
+        BadBytesError: the schema is unusable or recursive.
     """
     named: dict[str, Any] = {}
     try:
@@ -70,7 +70,7 @@ def opened(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any
     except _UNUSABLE as error:
         raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
     if is_recursive:
-        # However deep a record nests: fastavro's compiled reader would take the process with it.
+        # On a deeply nested record fastavro's compiled reader would crash the process.
         raise BadBytesError("unusable_schema", "a type that contains itself")
     return _reader(root), types, root
 

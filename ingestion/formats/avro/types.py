@@ -1,4 +1,4 @@
-"""Avro's types, logical ones included, as declared columns."""
+"""Conversion of Avro's types, logical ones included, to declared columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UUID_BYTES: Final = 16
 
 
 def logical_types_set_aside(schema: Any) -> Any:
-    """Rename ``logicalType`` everywhere, so that values arrive as they were written."""
+    """Rename ``logicalType`` everywhere, so that fastavro returns the values as written."""
     if isinstance(schema, list):
         return [logical_types_set_aside(each) for each in schema]
     if not isinstance(schema, dict):
@@ -50,17 +50,17 @@ def logical_types_set_aside(schema: Any) -> Any:
 
 
 class AvroTypes:
-    """The types of one parsed schema, with those that it names."""
+    """The types of one parsed schema; ``named`` has its named types."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
 
     def is_record(self, node: Any) -> bool:
-        """Tell whether a type is one of records."""
+        """Tell whether a type is a record."""
         return self._type(node)[0] == "record"
 
     def record_in(self, node: Any) -> Any:
-        """Return the record of a type that is one, or a union with one."""
+        """Return a record type, or the record branch of a union."""
         if isinstance(node, list):
             return next((each for each in node if self.is_record(each)), node)
         return node
@@ -80,7 +80,7 @@ class AvroTypes:
         return any(self.is_recursive(each, inside) for each in self._parts(node))
 
     def converter(self, node: Any, target: DataType) -> Convert:
-        """Return what turns a value that is not null into the declared type."""
+        """Return the conversion of a non-null value to the declared type."""
         word, found = self._type(node)
         if word == "union":
             return self._union([each for each in node if each != "null"], target)
@@ -116,7 +116,7 @@ class AvroTypes:
             yield found["items" if word == "array" else "values"]
 
     def _union(self, branches: list[Any], target: DataType) -> Convert:
-        """Take each value as its own branch says; named types arrive with their names."""
+        """Convert each value by its own branch; fastavro returns named types with their names."""
         named: dict[str, Convert] = {}
         plain: dict[type, Convert] = {}
         logical: dict[type, Any] = {}
@@ -143,7 +143,7 @@ class AvroTypes:
 
 
 def _ambiguous(_: Any) -> Any:
-    raise MisfitError("two branches of the union cannot be told apart")
+    raise MisfitError("two branches of the union cannot be distinguished")
 
 
 def _scalar(word: str, found: Mapping[str, Any], target: DataType) -> Convert:

@@ -1,1 +1,1 @@
-"""What Kafka Connect's converters write: values whose meaning is in the schema's names."""
+"""Kafka Connect's converters: values whose meaning is in the schema's names."""

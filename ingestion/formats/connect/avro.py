@@ -1,4 +1,4 @@
-"""What Kafka Connect's types are in Avro: a name of Connect's beside a type of Avro's."""
+"""Kafka Connect's types in Avro: an Avro type with a ``connect.name``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ZONED: Final = "io.debezium.time.ZonedTimestamp"
 
 
 def connect_type(word: str, found: Mapping[str, Any], target: DataType) -> Convert | None:
-    """Return what turns a value with a name of Connect's into a declared type, if it has one."""
+    """Return the conversion of a type with a ``connect.name``, if it has a known one."""
     name = found.get("connect.name")
     if word == "record" and name == _DECIMAL and isinstance(target, DecimalType):
         convert = exact(Source("decimal"), target)

@@ -1,4 +1,4 @@
-"""JSON as Kafka Connect's converter writes it, with or without the schema beside the payload."""
+"""JSON from Kafka Connect's converter, with or without a schema next to the payload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
 class ConnectJson:
-    """Splits documents into schema and payload; parses a schema once, and not once a record."""
+    """Splits documents into schema and payload; parses each schema once, not once per record."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Any] = {}
@@ -30,7 +30,7 @@ class ConnectJson:
         """Return schema and payload.
 
         Raises:
-            ValueError: they are not there, or not JSON.
+            ValueError: one is missing, or the bytes are not JSON.
         """
         front, found, rest = raw.partition(_SPLIT)
         if found and front in self._known and rest.endswith(b"}"):
@@ -42,7 +42,7 @@ class ConnectJson:
         return whole["schema"], whole["payload"]
 
     def _remember(self, front: bytes, schema: Any) -> None:
-        """Trust the bytes before the payload for the schema, where they hold nothing else."""
+        """Cache the schema by the bytes before the payload, if they contain nothing else."""
         if len(self._known) >= _MOST_SCHEMAS:
             return
         try:
@@ -54,7 +54,7 @@ class ConnectJson:
 
 
 def hints(schema: Any, *path: str) -> Mapping[str, Hint]:
-    """Return what a schema says of the fields of a struct inside it, by name."""
+    """Return the hints of a schema for the fields of a struct inside it, by name."""
     for name in path:
         schema = next((each for each in _fields(schema) if each.get("field") == name), None)
     return {str(each.get("field")): hint(each) for each in _fields(schema)}

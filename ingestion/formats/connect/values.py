@@ -1,4 +1,4 @@
-"""Values that JSON holds in disguise: decimals in base64, moments as numbers, NaN as text."""
+"""Values that JSON encodes indirectly: decimals in base64, timestamps as numbers, NaN as text."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _MOST_DIGITS: Final = 400
 
 
 class Hint(NamedTuple):
-    """What is known of a value beside its JSON.
+    """What is known of a value apart from its JSON.
 
     Attributes:
-        unit: Ticks a second, of a moment that is a number; 0 when nothing says it.
+        unit: Ticks per second of a numeric timestamp; 0 if unknown.
         days: Whether a number may be a date.
-        scale: Of a decimal in base64; none where its text stands for itself.
-        items: Of the items of a list, where their own schema says more.
+        scale: The scale of a decimal in base64; ``None`` if decimals are plain text.
+        items: The hint for the items of a list.
     """
 
     unit: int = 0
@@ -58,7 +58,7 @@ class Hint(NamedTuple):
 
 
 def json_value(hint: Hint | None, target: DataType) -> Convert:
-    """Return what turns a parsed value that is not null into the declared type."""
+    """Return the conversion of a parsed, non-null value to the declared type."""
     told = hint or Hint()
     if isinstance(target, StructType):
         inner = struct_of(dict.fromkeys(target.names, told), target, json_value)
@@ -141,7 +141,7 @@ def _moment(value: Any, hint: Hint, target: DataType) -> int:
 
 
 def _float(value: Any, target: DataType) -> float:
-    """Take a number as the nearest float: its text was the shortest that tells it apart."""
+    """Round a number to the nearest float: writers use the shortest text that identifies it."""
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if type(value) is not int and not isinstance(value, Decimal):

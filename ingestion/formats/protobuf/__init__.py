@@ -1,7 +1,4 @@
-"""Protobuf, each record decoded by the schema that wrote it, its fields taken by their names.
-
-Reasons: those of the framing, and ``malformed_protobuf``.
-"""
+"""Protobuf: each record is decoded with its writer's schema; fields are matched by name."""
 
 from __future__ import annotations
 
@@ -32,15 +29,15 @@ _MOST_INDEXES: Final = 100
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
-    """Decode each value by its writer's schema, whichever of its messages it is."""
+    """Decode each value with its writer's schema, as any of its messages."""
     return decoded_by_schema(records, encoded, "PROTOBUF", compiled, prepared=compiled_on_driver)
 
 
 def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
-    """Return what reads payloads of one schema.
+    """Return a reader of the payloads of one schema.
 
     Raises:
-        BadBytesError: the schema cannot be understood.
+        BadBytesError: the schema is unusable.
     """
     return _Messages(schema, wanted)
 
@@ -90,10 +87,10 @@ class _Messages:
 
 
 def message_path(payload: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Read which message of its file a payload is, and return the rest.
+    """Return the message indexes of a payload, and the bytes after them.
 
     Raises:
-        BadBytesError: it does not say.
+        BadBytesError: the indexes are missing or invalid.
     """
     count, at = _zigzag(payload, 0)
     if not 0 <= count <= _MOST_INDEXES:
@@ -119,6 +116,6 @@ def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
 
 
 def _unknown(message: Any) -> list[str]:
-    """Name the fields that the schema does not have, by their numbers."""
+    """Return the fields that the schema does not have, by number: ``#9``."""
     numbers: Mapping[int, None] = dict.fromkeys(e.field_number for e in UnknownFieldSet(message))
     return [f"#{number}" for number in numbers]

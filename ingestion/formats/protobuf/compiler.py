@@ -1,4 +1,4 @@
-"""What a registry knows of Protobuf, as compiled files: from their text, or compiled already."""
+"""Compiles the Protobuf schemas of a registry; it may hold ``.proto`` text or compiled files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAIN = "oncelake_main.proto"
 
 
 def compiled_on_driver(schema: WriterSchema) -> WriterSchema:
-    """Return a schema of which every executor can make sense without a compiler.
+    """Return a schema that executors can use without a compiler.
 
-    Its text becomes the base64 of its compiled files, the needed before the needing and the main
-    one last; empty when there is no making sense of it.
+    Its text becomes the base64 of its compiled files, dependencies first and the main file last;
+    empty if it cannot be compiled.
     """
     if schema.type != "PROTOBUF":
         return schema
@@ -36,13 +36,13 @@ def compiled_files(text: str, references: dict[str, str]) -> FileDescriptorSet:
     """Compile a schema and what it refers to.
 
     Raises:
-        ValueError: it is no Protobuf.
+        ValueError: it is not valid Protobuf.
     """
     found = FileDescriptorSet()
     texts = {**references, _MAIN: text}
     compiled = {name: _already_compiled(name, each) for name, each in texts.items()}
     if all(compiled.values()):
-        # Serializers leave out what comes with every compiler.
+        # Serializers leave out the files that come with every compiler.
         needed = {name for each in compiled.values() if each for name in each.dependency}
         known = _protoc({}, sorted(needed - compiled.keys())) if needed - compiled.keys() else found
         known.file.extend(each for each in compiled.values() if each)

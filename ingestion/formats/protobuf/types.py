@@ -1,7 +1,6 @@
-"""Protobuf's types, the well-known ones included, as declared columns.
+"""Conversion of Protobuf's types, well-known ones included, to declared columns.
 
-A field without presence is its default when it is absent, as proto3 has it; every other one is
-null.
+An absent field without presence has its default, as in proto3; every other absent field is null.
 """
 
 from __future__ import annotations
@@ -32,19 +31,14 @@ _WRAPPERS: Final = frozenset(
 
 
 class ProtobufNode(NamedTuple):
-    """A field, or one item of it.
-
-    Attributes:
-        field: The field.
-        is_item: Whether one item of a repeated field is meant.
-    """
+    """A field, or one item of a repeated field."""
 
     field: Any
     is_item: bool = False
 
 
 class View:
-    """A message as a mapping from its fields' names: what is absent is null, where that shows."""
+    """A message as a mapping by field name; an absent field with presence is null."""
 
     __slots__ = ("_message",)
 
@@ -68,7 +62,7 @@ def whole_fields(message: Any) -> dict[str, ProtobufNode]:
 
 
 def converter(node: ProtobufNode, target: DataType) -> Convert:
-    """Return what turns a value that is not null into the declared type."""
+    """Return the conversion of a non-null value to the declared type."""
     field = node.field
     if field.is_repeated and not node.is_item:
         entry = field.message_type
@@ -87,7 +81,7 @@ def converter(node: ProtobufNode, target: DataType) -> Convert:
 def _map(entry: Any, target: DataType) -> Convert:
     key, value = (entry.fields_by_name[name] for name in ("key", "value"))
     if key.type != Field.TYPE_STRING:
-        return mismatch("a map without texts for keys", target)
+        return mismatch("a map without text keys", target)
     return map_of(ProtobufNode(value), target, converter)
 
 
