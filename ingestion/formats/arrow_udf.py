@@ -1,6 +1,6 @@
-"""Decoding where Spark has no expression: Python over Arrow batches, one record's fate at a time.
+"""Decoding in Python over Arrow batches, for formats that Spark's expressions cannot decode.
 
-Only the bytes go to Python and only what they say comes back; no record fails its batch.
+Only the bytes go to Python and only decoded values come back; no record fails its batch.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ _UNFORESEEN: Final = (
 
 
 class BadBytesError(ValueError):
-    """Bytes that belong in quarantine.
-
-    Attributes:
-        reason: Code of the format's closed list.
-    """
+    """Bytes that belong in quarantine; ``reason`` is a code of the format's ``REASONS``."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -49,12 +45,12 @@ class BadBytesError(ValueError):
 
 
 class Decoded(NamedTuple):
-    """What good bytes say.
+    """The decoded bytes of one record.
 
     Attributes:
-        row: One value a declared column, as Arrow takes it.
+        row: One value per declared column, as Arrow takes it.
         extra: Fields that no column names.
-        is_delete: Whether the bytes themselves say that the row is gone.
+        is_delete: Whether the bytes themselves are a delete.
     """
 
     row: Sequence[Any]
@@ -67,12 +63,12 @@ ReadBoth = Callable[[bytes, bytes | None], Decoded]
 
 
 def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read]) -> DataFrame:
-    """Add what the bytes say.
+    """Add the decoded column.
 
     Args:
         records: Records with the bytes.
-        encoded: Which bytes, and what they should hold.
-        opened: Makes, once a task, what reads the bytes of a record or raises ``BadBytesError``.
+        encoded: Which bytes, and their expected content.
+        opened: Makes, once per task, the reader of a record; it raises ``BadBytesError``.
     """
     # Only this goes to the executors: the settings hold secrets.
     type_, extra_fields = decoded_struct(_relaxed(encoded.schema)), encoded.extra_fields
@@ -88,7 +84,7 @@ def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read])
 def decoded_by_both(
     records: DataFrame, encoded: Encoded, opened: Callable[[], ReadBoth]
 ) -> DataFrame:
-    """Add what the bytes say, read together with the record's Kafka key."""
+    """Add the decoded column; the reader also gets the record's Kafka key."""
     # Only this goes to the executors: the settings hold secrets.
     type_, extra_fields = decoded_struct(_relaxed(encoded.schema)), encoded.extra_fields
 
@@ -103,7 +99,7 @@ def decoded_by_both(
 
 
 def _once(decode: Callable[..., Any], type_: StructType) -> Any:
-    """Make a function of Spark's, computed once however often the parts of its result are used."""
+    """Make a UDF that Spark computes once, however often the parts of its result are used."""
     as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
     return as_udf(decode, type_).asNondeterministic()
 
@@ -162,7 +158,7 @@ def _told(told: Sequence[Decoded | BadBytesError | None], type_: StructType) -> 
 
 
 def _printable(error: BadBytesError) -> str:
-    """Return what it says; it may quote what is no text."""
+    """Return the error's text; it may quote bytes that are not text."""
     return str(error)[:1000].encode("utf-8", "backslashreplace").decode()
 
 
@@ -171,7 +167,7 @@ def _arrow(type_: DataType) -> pa.DataType:
 
 
 def _relaxed(type_: StructType) -> StructType:
-    """Let everything be null, and texts be of any length: who writes the row checks both."""
+    """Make everything nullable, and texts of any length: the writer of the row checks both."""
     fields = [StructField(each.name, _relaxed_type(each.dataType)) for each in type_]
     return StructType(fields)
 

@@ -1,7 +1,7 @@
-"""JSON behind the id of a JSON Schema: decoded as JSON is, and traced by its id.
+"""JSON after the id of a JSON Schema: decoded like JSON; error details name the id.
 
-The declaration says what a record must hold; the registry's schema is asked for, so that a record
-that names no schema of JSON is told, and is not held against each record.
+The declaration says what a record must contain. The registry's schema is requested only to find
+records whose id is not one of a JSON Schema; records are not validated against it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAYLOAD: Final = "_payload"
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
-    """Decode what follows the id as JSON."""
+    """Decode the bytes after the id as JSON."""
     schemas = writer_schemas(records, encoded)
     raw = F.col(encoded.column)
     reason = _framing_reason(raw, {number: each.type for number, each in schemas.items()})

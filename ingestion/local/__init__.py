@@ -1,1 +1,1 @@
-"""What a laptop needs to try everything: the jars, an embedded Kafka, the demo."""
+"""The jars and the embedded Kafka, for trying everything on one machine."""

@@ -41,14 +41,7 @@ _JVM = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Broker:
-    """A running broker.
-
-    Attributes:
-        address: Where clients connect, ``host:port``.
-        pid: The JVM's process id.
-        folder: Holds its configuration, records, log and pid.
-        cluster_id: The cluster's id, which its folder keeps.
-    """
+    """A running broker; its folder has its configuration, cluster id, records, log and pid."""
 
     address: str
     pid: int
@@ -64,7 +57,7 @@ def up(
     tied_to_caller: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Broker:
-    """Start the broker of ``folder`` and wait until it answers; return it if it runs already.
+    """Start the broker of ``folder`` and wait until it answers; a running one is returned.
 
     Args:
         folder: Where everything about the broker is kept; made when missing.
@@ -170,7 +163,7 @@ def _format(folder: Path, classpath: str) -> None:
 
 
 def _await_answer(folder: Path) -> Broker:
-    """Return the broker as soon as it tells clients about itself, and publish its address."""
+    """Wait until the broker answers clients, publish its address, and return it."""
     patience = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 100}
     client = AdminClient({"bootstrap.servers": _address(folder), "log_level": 0, **patience})
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS

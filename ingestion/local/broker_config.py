@@ -1,4 +1,4 @@
-"""What the embedded Kafka is told: one broker, on loopback, for one laptop."""
+"""The configuration of the embedded Kafka: one broker, on loopback."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server_properties(folder: Path, *, port: int | None, settings: Mapping[str, 
     """Write the configuration of the broker that lives in ``folder``.
 
     Args:
-        folder: The broker's folder; its present configuration tells the ports of last time.
+        folder: The broker's folder; its present configuration has the previous ports.
         port: Where clients connect; default: the port of last time if free, else a free one.
         settings: Further settings, which win.
 

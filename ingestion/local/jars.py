@@ -59,13 +59,13 @@ def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Itera
 
 
 def missing_jars(folder: Path) -> tuple[str, ...]:
-    """List the locked jars that are not in ``folder``; their contents are not looked at."""
+    """List the locked jars that are not in ``folder``, without checking their contents."""
     names = (name for name in _read_lock() if name.startswith(CONFIGURATIONS))
     return tuple(name for name in names if not (folder / name).is_file())
 
 
 def lock(folder: Path) -> Iterator[str]:
-    """Fetch every jar afresh and write down what came."""
+    """Fetch every jar again and write its checksum to the lock file."""
     lines: list[str] = []
     for conf in (*CONFIGURATIONS, *TEST_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS):
         with _fetched(folder, conf) as incoming:
@@ -76,7 +76,7 @@ def lock(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _fetched(folder: Path, conf: str) -> Iterator[Path]:
-    """Yield a folder beside the final one that holds the fresh jars in ``<conf>/``."""
+    """Yield a temporary folder beside the final one, with the fetched jars in ``<conf>/``."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as incoming:
         _run_ivy(conf, into=Path(incoming), cache=folder / "ivy")
@@ -120,7 +120,7 @@ def _ivy() -> Path:
 
 
 def _complaints(output: str) -> Iterable[str]:
-    """Keep of Ivy's output the lines that name what is missing and why, each once."""
+    """Return the lines of Ivy's output that name what is missing and why, each once."""
     telling = re.compile(r": not found|Server access error|FAILED|Exception|timed out")
     lines = (line.strip(" \t:") for line in output.splitlines() if telling.search(line))
     return islice(dict.fromkeys(f"  {line}" for line in lines), 12)

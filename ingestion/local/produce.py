@@ -1,4 +1,4 @@
-"""Messages written to a topic by confluent-kafka: for the demo, the tests and benchmarks."""
+"""Sends messages to a topic with confluent-kafka, for the demo, the tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT_FOR_EVER: Final = {"retention.ms": "-1", "cleanup.policy": "delete"}
 
 
 class OutgoingMessage(Protocol):
-    """What is needed of a message to send it."""
+    """A message to send."""
 
     @property
     def key(self) -> bytes | None:
@@ -34,7 +34,7 @@ class OutgoingMessage(Protocol):
 
 
 def create(settings: Settings, topic: str, *, partitions: int) -> bool:
-    """Create a topic that keeps its records for ever; tell whether it was not there before.
+    """Create a topic without retention; tell whether it was created.
 
     Raises:
         DependencyError: Kafka does not answer, or refuses.
@@ -64,7 +64,7 @@ def offset_count(settings: Settings, topic: str) -> int:
 def produce(settings: Settings, topic: str, messages: Iterable[OutgoingMessage]) -> int:
     """Send messages, spread over the partitions by key as Java's producer does; return how many.
 
-    The producer is idempotent: a retry within it neither doubles a message nor reorders them.
+    The producer is idempotent: its retries neither duplicate nor reorder messages.
 
     Raises:
         DependencyError: Kafka did not acknowledge every message.

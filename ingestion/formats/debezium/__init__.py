@@ -1,7 +1,7 @@
-"""Debezium's envelopes: what a database did to one row, and which row it was.
+"""Debezium's envelopes: each is one change of one database row.
 
-The row of ``c``, ``r`` and ``u`` is ``after``; a ``d`` says by itself that the row is gone, so the
-null value that follows it says nothing new.
+The row of ``c``, ``r`` and ``u`` is ``after``; a ``d`` is itself a delete, so the null value that
+follows it only repeats it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = Callable[[Mapping[str, Any], bool], list[Any]]
 
 
 def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
-    """Decode each envelope; of a delete, what ``before`` lacks comes from the Kafka key."""
+    """Decode each envelope; columns that a delete's ``before`` lacks come from the Kafka key."""
     options = encoded.options
     assert isinstance(options, DebeziumOptions), "options are of the format's own model"
     if options.encoding == "avro":
@@ -48,7 +48,7 @@ def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
 
 
 class JsonEnvelopes:
-    """Reads envelopes that are JSON."""
+    """Reads JSON envelopes."""
 
     def __init__(self, columns: StructType, options: DebeziumOptions) -> None:
         self._columns, self._options = columns, options
@@ -97,7 +97,7 @@ class JsonEnvelopes:
 
 
 class EnvelopePlan:
-    """How the rows of one schema become the declared columns."""
+    """Converts the rows of one schema to the declared columns."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class EnvelopePlan:
         ]  # fmt: skip
 
     def row(self, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> list[Any]:
-        """Return one value a column.
+        """Return one value per column.
 
         Raises:
             BadBytesError: the database did not send a value.
@@ -154,7 +154,7 @@ class EnvelopePlan:
 
 
 def _declared_hint(type_: DataType, unit: int, *, precise: bool) -> Hint:
-    """Return what the declaration says of values that come without a schema."""
+    """Return the hint that the declaration gives for values without a schema."""
     if isinstance(type_, ArrayType):
         return Hint(items=_declared_hint(type_.elementType, unit, precise=precise))
     scale = type_.scale if precise and isinstance(type_, DecimalType) else None

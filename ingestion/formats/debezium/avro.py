@@ -1,7 +1,7 @@
 """Debezium's envelopes in Avro, framed by the ids of a schema registry.
 
-The schemas say what JSON leaves to the declaration. A Kafka key is not looked at: with a registry's
-converter, ``before`` holds the key of every table that has one.
+The schemas have the units and scales that JSON leaves to the declaration. The Kafka key is not
+read: with a registry's converter, ``before`` has the key of every table that has one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Converts = Mapping[str, Convert | None]
 
 
 def decode_avro(records: DataFrame, encoded: Encoded, options: DebeziumOptions) -> DataFrame:
-    """Decode each envelope by its writer's schema."""
+    """Decode each envelope with its writer's schema."""
     return decoded_by_schema(records, encoded, "AVRO", partial(compiled, options))
 
 
 def compiled(options: DebeziumOptions, schema: WriterSchema, wanted: Wanted) -> Read:
-    """Return what reads envelopes of one schema.
+    """Return a reader of the envelopes of one schema.
 
     Raises:
-        BadBytesError: the schema is none of an envelope.
+        BadBytesError: the schema is not an envelope's.
     """
     read, types, root = opened(schema)
     fields = types.fields(root) if types.is_record(root) else {}
@@ -55,7 +55,7 @@ def compiled(options: DebeziumOptions, schema: WriterSchema, wanted: Wanted) -> 
 
 
 class _Plan:
-    """How the rows of one side of an envelope become the declared columns."""
+    """Converts the rows of one side of an envelope to the declared columns."""
 
     def __init__(
         self,
@@ -100,5 +100,5 @@ class _Plan:
 
 
 def _bare(value: Any) -> Any:
-    """Take a record of a union without its name."""
+    """Return a value without the name that fastavro gives to records of a union."""
     return value[1] if type(value) is tuple else value

@@ -1,4 +1,4 @@
-"""Debezium's envelope, whatever encodes it."""
+"""Debezium's envelope, independent of its encoding."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 
 
 def row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return which side of an envelope its row is, and the row.
+    """Return the side of an envelope that has its row, and the row.
 
     Raises:
-        BadBytesError: it changes no row, or is no envelope.
+        BadBytesError: it changes no row, or is not an envelope.
     """
     if not isinstance(envelope, dict) or "op" not in envelope:
         raise BadBytesError(
@@ -43,7 +43,7 @@ def row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
-    """Return what an envelope holds at a path, or nothing."""
+    """Return the value at a path of an envelope, or ``None``."""
     found: Any = envelope
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -51,7 +51,7 @@ def at_path(envelope: Mapping[str, Any], path: list[str]) -> Any:
 
 
 def _position(envelope: Mapping[str, Any]) -> str:
-    """Say where in the database's log an event is, as far as the envelope tells."""
+    """Write an event's position in the database's log, if the envelope has it."""
     told = {name: at_path(envelope, ["source", name]) for name in _POSITION}
     known = [f"{name} {value}" for name, value in told.items() if value is not None]
     return f" at {', '.join(known)}" if known else ""
@@ -60,10 +60,10 @@ def _position(envelope: Mapping[str, Any]) -> str:
 def value_of(
     name: str, value: Any, convert: Callable[[Any], Any], *, of_row: bool, is_delete: bool
 ) -> Any:
-    """Convert what a row, or the envelope around it, says of a column.
+    """Convert a column's value from a row, or from the envelope around it.
 
-    Of a row that is gone the connector makes up what is no part of its key: there a value of the
-    row that does not fit is none.
+    For a deleted row the connector makes up the columns that are not in its key: there a value of
+    the row that does not fit becomes null.
 
     Raises:
         BadBytesError: the database did not send the value.
@@ -84,7 +84,7 @@ def value_of(
 
 
 def is_missing(value: Any) -> bool:
-    """Tell the placeholder of a value that the database did not send."""
+    """Tell whether a value is the placeholder for one that the database did not send."""
     if type(value) is list and len(value) == 1:
         return is_missing(value[0])
     return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)
