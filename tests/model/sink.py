@@ -38,9 +38,9 @@ class ModelUpsert:
             )
             other = self._winners.get(each.record.key)
             if other is None or row.place > other[0].place:
-                self._winners[each.record.key] = (row, each.fate == "delete")
+                self._winners[each.record.key] = (row, each.disposition == "delete")
         dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
-        if any(each.fate == "delete" for each in self._copy):
+        if any(each.disposition == "delete" for each in self._copy):
             overwrite(self._paths.tombstones, self._target.seq, dead)
         superseded = len(self._copy) - len(self._winners)
         return {"superseded": superseded, "winners": len(self._winners)}
