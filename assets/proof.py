@@ -9,6 +9,7 @@ import dagster as dg
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
+from ingestion.operations.apply_transformation import spark_transformation
 from ingestion.settings import Settings
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
@@ -50,7 +51,7 @@ def verify_job(spec: StreamSpec) -> dg.JobDefinition:
 def prove(spec: StreamSpec, settings: Settings) -> Verdict | str:
     """Prove a stream; where that is refused or impossible now, return the reason."""
     try:
-        return verify(spec, settings)
+        return verify(spec, settings, apply_transformation=spark_transformation)
     except IngestionError as error:
         return str(error)
 

@@ -21,10 +21,10 @@ _IN_DOCUMENT = 1_000
 
 def verify(
     stream: Stream,
-    most: Annotated[
+    limit: Annotated[
         int | None,
         typer.Option(
-            "--most",
+            "--limit",
             min=1,
             help=f"Tell at most N differences: {_SHOWN}, or {_IN_DOCUMENT} in JSON.",
         ),
@@ -38,14 +38,20 @@ def verify(
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
     from ingestion.declaration.loader import find_stream
+    from ingestion.operations.apply_transformation import spark_transformation
     from ingestion.settings import load_settings
     from ingestion.verify.verify import verify as prove
 
     settings = load_settings()
     spec = find_stream(settings.streams, stream)
     with _progress() as tell:
-        limit = most or (_IN_DOCUMENT if as_json else _SHOWN)
-        verdict = prove(spec, settings, limit=limit, tell=tell)
+        verdict = prove(
+            spec,
+            settings,
+            limit=limit or (_IN_DOCUMENT if as_json else _SHOWN),
+            tell=tell,
+            apply_transformation=spark_transformation,
+        )
     if as_json:
         output.document(verdict.document())
     else:
@@ -58,7 +64,7 @@ def _report(verdict: Verdict) -> None:
     for each in verdict.differences:
         output.say(f"  {each}")
     if verdict.total > len(verdict.differences):
-        output.say(f"  … and {verdict.total - len(verdict.differences):,} more (--most, --json)")
+        output.say(f"  … and {verdict.total - len(verdict.differences):,} more (--limit, --json)")
     for limit in (*verdict.obstacles, *verdict.limits):
         output.say(f"  not proven: {limit}")
 

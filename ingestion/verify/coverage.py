@@ -1,6 +1,6 @@
-"""How far a proof can see: what Kafka no longer holds, and what a person has accepted.
+"""What a proof covers: not what Kafka no longer holds, nor what a person has accepted.
 
-What cannot be seen is never taken for right or wrong. It is said.
+What is not covered is never taken for right or wrong. The verdict names it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _SIDE_TABLES = ("quarantine", "tombstones")
 
 @dataclass(kw_only=True, slots=True)
 class Coverage:
-    """What a proof can see.
+    """What a proof covers.
 
     Attributes:
         epoch: The epoch whose topics Kafka still has; earlier ones can be read no more.
         earliest: First offset that Kafka still has, a partition.
         begin: Where the stream began in this epoch, a partition.
         is_ordered: Whether a record can be beaten by one that came before it.
-        doubted: Batches whose outcome a person accepted as it is.
-        doubted_through: A person accepted the table as it was after this batch.
+        accepted: Batches whose outcome a person accepted as it is.
+        accepted_through: A person accepted the table as it was after this batch.
         batches: Every batch, by seq.
         thinned: Batches from which compaction has removed records since.
     """
@@ -40,88 +40,95 @@ class Coverage:
     earliest: Mapping[TopicPartition, int]
     begin: Mapping[TopicPartition, int]
     is_ordered: bool
-    doubted: frozenset[int] = frozenset()
-    doubted_through: int = 0
+    accepted: frozenset[int] = frozenset()
+    accepted_through: int = 0
     batches: Mapping[int, Batch] = field(default_factory=dict)
     thinned: set[int] = field(default_factory=set)
 
-    def first(self, at: TopicPartition) -> int:
+    def first_offset(self, at: TopicPartition) -> int:
         """Return the offset from which on a partition is proven."""
         return max(self.earliest.get(at, 0), self.begin.get(at, 0))
 
     @property
-    def is_blind(self) -> bool:
+    def is_partial(self) -> bool:
         """Tell whether records of this epoch have been read that Kafka no longer holds."""
-        gone = any(self.first(at) > begin for at, begin in self.begin.items())
+        gone = any(self.first_offset(at) > begin for at, begin in self.begin.items())
         return gone or bool(self.thinned)
 
     @property
-    def reached(self) -> tuple[Range, ...]:
+    def proven_ranges(self) -> tuple[Range, ...]:
         """What is proven, one range a partition."""
-        ends = {part.at: part.end for each in self.batches.values() for part in self.seen_of(each)}
+        ends = {
+            part.at: part.end
+            for batch in self.batches.values()
+            for part in self.covered_ranges(batch)
+        }
         return tuple(
-            Range(topic=at.topic, partition=at.partition, start=self.first(at), end=end)
+            Range(topic=at.topic, partition=at.partition, start=self.first_offset(at), end=end)
             for at, end in sorted(ends.items())
         )
 
-    def sees(self, batch: Batch) -> bool:
+    def covers(self, batch: Batch) -> bool:
         """Tell whether all of a batch can be read again."""
         return batch.epoch == self.epoch and all(
-            part.start >= self.first(part.at) for part in batch.ranges if part.span
+            part.start >= self.first_offset(part.at) for part in batch.ranges if part.span
         )
 
     def can_recount(self, batch: Batch) -> bool:
         """Tell whether a batch's counts can be held against its records."""
-        is_judged = not self.is_accepted(batch.seq) and batch.seq not in self.thinned
-        return is_judged and self.sees(batch)
+        is_proven = not self.is_accepted(batch.seq) and batch.seq not in self.thinned
+        return is_proven and self.covers(batch)
 
-    def seen_of(self, batch: Batch) -> list[OffsetRange]:
+    def covered_ranges(self, batch: Batch) -> list[OffsetRange]:
         """Return what of a batch can be read again."""
         if batch.epoch != self.epoch:
             return []
-        cut = (part._replace(start=max(part.start, self.first(part.at))) for part in batch.ranges)
+        cut = (
+            part._replace(start=max(part.start, self.first_offset(part.at)))
+            for part in batch.ranges
+        )
         return [part for part in cut if part.span]
 
-    def sees_record(self, place: Place, seq: int) -> bool:
+    def covers_record(self, place: Place, seq: int) -> bool:
         """Tell whether the record at a place would have been read again, if there is one."""
-        is_gone = place[0] < self.epoch or offset_of(place) < self.first(at_of(place))
+        is_gone = place[0] < self.epoch or offset_of(place) < self.first_offset(at_of(place))
         return not is_gone and seq not in self.thinned
 
     def epoch_of(self, seq: int) -> int:
         """Return the epoch of a batch; of one that nobody knows, the current."""
         return self.batches[seq].epoch if seq in self.batches else self.epoch
 
-    def remembers(self, place: Place, seq: int) -> bool:
+    def has_read(self, place: Place, seq: int) -> bool:
         """Tell whether the ledger says that a batch has read the record at a place."""
         batch = self.batches.get(seq)
         if batch is not None and batch.kind == "redrive":
-            earlier = [each for each in self.batches.values() if each.seq < seq]
+            readers = [other for other in self.batches.values() if other.seq < seq]
         else:
-            earlier = [batch] if batch else []
+            readers = [batch] if batch else []
         return any(
-            (each.epoch, part.at) == (place[0], at_of(place))
+            (reader.epoch, part.at) == (place[0], at_of(place))
             and part.start <= offset_of(place) < part.end
-            for each in earlier
-            for part in each.ranges
+            for reader in readers
+            for part in reader.ranges
         )
 
     def doubts(self, state: RowChange | None) -> bool:
         """Tell whether the table may have held something else than ``state`` of a key."""
         if state is None:
-            return self.epoch > 1 or self.is_blind or self.doubted_through > 0
-        return self.is_accepted(state.seq) or (self.is_blind and self.is_ordered)
+            return self.epoch > 1 or self.is_partial or self.accepted_through > 0
+        return self.is_accepted(state.seq) or (self.is_partial and self.is_ordered)
 
     def is_accepted(self, seq: int) -> bool:
         """Tell whether a person accepted what a batch left behind."""
-        return seq in self.doubted or 0 < seq <= self.doubted_through
+        return seq in self.accepted or 0 < seq <= self.accepted_through
 
     def limits(self) -> Iterator[str]:
         """Say what could not be proven, a sentence each."""
         for at, begin in sorted(self.begin.items()):
-            if self.first(at) > begin:
+            if self.first_offset(at) > begin:
                 yield (
-                    f"{at}: proven from offset {self.first(at)} on; Kafka no longer holds "
-                    f"[{begin}, {self.first(at)})"
+                    f"{at}: proven from offset {self.first_offset(at)} on; Kafka no longer holds "
+                    f"[{begin}, {self.first_offset(at)})"
                 )
         earlier = [
             batch.seq
@@ -146,12 +153,12 @@ class Coverage:
         if batch.counts.get("lost"):
             lost = ", ".join(str(part) for part in batch.ranges if part.span)
             yield f"batch {batch.seq}: {lost} was lost, and that was accepted: {batch.accepted}"
-        elif batch.seq in self.doubted:
+        elif batch.seq in self.accepted:
             yield (
                 f"batch {batch.seq}: its books do not balance, and that was accepted: "
                 f"{batch.accepted}; what it left behind was not judged"
             )
-        elif batch.seq == self.doubted_through:
+        elif batch.seq == self.accepted_through:
             given_up = [name for name in _SIDE_TABLES if f"{name}_written_off" in batch.counts]
             what = (
                 f"what {' and '.join(given_up)} held was given up"
@@ -164,7 +171,7 @@ class Coverage:
             )
 
 
-def doubted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
+def accepted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
     """Return the red batches that were accepted, and the last acceptance of a restored table.
 
     An ``accept`` that lost nothing, began no epoch and names no red batch took the table as
@@ -180,9 +187,10 @@ def doubted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
     return red, through
 
 
-def determine_coverage(spec: StreamSpec, settings: Settings, identity: Identity,
-                batches: Sequence[Batch]) -> Coverage:  # fmt: skip
-    """See how far a proof can see.
+def determine_coverage(
+    spec: StreamSpec, settings: Settings, identity: Identity, batches: Sequence[Batch]
+) -> Coverage:
+    """Compare what the batches have read with what Kafka still holds.
 
     Raises:
         RefusedError: topic, cluster or declaration is not the one the table was filled from.
@@ -194,18 +202,18 @@ def determine_coverage(spec: StreamSpec, settings: Settings, identity: Identity,
     begin = {part.at: part.start for part in reversed(read)}
     topics = dict.fromkeys([*spec.subscribed, *(at.topic for at in begin)])
     # A topic that is no longer declared was read all the same.
-    every = spec.model_copy(update={"topic": None, "topics": tuple(topics)})
+    all_read = spec.model_copy(update={"topic": None, "topics": tuple(topics)})
     kafka = Kafka(settings)
-    there = refuse_another_topic(every, kafka, identity).partitions
-    _refuse_truncated(spec.name, {p.at: p.end for p in read}, kafka.stable_end(there))
-    doubted, through = doubted_in(batches)
+    partitions = refuse_another_topic(all_read, kafka, identity).partitions
+    _refuse_truncated(spec.name, {p.at: p.end for p in read}, kafka.stable_end(partitions))
+    accepted, through = accepted_in(batches)
     return Coverage(
         epoch=epoch,
-        earliest=kafka.earliest(there),
+        earliest=kafka.earliest(partitions),
         begin=begin,
         is_ordered=bool(spec.sequence_by),
-        doubted=doubted,
-        doubted_through=through,
+        accepted=accepted,
+        accepted_through=through,
         batches={batch.seq: batch for batch in batches},
     )
 
@@ -217,24 +225,17 @@ def identity_in(commits: Sequence[LoggedCommit]) -> Identity:
     ]
     if not metadata:
         return UNKNOWN
-    said = metadata[-1]["identity"]
-    return Identity(
-        cluster_id=said["cluster_id"],
-        topic_ids=said["topic_ids"],
-        keys=tuple(said["keys"]),
-        order=tuple(said["order"]),
-        rule=said.get("rule", "upsert"),
-    )
+    return Identity.of_row(metadata[-1]["identity"])
 
 
 def _refuse_truncated(
-    stream: str, ends: Mapping[TopicPartition, int], there: Mapping[TopicPartition, int]
+    stream: str, ends: Mapping[TopicPartition, int], stable: Mapping[TopicPartition, int]
 ) -> None:
     for at, end in ends.items():
-        if there.get(at, -1) < end:
+        if stable.get(at, -1) < end:
             raise TopicTruncatedError(
                 stream,
-                f"{at} ends at offset {there.get(at, 'nowhere')}, and the table has read up to "
+                f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
                 f"{end}: the topic has lost records that the table holds.",
                 remedy=f"oncelake adopt-topic {stream}, to read on from the topic as it is now",
             )

@@ -64,7 +64,7 @@ class Verdict:
         about = f"{self.stream} through batch {self.seq} (Delta version {self.delta_version})"
         if self.total:
             parts = ", ".join(f"{name} {n:,}" for name, n in self.difference_count.items())
-            return f"{about}: DISPROVED: differences {self.total:,} ({parts})"
+            return f"{about}: FAILED: differences {self.total:,} ({parts})"
         if self.obstacles:
             return f"{about}: not proven: {'; '.join(self.obstacles)}"
         return f"{about}: proven: " + " · ".join(

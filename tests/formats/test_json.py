@@ -52,7 +52,7 @@ def validated(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> lis
 def proven_bad(spec: StreamSpec, values: list[bytes]) -> dict[int, str]:
     """Say which values belong in quarantine, as the proof sees it."""
     records = [Record("t", 0, n, 0, None, value) for n, value in enumerate(values)]
-    return {record.offset: why for record, why in Classifier(spec).judge(records, seq=1).bad}
+    return {record.offset: why for record, why in Classifier(spec).classify(records, seq=1).bad}
 
 
 def mutated(chance: random.Random, *, count: int) -> list[bytes]:
@@ -100,7 +100,7 @@ def decoded_rows(decoded: DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def fates(spark: SparkSession) -> dict[str, Row]:
+def dispositions(spark: SparkSession) -> dict[str, Row]:
     """What became of each message."""
     rows = validated(spark, declared(), [each.value for each in MESSAGES])
     return {each.name: row for each, row in zip(MESSAGES, rows, strict=True)}

@@ -19,9 +19,8 @@ from deltalake import DeltaTable
 
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
-from ingestion.verify.verify import verify
 from tests.support.long import IS_LONG
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import World, settings_in
 
 SCHEMA = (
@@ -185,7 +184,7 @@ def assert_proven(world: World, scenario: Scenario) -> None:
         found = find_problems(world)
         assert not found, found
         return
-    verdict = verify(world.spec, world.settings)
+    verdict = prove(world)
     assert verdict.holds, verdict.differences
     assert len(verdict.limits) == 1, verdict.limits
     assert not world.run().batches

@@ -12,10 +12,9 @@ from deltalake import DeltaTable
 
 from ingestion.lake.failpoints import Failpoint
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
-from ingestion.verify.verify import verify
 from tests.modes.scenario import PlannedError, Scenario, crashing_at, reader_of
 from tests.support.long import twins
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import World, transactional
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -83,7 +82,7 @@ def test_each_element_gives_a_row_and_the_books_know_how_many(world: World) -> N
     bad = [(row["_offset"], row["reason"], row["detail"]) for row in world.quarantined()]
     assert bad[0] == (3, "missing_key", "element 1: null: sku")
     assert json.loads(world.quarantined()[0]["value"])["id"] == 4
-    verdict = verify(world.spec, world.settings)
+    verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,)), verdict.differences
 
 
@@ -138,7 +137,7 @@ def test_a_function_may_leave_elements_out(world: World) -> None:
 
     counts = {"offsets": 2, "read": 2, "exploded": 1, "inserted": 1, "filtered": 2}
     assert total_counts(world) == counts
-    assert verify(world.spec, world.settings).holds
+    assert prove(world).holds
 
 
 def test_a_record_is_sent_in_again_as_a_whole(world: World) -> None:

@@ -12,12 +12,19 @@ from deltalake import write_deltalake
 from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.lake.books import imbalances
 from ingestion.pipeline.redrive_batch import epochs_of
-from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.recount import miscounts
 from ingestion.verify.fold.redrives import Redrives
 from tests.cli.shell import row
-from tests.verify.factories import batch, declared, horizon, record, remembering, stretch
+from tests.verify.factories import (
+    batch,
+    declared,
+    folding,
+    full_coverage,
+    record,
+    remembering,
+    stretch,
+)
 
 
 def test_epochs_come_from_the_ledger() -> None:
@@ -83,12 +90,12 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
         ),
     )
     batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive", counts={"offsets": 0})}
-    sight = horizon(batches=batches)
+    coverage = full_coverage(batches=batches)
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
-    with remembering() as memory:
-        redrives = Redrives(memory, sight, declaration="now")
+    with remembering() as store:
+        redrives = Redrives(store, coverage, declaration="now")
         false_marks = list(redrives.learn(tmp_path / "q", last_seq=2))
-        fold = Fold(declared(), Classifier(declared()), memory, sight, redrives=redrives)
+        fold = Fold(folding(declared(), store, coverage), redrives=redrives)
 
         first = fold.batch(batches[1], [records])
         second = fold.batch(batches[2], redrives.of(batches[2]))
@@ -98,8 +105,8 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
         }
         can_recount = redrives.can_recount(batches[2])
         limits = list(redrives.limits())
-    assert (first.read, first.quarantined, dict(first.fates)) == (5, 3, {"inserted": 2})
-    assert (second.read, second.quarantined, dict(second.fates)) == (1, 0, {"inserted": 1})
+    assert (first.read, first.quarantined, dict(first.dispositions)) == (5, 3, {"inserted": 2})
+    assert (second.read, second.quarantined, dict(second.dispositions)) == (1, 0, {"inserted": 1})
     assert seqs == {0: 1, 1: 2, 3: 1}
     assert ["is marked as redriven by batch 1" in each.what for each in false_marks] == [True]
     assert can_recount

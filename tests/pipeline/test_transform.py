@@ -14,8 +14,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
-from ingestion.verify.verify import verify
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -68,7 +67,7 @@ def test_expressions_make_the_columns(world: World) -> None:
         (row["id"], row["name"], str(row["total"]), row["tenant"], row["sent_at"].microsecond)
         for row in found
     ) == [(1, "Ann B.", "1.50", "t1", 1000), (3, "Ann B.", "1.50", "t3", 3000)]
-    verdict = verify(world.spec, world.settings)
+    verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
     assert world.ledger[0].counts["filtered"] == 1
 
@@ -88,7 +87,7 @@ def test_a_function_makes_the_rows(world: World) -> None:
     assert [(row["id"], row["name"], str(row["total"])) for row in world.rows()] == [
         (1, "Ann B.", "1.50")
     ]
-    verdict = verify(world.spec, world.settings)
+    verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
 
 
@@ -105,7 +104,7 @@ def test_what_the_value_must_have_is_asked_for(world: World) -> None:
     assert world.rows() == [{"id": 1, "total": 3}]
     assert (bad["reason"], bad["detail"], bad["_offset"]) == ("missing_required", "null: cents", 1)
     assert world.ledger[-1].counts["filtered"] == 2
-    verdict = verify(world.spec, world.settings)
+    verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
 
 
@@ -116,7 +115,7 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
     world.run()
     DeltaTable(world.paths.data).update({"total": "cast(9.99 as decimal(12,2))"})
 
-    verdict = verify(world.spec, world.settings)
+    verdict = prove(world)
 
     assert [each.what for each in verdict.differences] == ["column total differs"]
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
 from ingestion.declaration.spec import StreamSpec
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
-from ingestion.verify.fold.modes.aggregate_functions import MONOIDS
+from ingestion.verify.fold.modes.aggregate_functions import AGGREGATES
 
 pytestmark = [pytest.mark.spark]
 
@@ -160,21 +160,21 @@ def _shown(frame: DataFrame) -> dict[int, dict[str, Any]]:
 def _in_python(rows: list[Any]) -> dict[int, dict[str, Any]]:
     """Fold the same records by the proof's own monoids."""
     at = {"whole": 7, "exact": 8, "text": 9, "day": 10}
-    proven = [each for each in EVERY if each.function in MONOIDS]
+    proven = [each for each in EVERY if each.function in AGGREGATES]
     states: dict[int, list[Any]] = {
-        g: [MONOIDS[each.function].empty for each in proven] for g in range(6)
+        g: [AGGREGATES[each.function].empty for each in proven] for g in range(6)
     }
     for row in rows:
         place = (row[2], row[3], row[4], row[5], row[6])
         for nth, each in enumerate(proven):
             value = row[at[each.column]]
             value = Decimal(value) if each.column == "exact" and value is not None else value
-            states[row[0]][nth] = MONOIDS[each.function].add(states[row[0]][nth], value, place)
+            states[row[0]][nth] = AGGREGATES[each.function].add(states[row[0]][nth], value, place)
     return {
         g: {
             f"{each.name}{suffix}": value
             for each, state in zip(proven, of, strict=True)
-            for suffix, value in MONOIDS[each.function].shown(state).items()
+            for suffix, value in AGGREGATES[each.function].shown(state).items()
         }
         for g, of in states.items()
     }

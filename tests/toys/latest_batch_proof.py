@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes import FoldContext
 from ingestion.verify.fold.modes.append import AppendRule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import RowChange, text_of
@@ -14,15 +14,15 @@ from ingestion.verify.read.spill import SpillTable
 class LatestBatch(AppendRule):
     """Remembers the records of the newest batch that had any."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, context: FoldContext) -> None:
         """Begin with an empty table."""
-        super().__init__(means)
-        self._batch: SpillTable[RowChange] = means.memory.shelf("batch")
+        super().__init__(context)
+        self._batch: SpillTable[RowChange] = context.store.table("batch")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep each record of the batch."""
         self._batch.put({text_of(change.place): change for change in changes})
-        recount.fates["inserted"] += len(changes)
+        recount.dispositions["inserted"] += len(changes)
 
     def settle(self, recount: Recount) -> None:
         """Let the batch replace the one before."""

@@ -15,6 +15,7 @@ from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.fold import Fold
+from ingestion.verify.fold.modes import FoldContext
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.delta_log import Batch, OffsetRange
 from ingestion.verify.read.record import Record, Row
@@ -60,29 +61,38 @@ def batch(seq: int, *ranges: OffsetRange, **fields: Any) -> Batch:
     return Batch(**{**given, **fields, "counts": {**counts, **fields.get("counts", {})}})
 
 
-def horizon(**fields: Any) -> Coverage:
-    """Return a horizon that sees everything from offset 0 on."""
+def full_coverage(**fields: Any) -> Coverage:
+    """Return a coverage of everything from offset 0 on."""
     begin = {P0: 0, P1: 0}
     return Coverage(**{"epoch": 1, "earliest": begin, "begin": begin, "is_ordered": True, **fields})
 
 
 @contextmanager
 def remembering() -> Iterator[SpillStore]:
-    """Lend a memory."""
-    with tempfile.TemporaryDirectory() as folder, SpillStore.in_folder(Path(folder)) as memory:
-        yield memory
+    """Lend a store."""
+    with tempfile.TemporaryDirectory() as folder, SpillStore.in_folder(Path(folder)) as store:
+        yield store
+
+
+def folding(spec: StreamSpec, store: SpillStore, coverage: Coverage) -> FoldContext:
+    """Return what a fold works with."""
+    classifier = Classifier(spec, epoch=coverage.epoch)
+    return FoldContext(spec=spec, classifier=classifier, store=store, coverage=coverage)
 
 
 class Folded:
     """Batches folded one after the other, each the list of its records."""
 
     def __init__(
-        self, *batches: list[Record], spec: StreamSpec | None = None, sight: Coverage | None = None
+        self,
+        *batches: list[Record],
+        spec: StreamSpec | None = None,
+        coverage: Coverage | None = None,
     ) -> None:
         """Fold them."""
-        spec, sight = spec or declared(), sight or horizon()
-        with remembering() as memory:
-            fold = Fold(spec, Classifier(spec, epoch=sight.epoch), memory, sight)
+        spec, coverage = spec or declared(), coverage or full_coverage()
+        with remembering() as store:
+            fold = Fold(folding(spec, store, coverage))
             self.recounts: list[Recount] = [
                 fold.batch(batch(seq), [records]) for seq, records in enumerate(batches, 1)
             ]
@@ -98,9 +108,9 @@ class Folded:
                 for each in chunk.values()
             }
 
-    def fates(self, seq: int = 1) -> dict[str, int]:
+    def dispositions(self, seq: int = 1) -> dict[str, int]:
         """Return the dispositions of a batch's winners."""
-        return dict(self.recounts[seq - 1].fates)
+        return dict(self.recounts[seq - 1].dispositions)
 
 
 def unlike(each: Batch, **fields: Any) -> Batch:

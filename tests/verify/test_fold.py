@@ -6,7 +6,6 @@ from itertools import permutations
 
 import pytest
 
-from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.read.record import Record
 from tests.verify.factories import (
@@ -15,7 +14,8 @@ from tests.verify.factories import (
     Folded,
     batch,
     declared,
-    horizon,
+    folding,
+    full_coverage,
     record,
     remembering,
     stretch,
@@ -35,13 +35,13 @@ def test_the_highest_order_wins_whenever_it_comes() -> None:
     together, apart = Folded([newest, older]), Folded([newest], [older])
 
     assert names_of(together) == names_of(apart) == ["new"]
-    assert (together.recounts[0].superseded, together.fates()) == (1, {"inserted": 1})
-    assert apart.fates(2) == {"stale": 1}
+    assert (together.recounts[0].superseded, together.dispositions()) == (1, {"inserted": 1})
+    assert apart.dispositions(2) == {"stale": 1}
 
 
 def test_a_row_names_its_record_its_epoch_and_its_batch() -> None:
     """The system's columns are part of what a table must hold."""
-    (row,) = Folded([record(4, {"id": 1, "at": 9})], sight=horizon(epoch=2)).rows
+    (row,) = Folded([record(4, {"id": 1, "at": 9})], coverage=full_coverage(epoch=2)).rows
 
     assert (*row[3:6], row[6].timestamp(), *row[7:]) == ("t", 0, 4, 4.0, 2, 1)
 
@@ -85,7 +85,7 @@ def test_each_winner_has_the_disposition_that_the_table_before_gave_it() -> None
         spec=spec,
     )
 
-    told = [next(iter(folded.fates(seq))) for seq in range(1, 7)]
+    told = [next(iter(folded.dispositions(seq))) for seq in range(1, 7)]
     assert told == ["inserted", "updated", "stale", "deleted", "stale", "deleted_absent"]
 
 
@@ -183,38 +183,36 @@ def test_what_cannot_be_applied_has_its_reason(value: object, reason: str) -> No
 
 
 def test_what_cannot_be_seen_leaves_winners_in_doubt() -> None:
-    """Without the records before the horizon, nobody knows whether a key was there."""
-    blind = horizon(earliest={P0: 10})
+    """Without the records before the coverage, nobody knows whether a key was there."""
+    blind = full_coverage(earliest={P0: 10})
     one, two = record(10, {"id": 1, "at": 1}), record(11, {"id": 1, "at": 2})
 
-    told = Folded([one], [two], sight=blind)
+    told = Folded([one], [two], coverage=blind)
 
     assert [each.doubtful for each in told.recounts] == [1, 1]
 
 
 def test_by_offset_alone_a_key_once_seen_leaves_no_doubt() -> None:
     """Without a declared order, no earlier record can beat one that was seen."""
-    blind = horizon(earliest={P0: 10}, is_ordered=False)
+    blind = full_coverage(earliest={P0: 10}, is_ordered=False)
     one, two = record(10, {"id": 1, "at": 1}), record(11, {"id": 1, "at": 2})
 
-    told = Folded([one], [two], sight=blind, spec=declared(sequence_by=[]))
+    told = Folded([one], [two], coverage=blind, spec=declared(sequence_by=[]))
 
     assert [each.doubtful for each in told.recounts] == [1, 0]
-    assert told.fates(2) == {"updated": 1}
+    assert told.dispositions(2) == {"updated": 1}
 
 
 @pytest.mark.parametrize("compacted", [True, False], ids=["compacted", "not compacted"])
 def test_only_compaction_excuses_records_that_are_gone(compacted: bool) -> None:
     """A compacted topic holds fewer records than were read; in any other they are missing."""
-    sight = horizon()
-    with remembering() as memory:
-        fold = Fold(
-            declared(), Classifier(declared()), memory, sight, is_compacted=lambda topic: compacted
-        )
+    coverage = full_coverage()
+    with remembering() as store:
+        fold = Fold(folding(declared(), store, coverage), is_compacted=lambda topic: compacted)
         fold.batch(batch(1, stretch(0, 3)), [[record(2, {"id": 1, "at": 1})]])
 
-    assert sight.thinned == ({1} if compacted else set())
-    assert sight.sees_record((1, 1, *P0, 0), 1) is not compacted
+    assert coverage.thinned == ({1} if compacted else set())
+    assert coverage.covers_record((1, 1, *P0, 0), 1) is not compacted
 
 
 def test_a_batch_larger_than_memory_is_folded_in_chunks() -> None:
@@ -222,8 +220,12 @@ def test_a_batch_larger_than_memory_is_folded_in_chunks() -> None:
     chunks: list[list[Record]] = [
         [record(3 * i + j, {"id": j, "at": i}) for j in range(3)] for i in range(4)
     ]
-    with remembering() as memory:
-        fold = Fold(declared(), Classifier(declared()), memory, horizon())
+    with remembering() as store:
+        fold = Fold(folding(declared(), store, full_coverage()))
         recount = fold.batch(batch(1), chunks)
 
-    assert (recount.read, recount.superseded, dict(recount.fates)) == (12, 9, {"inserted": 3})
+    assert (recount.read, recount.superseded, dict(recount.dispositions)) == (
+        12,
+        9,
+        {"inserted": 3},
+    )

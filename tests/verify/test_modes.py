@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import Record
-from tests.verify.factories import P0, Folded, declared, horizon, record
+from tests.verify.factories import P0, Folded, declared, full_coverage, record
 
 GONE = {"apply_as_deletes": "name = 'gone'"}
 AGGREGATES = {
@@ -75,7 +75,7 @@ def test_every_record_has_one_disposition(mode: str, values: list[Any]) -> None:
     folded = Folded(*([each] for each in records_of(values)), spec=SPECS[mode])
 
     for recount in folded.recounts:
-        assert recount.read == recount.fates.total() + recount.superseded + recount.ignored
+        assert recount.read == recount.dispositions.total() + recount.superseded + recount.ignored
 
 
 @settings(deadline=None, max_examples=60)
@@ -112,7 +112,7 @@ def test_a_partial_update_loses_nothing_wherever_it_is_cut(
     for folded in (Folded(records, spec=spec), Folded(*batches, spec=spec)):
         assert {row[0]: list(row[1:3]) for row in folded.rows} == expected
         for recount in folded.recounts:
-            assert recount.read == recount.fates.total() + recount.superseded
+            assert recount.read == recount.dispositions.total() + recount.superseded
 
 
 def test_the_first_record_of_a_key_is_the_row() -> None:
@@ -123,7 +123,7 @@ def test_the_first_record_of_a_key_is_the_row() -> None:
     )
 
     assert [row[1] for row in folded.rows] == ["a"]
-    assert [folded.fates(seq) for seq in (1, 2, 3)] == [
+    assert [folded.dispositions(seq) for seq in (1, 2, 3)] == [
         {"inserted": 1},
         {"stale": 1},
         {"updated": 1},
@@ -152,7 +152,10 @@ def test_a_delete_before_a_late_version_ends_it() -> None:
     )
 
     assert [row[3:6] for row in folded.rows] == [(3, 5, False)]
-    assert (folded.fates(1), folded.fates(2)) == ({"deleted_absent": 1}, {"inserted": 1})
+    assert (folded.dispositions(1), folded.dispositions(2)) == (
+        {"deleted_absent": 1},
+        {"inserted": 1},
+    )
 
 
 def test_a_group_counts_the_records_that_made_it_and_those_that_it_got() -> None:
@@ -160,7 +163,10 @@ def test_a_group_counts_the_records_that_made_it_and_those_that_it_got() -> None
     one, two, three = records_of([(1, "a", 1), (1, "b", 2), (2, "c", 3)])
     folded = Folded([one], [two, three], spec=SPECS["aggregate"])
 
-    assert (folded.fates(1), folded.fates(2)) == ({"inserted": 1}, {"updated": 1, "inserted": 1})
+    assert (folded.dispositions(1), folded.dispositions(2)) == (
+        {"inserted": 1},
+        {"updated": 1, "inserted": 1},
+    )
     assert [(each.extra["groups"], each.extra["groups_new"]) for each in folded.recounts] == [
         (1, 1),
         (2, 1),
@@ -192,4 +198,8 @@ def test_windows_begin_where_the_clock_of_the_epoch_does() -> None:
 def test_a_group_whose_first_records_are_gone_is_not_proven() -> None:
     """What was folded and cannot be read again may have been anything."""
     with pytest.raises(UnprovableError, match="no longer holds"):
-        Folded(records_of([(1, "a", 1)]), spec=SPECS["aggregate"], sight=horizon(earliest={P0: 5}))
+        Folded(
+            records_of([(1, "a", 1)]),
+            spec=SPECS["aggregate"],
+            coverage=full_coverage(earliest={P0: 5}),
+        )

@@ -9,7 +9,7 @@ import pytest
 
 from ingestion.verify.compare.quarantine import as_bad, misplaced
 from ingestion.verify.coverage import Coverage
-from tests.verify.factories import P0, batch, horizon, record, remembering, stretch
+from tests.verify.factories import P0, batch, full_coverage, record, remembering, stretch
 
 BAD = [record(3, b"no", key=b"k"), record(4, None), record(5, b"x" * 1_000)]
 
@@ -25,12 +25,12 @@ def kept(offset: int, **fields: Any) -> tuple[Any, ...]:
 SOUND = [kept(3), kept(4), kept(5)]
 
 
-def differences(*chunks: list[tuple[Any, ...]], sight: Coverage | None = None) -> list[str]:
+def differences(*chunks: list[tuple[Any, ...]], coverage: Coverage | None = None) -> list[str]:
     """Return what is wrong with a quarantine."""
-    with remembering() as memory:
-        shelf = memory.shelf("bad")
+    with remembering() as store:
+        shelf = store.table("bad")
         shelf.put(dict(as_bad(each, "why", 1) for each in BAD))
-        return [str(d) for d in misplaced(chunks, shelf, sight or horizon(), last_seq=1)]
+        return [str(d) for d in misplaced(chunks, shelf, coverage or full_coverage(), last_seq=1)]
 
 
 def test_exactly_the_bad_records_have_no_difference() -> None:
@@ -83,18 +83,18 @@ def test_what_is_kept_is_raw(offset: int, changed: dict[str, Any], name: str) ->
 def test_rows_beyond_coverage_are_checked_against_the_ledger_only() -> None:
     """Nobody can tell what a record was that Kafka no longer holds; only that it was read."""
     for end, count in ((9, 0), (1, 1)):
-        sight = horizon(earliest={P0: 2}, batches={1: batch(1, stretch(0, end))})
+        coverage = full_coverage(earliest={P0: 2}, batches={1: batch(1, stretch(0, end))})
 
-        assert len(differences([*SOUND, kept(1)], sight=sight)) == count
+        assert len(differences([*SOUND, kept(1)], coverage=coverage)) == count
 
 
 def test_a_place_is_another_record_in_another_epoch() -> None:
     """What an earlier epoch had at an offset has nothing to do with what is there now."""
     earlier = batch(0, stretch(0, 9), epoch=1)
-    sight = horizon(epoch=2, batches={0: earlier, 1: batch(1, stretch(0, 9), epoch=2)})
+    coverage = full_coverage(epoch=2, batches={0: earlier, 1: batch(1, stretch(0, 9), epoch=2)})
 
-    assert differences([*SOUND, kept(3, seq=0), kept(8, seq=0)], sight=sight) == []
-    assert len(differences([*SOUND, kept(3, seq=0), kept(3, seq=0)], sight=sight)) == 1
+    assert differences([*SOUND, kept(3, seq=0), kept(8, seq=0)], coverage=coverage) == []
+    assert len(differences([*SOUND, kept(3, seq=0), kept(3, seq=0)], coverage=coverage)) == 1
 
 
 def test_leftovers_of_a_dead_attempt_are_not_compared() -> None:
@@ -104,4 +104,4 @@ def test_leftovers_of_a_dead_attempt_are_not_compared() -> None:
 
 def test_an_accepted_batch_is_not_compared() -> None:
     """What a person accepted may be as it is."""
-    assert differences([], sight=horizon(doubted=frozenset({1}))) == []
+    assert differences([], coverage=full_coverage(accepted=frozenset({1}))) == []

@@ -14,9 +14,9 @@ from tests.verify.factories import P0, batch, stretch
 
 def recount(**fields: Any) -> Recount:
     """Return what ten records became: one each of most things, and five inserts."""
-    fates = Counter({"inserted": 5, "updated": 1, "stale": 1})
+    dispositions = Counter({"inserted": 5, "updated": 1, "stale": 1})
     given = {"records": Counter({P0: 10}), "superseded": 1, "quarantined": 1, "ignored": 1}
-    return Recount(**{**given, "fates": fates, **fields})
+    return Recount(**{**given, "dispositions": dispositions, **fields})
 
 
 COUNTS = {"superseded": 1, "quarantined": 1, "ignored": 1, "inserted": 5, "updated": 1, "stale": 1}
@@ -77,16 +77,19 @@ def test_what_was_read_again_is_in_offsets_and_read_only() -> None:
 
 def test_a_healed_batch_is_held_to_the_sum_of_what_was_left_alone() -> None:
     """What only the lost run knew is compared as a sum, and the sum is compared."""
-    fates = Counter({"inserted": 5, "stale": 1, "deleted_absent": 1})
+    dispositions = Counter({"inserted": 5, "stale": 1, "deleted_absent": 1})
     healed = batch_of(updated=0, stale=2, derived=2)
 
-    assert list(miscounts(healed, recount(fates=fates))) == []
-    assert list(miscounts(batch_of(updated=0, stale=3, derived=3), recount(fates=fates))) != []
+    assert list(miscounts(healed, recount(dispositions=dispositions))) == []
+    assert (
+        list(miscounts(batch_of(updated=0, stale=3, derived=3), recount(dispositions=dispositions)))
+        != []
+    )
 
 
 def test_winners_in_doubt_leave_room_but_no_more() -> None:
     """A winner in doubt may have had any disposition; the others must be there."""
-    doubtful = recount(fates=Counter({"inserted": 3, "updated": 1, "stale": 1}), doubtful=2)
+    doubtful = recount(dispositions=Counter({"inserted": 3, "updated": 1, "stale": 1}), doubtful=2)
 
     assert list(miscounts(batch_of(), doubtful)) == []
     assert list(miscounts(batch_of(inserted=4, updated=2), doubtful)) == []

@@ -11,13 +11,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.verify.compare.rows import RowsProof
-from ingestion.verify.compare.tombstones import deletes_that_explain
+from ingestion.verify.compare.rows import RowsProof, deletes_that_explain
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifier
-from ingestion.verify.fold.modes import Means, rule_of
+from ingestion.verify.fold.modes import FoldContext, rule_of
 from ingestion.verify.read.record import Row, RowChange, text_of
-from tests.verify.factories import P0, batch, declared, horizon, record, remembering, stretch
+from tests.verify.factories import P0, batch, declared, full_coverage, record, remembering, stretch
 
 BLIND = {"earliest": {P0: 5}, "batches": {1: batch(1, stretch(0, 20))}}
 
@@ -26,7 +25,7 @@ def changes(spec: StreamSpec) -> dict[str, RowChange]:
     """Return four living keys, 10 to 13, of offsets 10 to 13, and a dead one, 14."""
     judge = Classifier(spec)
     values = [{"id": i, "name": f"n{i}", "at": i} for i in range(10, 15)]
-    told = judge.judge([record(v["id"], v) for v in values], seq=1).changes
+    told = judge.classify([record(v["id"], v) for v in values], seq=1).changes
     return {each.key: each._replace(row=None) if "14" in each.key else each for each in told}
 
 
@@ -38,22 +37,24 @@ def row_of(key: int, **fields: Any) -> Row:
 
 
 @contextmanager
-def proof(sight: Coverage | None = None, spec: StreamSpec | None = None) -> Iterator[RowsProof]:
+def proof(coverage: Coverage | None = None, spec: StreamSpec | None = None) -> Iterator[RowsProof]:
     """Lend a proof of those keys."""
     spec = spec or declared()
-    with remembering() as memory:
-        shelf = memory.shelf("expected")
-        shelf.put(changes(spec))
-        seen = sight or horizon()
-        rule = rule_of(Means(spec=spec, judge=Classifier(spec), memory=memory, horizon=seen))
-        yield RowsProof(spec, rule, shelf, seen)
+    with remembering() as store:
+        table = store.table("expected")
+        table.put(changes(spec))
+        coverage = coverage or full_coverage()
+        rule = rule_of(
+            FoldContext(spec=spec, classifier=Classifier(spec), store=store, coverage=coverage)
+        )
+        yield RowsProof(spec, rule, table, coverage)
 
 
 def differences(
-    table: list[Row], sight: Coverage | None = None, spec: StreamSpec | None = None
+    table: list[Row], coverage: Coverage | None = None, spec: StreamSpec | None = None
 ) -> list[str]:
     """Return the differences of a table, seen in two chunks."""
-    with proof(sight, spec) as made:
+    with proof(coverage, spec) as made:
         parts = (table[: len(table) // 2], table[len(table) // 2 :])
         there = [str(each) for part in parts for each in made.differences(part)]
         return there + [str(each) for each in made.missing(lambda living: set())]
@@ -67,7 +68,7 @@ def test_the_rows_that_the_topic_says_have_no_difference() -> None:
     with proof() as made:
         assert list(made.differences(SOUND[::-1])) == []
         assert list(made.missing(lambda living: set())) == []
-        assert (made.tally.compared, list(made.tally.sentences())) == (4, [])
+        assert (made.counts.compared, list(made.counts.sentences())) == (4, [])
 
 
 def test_a_missing_row_is_named() -> None:
@@ -128,44 +129,46 @@ def test_a_row_of_another_record_than_the_newest_is_named(changed: dict[str, int
 
 def test_a_row_from_before_coverage_is_not_compared_alone() -> None:
     """A record that Kafka no longer holds may have said anything, and is counted as unseen."""
-    with proof(horizon(**BLIND)) as made:
+    with proof(full_coverage(**BLIND)) as made:
         assert list(made.differences([*SOUND, row_of(3)])) == []
-        assert "1 rows come from records that Kafka no longer holds" in next(made.tally.sentences())
+        assert "1 rows come from records that Kafka no longer holds" in next(
+            made.counts.sentences()
+        )
 
 
 @pytest.mark.parametrize(
     "changed", [{"seq": 2}, {"epoch": 0}, {"topic": "u"}], ids=["batch", "epoch", "topic"]
 )
-def test_a_row_from_before_the_horizon_was_read_by_its_batch(changed: dict[str, Any]) -> None:
+def test_a_row_from_before_the_coverage_was_read_by_its_batch(changed: dict[str, Any]) -> None:
     """The ledger remembers what Kafka no longer holds: at which batch each offset was read."""
-    sight = horizon(**{**BLIND, "begin": {P0: 0}})
+    coverage = full_coverage(**{**BLIND, "begin": {P0: 0}})
     lost = row_of(3, **changed)
 
-    (problem,) = differences([*SOUND, lost], sight)
+    (problem,) = differences([*SOUND, lost], coverage)
 
     assert problem.startswith("key (id=3)")
 
 
-def test_a_row_from_before_the_horizon_must_have_given_way_to_newer_records() -> None:
+def test_a_row_from_before_the_coverage_must_have_given_way_to_newer_records() -> None:
     """Whatever it said, a newer record of its key replaces or deletes it."""
     older, dead = row_of(10, offset=3, at=4), row_of(14, offset=4, at=4)
 
-    problems = differences([older, *SOUND[1:], dead], horizon(**BLIND))
+    problems = differences([older, *SOUND[1:], dead], full_coverage(**BLIND))
 
     assert ["id=10" in problems[0], "id=14" in problems[1], len(problems)] == [True, True, 2]
 
 
-def test_a_late_winner_from_before_the_horizon_may_stay() -> None:
+def test_a_late_winner_from_before_the_coverage_may_stay() -> None:
     """With a declared order a record from before may be the newest of its key."""
-    assert differences([row_of(10, offset=3, at=77), *SOUND[1:]], horizon(**BLIND)) == []
+    assert differences([row_of(10, offset=3, at=77), *SOUND[1:]], full_coverage(**BLIND)) == []
 
 
-def test_by_offset_alone_nothing_from_before_the_horizon_may_stay() -> None:
+def test_by_offset_alone_nothing_from_before_the_coverage_may_stay() -> None:
     """Without a declared order, a row from before a seen record of its key is wrong."""
-    sight = horizon(**BLIND, is_ordered=False)
+    coverage = full_coverage(**BLIND, is_ordered=False)
 
     (problem,) = differences(
-        [row_of(10, offset=3, at=77), *SOUND[1:]], sight, declared(sequence_by=[])
+        [row_of(10, offset=3, at=77), *SOUND[1:]], coverage, declared(sequence_by=[])
     )
 
     assert "is not the row of its newest record" in problem
@@ -173,23 +176,23 @@ def test_by_offset_alone_nothing_from_before_the_horizon_may_stay() -> None:
 
 def test_a_missing_row_is_excused_only_by_a_remembered_delete_beyond_coverage() -> None:
     """The engine must remember the delete; and where nothing could delete, nothing excuses."""
-    for sight, excused in ((horizon(**BLIND), True), (horizon(), False)):
-        with proof(sight) as made:
+    for coverage, excused in ((full_coverage(**BLIND), True), (full_coverage(), False)):
+        with proof(coverage) as made:
             list(made.differences(SOUND[1:]))
             problems = list(made.missing(lambda living: {"[10]"}))
-            assert (problems == [], made.tally.explained) == (excused, int(excused))
-    assert len(differences(SOUND[1:], horizon(**BLIND))) == 1
+            assert (problems == [], made.counts.explained) == (excused, int(excused))
+    assert len(differences(SOUND[1:], full_coverage(**BLIND))) == 1
 
 
 def test_a_delete_explains_only_what_it_has_beaten_unseen() -> None:
     """A delete that can be seen is the topic's to tell, and an older one beats nothing."""
-    sight, living = horizon(**BLIND), changes(declared())
+    coverage, living = full_coverage(**BLIND), changes(declared())
     newer, older, seen = (
         RowChange(key="[10]", place=(1, at, "t", 0, offset, 0), row=None, seq=1)
         for at, offset in ((50, 3), (2, 3), (50, 8))
     )
 
-    assert [deletes_that_explain([[each]], sight, living) for each in (newer, older, seen)] == [
+    assert [deletes_that_explain([[each]], coverage, living) for each in (newer, older, seen)] == [
         {"[10]"},
         set(),
         set(),
@@ -198,11 +201,11 @@ def test_a_delete_explains_only_what_it_has_beaten_unseen() -> None:
 
 def test_what_a_person_accepted_is_counted_and_not_blamed() -> None:
     """Rows that an accepted batch decided may differ; all others may not."""
-    sight = horizon(doubted=frozenset({1}))
-    with proof(sight) as made:
+    coverage = full_coverage(accepted=frozenset({1}))
+    with proof(coverage) as made:
         assert list(made.differences([row_of(10, name="x"), *SOUND[1:3]])) == []
         assert list(made.missing(lambda living: set())) == []
-        assert made.tally.accepted == 2
+        assert made.counts.accepted == 2
 
 
 def test_a_moment_is_the_same_key_in_every_zone() -> None:

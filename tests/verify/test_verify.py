@@ -135,7 +135,7 @@ def test_the_command_prints_and_exits_with_its_verdict(
     DeltaTable(damaged.paths.data).delete("id = 9")
     DeltaTable(damaged.paths.data).delete("id = 5")
 
-    wrong = CliRunner().invoke(app, ["verify", damaged.topic, "--json", "--most", "1"])
+    wrong = CliRunner().invoke(app, ["verify", damaged.topic, "--json", "--limit", "1"])
 
     assert (sound.exit_code, "proven: records 21" in sound.stdout) == (0, True), sound.output
     document = json.loads(wrong.stdout)

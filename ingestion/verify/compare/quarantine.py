@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.difference import Difference, shown
-from ingestion.verify.read.record import Record
+from ingestion.verify.read.record import EPOCH, Record
 from ingestion.verify.read.spill import SpillTable
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
@@ -37,7 +37,7 @@ def as_bad(record: Record, reason: str, seq: int) -> tuple[str, BadRecord]:
 def misplaced(
     chunks: Iterable[Sequence[Sequence[Any]]],
     expected: SpillTable[BadRecord],
-    horizon: Coverage,
+    coverage: Coverage,
     *,
     last_seq: int,
 ) -> Iterator[Difference]:
@@ -46,38 +46,40 @@ def misplaced(
     Args:
         chunks: The quarantine's rows, by ``COLUMNS``.
         expected: The records that belong there.
-        horizon: What can be seen; rows beyond it are not judged.
+        coverage: What can be seen; rows beyond it are not judged.
         last_seq: Rows of later batches are leftovers of a dead attempt, which the next run removes.
     """
     for rows in chunks:
-        told = [(_name(row, horizon), row) for row in rows if row[4] <= last_seq]
-        seen = expected.find({name for name, _ in told})
-        known = expected.get({name for name, _ in told})
-        for name, row in told:
-            if name in seen:
+        named = [(_name(row, coverage), row) for row in rows if row[4] <= last_seq]
+        names = {name for name, _ in named}
+        met, known = expected.find(names), expected.get(names)
+        for name, row in named:
+            if name in met:
                 yield _difference(_record(row), row[4], "is in quarantine more than once")
             else:
-                yield from _judged(row, known.get(name), horizon)
-            seen.add(name)
+                yield from _compared(row, known.get(name), coverage)
+            met.add(name)
     for missing in expected.chunks(unfound=True):
         for bad in missing.values():
-            if not horizon.is_accepted(bad.seq):
+            if not coverage.is_accepted(bad.seq):
                 what = f"belongs in quarantine ({bad.reason}), and is not there"
                 yield _difference(bad, bad.seq, what, expected=bad.value)
 
 
-def _name(row: Sequence[Any], horizon: Coverage) -> str:
+def _name(row: Sequence[Any], coverage: Coverage) -> str:
     """Name a record's place; in an earlier epoch it was another record's."""
-    epoch = horizon.epoch_of(row[4])
-    return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != horizon.epoch else "")
+    epoch = coverage.epoch_of(row[4])
+    return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != coverage.epoch else "")
 
 
-def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Coverage) -> Iterator[Difference]:
+def _compared(
+    row: Sequence[Any], bad: BadRecord | None, coverage: Coverage
+) -> Iterator[Difference]:
     record, seq = _record(row), row[4]
-    if horizon.is_accepted(seq):
+    if coverage.is_accepted(seq):
         return
     if bad is None:
-        yield from _unexpected(record, seq, horizon)
+        yield from _unexpected(record, seq, coverage)
         return
     pairs = {
         "key": (bad.key, _fingerprint(record.key)),
@@ -91,12 +93,12 @@ def _judged(row: Sequence[Any], bad: BadRecord | None, horizon: Coverage) -> Ite
             yield _difference(record, seq, what, expected=expected, found=found)
 
 
-def _unexpected(record: Record, seq: int, horizon: Coverage) -> Iterator[Difference]:
-    place = (horizon.epoch_of(seq), *record[:3], 0)
-    if horizon.sees_record(place, seq):
+def _unexpected(record: Record, seq: int, coverage: Coverage) -> Iterator[Difference]:
+    place = (coverage.epoch_of(seq), *record[:3], 0)
+    if coverage.covers_record(place, seq):
         what = "is in quarantine, and the topic has no bad record there"
         yield _difference(record, seq, what, found=_fingerprint(record.value))
-    elif not horizon.remembers(place, seq):
+    elif not coverage.has_read(place, seq):
         yield _difference(record, seq, "is in quarantine, and no batch has read it")
 
 
@@ -106,7 +108,7 @@ def _record(row: Sequence[Any]) -> Record:
 
 
 def _milliseconds(moment: dt.datetime) -> int:
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+    return (moment - EPOCH) // dt.timedelta(milliseconds=1)
 
 
 def _fingerprint(raw: bytes | None) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.modes import INDEX_COLUMN
@@ -12,7 +13,8 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.difference import Difference, shown
 from ingestion.verify.fold.modes import Rule
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange
+from ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange, text_of
+from ingestion.verify.read.snapshot import rows_of
 from ingestion.verify.read.spill import SpillTable
 
 
@@ -69,65 +71,64 @@ class RowsProof:
     """Holds a table's rows against those that the rule of its mode expects."""
 
     def __init__(
-        self, spec: StreamSpec, rule: Rule, newest: SpillTable[RowChange], horizon: Coverage
+        self, spec: StreamSpec, rule: Rule, newest: SpillTable[RowChange], coverage: Coverage
     ) -> None:
-        """Take what the topic says, and what of it can be seen."""
         index = (INDEX_COLUMN,) if spec.explode else ()
         self.names = [*rule.columns, *index, *SYSTEM_COLUMNS]
         self._keys = spec.keys
         self._rule = rule
         self._newest = newest
-        self.horizon = horizon
-        self.tally = RowCounts()
+        self.coverage = coverage
+        self.counts = RowCounts()
 
     def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
         """Compare some rows, each by ``names``."""
         keys = [self._rule.key_of(row) for row in rows]
-        seen = self._newest.find(set(keys))
+        met = self._newest.find(set(keys))
         known = self._newest.get(keys)
         for key, row in zip(keys, rows, strict=True):
-            if key in seen:
+            if key in met:
                 yield self._difference(row, "is in the table more than once")
             else:
-                yield from self._judged(row, known.get(key))
-            seen.add(key)
+                yield from self._compared(row, known.get(key))
+            met.add(key)
 
     def missing(self, explains: Explains) -> Iterator[Difference]:
         """Name the rows that no call of ``differences`` has seen."""
         for chunk in self._newest.chunks(unfound=True):
-            living = {key: each for key, each in chunk.items() if each.row is not None}
+            living = {key: row for key, row in chunk.items() if row.row is not None}
             explained = explains(living) if self._may_be_deleted_unseen else set()
             for key, change in living.items():
-                if self.horizon.is_accepted(change.seq):
-                    self.tally.accepted += 1
+                if self.coverage.is_accepted(change.seq):
+                    self.counts.accepted += 1
                 elif key in explained:
-                    self.tally.explained += 1
+                    self.counts.explained += 1
                 elif change.row is not None:
-                    self.tally.compared += 1
+                    self.counts.compared += 1
                     yield self._difference(change.row, "is missing from the table")
 
     @property
     def _may_be_deleted_unseen(self) -> bool:
-        return self.horizon.is_blind and self.horizon.is_ordered
+        return self.coverage.is_partial and self.coverage.is_ordered
 
-    def _judged(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
+    def _compared(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         place, seq = self._rule.place_of(row), row[-1]
         is_same_record = change is not None and change.row is not None and change.place == place
-        if self.horizon.is_accepted(change.seq if change else seq) and row != (
+        if self.coverage.is_accepted(change.seq if change else seq) and row != (
             change and change.row
         ):
-            self.tally.accepted += 1
+            self.counts.accepted += 1
         elif is_same_record and change is not None:
-            self.tally.compared += 1
+            self.counts.compared += 1
             yield from self._unequal(row, change.row or ())
-        elif not self.horizon.sees_record(place, seq) and (
+        elif not self.coverage.covers_record(place, seq) and (
             change is None or self._rule.outranks(place, change.place)
         ):
-            self.tally.unseen += 1
-            if not self.horizon.remembers(place, seq):
+            self.counts.unseen += 1
+            if not self.coverage.has_read(place, seq):
                 yield self._difference(row, "is in the table, and no batch has read its record")
         else:
-            self.tally.compared += 1
+            self.counts.compared += 1
             yield from self._unlike(row, change)
 
     def _unequal(self, row: Row, expected: Row) -> Iterator[Difference]:
@@ -165,3 +166,45 @@ class RowsProof:
             expected=expected,
             found=found,
         )
+
+
+def tombstones_of(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
+    """Read the engine's tombstones in chunks; nothing when there are none.
+
+    A row may be missing because of a delete that Kafka no longer holds. Then the engine must
+    remember that delete; where it does not, nothing explains why the row is missing.
+    """
+    element = () if spec.explode else (0,)
+    # A key column may be one of the order's, too.
+    columns = list(dict.fromkeys([*spec.keys, *spec.line, "_epoch", "_seq"]))
+    for rows in rows_of(path, None, columns):
+        deletes = (dict(zip(columns, row, strict=True)) for row in rows)
+        yield [
+            RowChange(
+                key=text_of(delete[name] for name in spec.keys),
+                place=(delete["_epoch"], *(delete[name] for name in spec.line), *element),
+                row=None,
+                seq=delete["_seq"],
+            )
+            for delete in deletes
+        ]
+
+
+def deletes_that_explain(
+    tombstones: Iterable[Sequence[RowChange]], coverage: Coverage, living: dict[str, RowChange]
+) -> set[str]:
+    """Return the keys that a delete which the engine remembers has beaten, unseen by the proof.
+
+    Args:
+        tombstones: What the engine remembers of deletes, in chunks.
+        coverage: What is covered; a delete that is covered explains nothing.
+        living: What the topic says, by key.
+    """
+    explained = set()
+    for chunk in tombstones:
+        for delete in chunk:
+            change = living.get(delete.key)
+            is_beaten = change is not None and delete.place > change.place
+            if is_beaten and not coverage.covers_record(delete.place, delete.seq):
+                explained.add(delete.key)
+    return explained

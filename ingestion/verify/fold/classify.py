@@ -3,26 +3,39 @@
 The words of the declaration, implemented a second time: a record without its key, its order or a
 required column cannot be applied; a delete needs no more than key and order; a null value takes
 its key from the Kafka key.
+
+A batch that was written before the declared columns changed is classified by the columns of then.
+A column that was added since is null in its rows, whatever their records say of it: at the time it
+was a field that nobody had declared.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ingestion.declaration.ddl import DeclaredColumn
+from pydantic import ValidationError
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, reading
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
 from ingestion.verify.fold.predicate import Condition
-from ingestion.verify.fold.transform import Asked, transformation
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Record, Row, RowChange, text_of
+from ingestion.verify.fold.transform import ApplyTransformation, Value, transformation
+from ingestion.verify.read.record import (
+    EPOCH,
+    SYSTEM_COLUMNS,
+    Place,
+    Record,
+    Row,
+    RowChange,
+    text_of,
+)
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NO_SEQUENCE: Final = ("ARRAY", "MAP", "STRUCT")
 
 
@@ -48,12 +61,17 @@ class Classified:
 
 
 class Classifier:
-    """Judges the records of a stream under its declaration."""
+    """Classifies the records of a stream under its declaration."""
 
     def __init__(
-        self, spec: StreamSpec, *, epoch: int = 1, settings: Settings | None = None
+        self,
+        spec: StreamSpec,
+        *,
+        epoch: int = 1,
+        settings: Settings | None = None,
+        apply_transformation: ApplyTransformation | None = None,
     ) -> None:
-        """Take the declaration, and the epoch whose records will be shown.
+        """Compile the declaration for records of one epoch.
 
         Raises:
             UnprovableError: it holds a format, a type or a condition that only the engine knows.
@@ -61,12 +79,11 @@ class Classifier:
         self._epoch = epoch
         self._types = {column.name: column.type for column in spec.columns}
         self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
-        self.transformation = transformation(spec, settings)
-        asked = [column.name for column in spec.value_columns]
-        self._array_at = asked.index(spec.explode) if spec.explode else None
-        self._value_required = [asked.index(name) for name in spec.required_of_value]
+        self.transformation = transformation(spec, settings, apply_transformation)
+        value_names = [column.name for column in spec.value_columns]
+        self._array_at = value_names.index(spec.explode) if spec.explode else None
+        self._value_required = [value_names.index(name) for name in spec.required_of_value]
         names = list(self._types)
-        self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
@@ -88,43 +105,32 @@ class Classifier:
             keys = _expected(spec, [by_name[name] for name in spec.keys], settings, is_key=True)
             self._read_key = reading(spec.key_format, keys)
 
-    def judge(self, records: Iterable[Record], *, seq: int) -> Classified:
-        """Judge records of one batch.
+    def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
+        """Classify records of one batch.
 
         Raises:
             UnprovableError: it cannot be told which of them are deletes.
         """
-        found = Classified()
-        asked: list[Asked] = []
-        for record in records:
-            if record.value is None and self._tombstones == "ignore":
-                found.ignored += 1
-                continue
-            try:
-                asked.extend(self._exploded(record, self._said(record), found))
-            except UnknownSchemaError as error:
-                found.unread.append((record, str(error)))
-            except (ValueError, OverflowError) as error:
-                found.bad.append((record, str(error)))
-        made = self._transformed(asked)
-        told = [each for each in made if each is not None]
+        result = Classified()
+        values = self._values(records, result)
+        rows = self._transformed(values)
+        kept = [row for row in rows if row is not None]
         bad: dict[Record, str] = {}
-        for each, selected in zip(told, self._selected(told), strict=True):
+        for row, is_delete in zip(kept, self._deletes(kept), strict=True):
             try:
-                found.changes.append(self._change(each, is_delete=selected, seq=seq))
+                result.changes.append(self._change(row, is_delete=is_delete, seq=seq))
             except BadRecordError as error:
-                bad.setdefault(each.record, str(error))
-        found.filtered += sum(
-            row is None and each.record not in bad for each, row in zip(asked, made, strict=True)
+                bad.setdefault(row.record, str(error))
+        result.filtered += sum(
+            row is None and value.record not in bad for value, row in zip(values, rows, strict=True)
         )
-        found.exploded += sum(each.element > 0 and each.record not in bad for each in asked)
+        result.exploded += sum(value.element > 0 and value.record not in bad for value in values)
         if bad and self._array_at is not None:
             # A record is applied as a whole, or not at all.
-            places = {(str(record.at), record.offset) for record in bad}
-            whole = (each for each in found.changes if (str(each.at), each.offset) not in places)
-            found.changes = list(whole)
-        found.bad.extend(bad.items())
-        return found
+            places = {(record.at, record.offset) for record in bad}
+            result.changes = [c for c in result.changes if (c.at, c.offset) not in places]
+        result.bad.extend(bad.items())
+        return result
 
     def key_of(self, row: Row) -> str:
         """Return the text that stands for a row's key."""
@@ -136,77 +142,84 @@ class Classifier:
         index = 0 if self._array_at is None else row[-len(SYSTEM_COLUMNS) - 1]
         return (epoch, *self._order(row, timestamp), topic, partition, offset, index)
 
-    def _exploded(self, record: Record, said: DecodedRecord, found: Classified) -> list[Asked]:
-        """Ask about each element for itself; a record without any counts as filtered."""
+    def _values(self, records: Iterable[Record], result: Classified) -> list[Value]:
+        """Decode records; what is ignored, bad or unreadable goes straight into the result."""
+        values: list[Value] = []
+        for record in records:
+            if record.value is None and self._tombstones == "ignore":
+                result.ignored += 1
+                continue
+            try:
+                values.extend(self._exploded(record, self._decoded(record), result))
+            except UnknownSchemaError as error:
+                result.unread.append((record, str(error)))
+            except (ValueError, OverflowError) as error:
+                result.bad.append((record, str(error)))
+        return values
+
+    def _exploded(self, record: Record, decoded: DecodedRecord, result: Classified) -> list[Value]:
+        """Return one value an element; a record without any counts as filtered."""
         at = self._array_at
         if record.value is None:
-            return [Asked(record, said)]
-        lacks = any(said.values[each] is None for each in self._value_required)
+            return [Value(record, decoded)]
+        lacks = any(decoded.values[i] is None for i in self._value_required)
         if at is None:
-            return [Asked(record, said, lacks=lacks)]
-        elements = said.values[at] or ((None,) if said.is_delete else ())
-        found.filtered += not elements
+            return [Value(record, decoded, lacks=lacks)]
+        before, behind = decoded.values[:at], decoded.values[at + 1 :]
+        elements = decoded.values[at] or ((None,) if decoded.is_delete else ())
+        result.filtered += not elements
         return [
-            Asked(
-                record,
-                replace(said, values=(*said.values[:at], each, *said.values[at + 1 :])),
-                element=n,
-                lacks=lacks,
-            )
-            for n, each in enumerate(elements)
+            Value(record, replace(decoded, values=(*before, element, *behind)), n, lacks)
+            for n, element in enumerate(elements)
         ]
 
-    def _transformed(self, asked: list[Asked]) -> list[Asked | None]:
+    def _transformed(self, values: list[Value]) -> list[Value | None]:
         """Make rows of values; a null value has none, and stays as its key says."""
         if self.transformation is None:
-            return list(asked)
-        rows = iter(self.transformation([each for each in asked if each.record.value is not None]))
-        return [each if each.record.value is None else _told(each, next(rows)) for each in asked]
+            return list(values)
+        rows = iter(self.transformation([v for v in values if v.record.value is not None]))
+        return [v if v.record.value is None else _with_row(v, next(rows)) for v in values]
 
-    def _selected(self, told: Sequence[Asked]) -> list[bool]:
-        if self._is_delete is None or not told:
-            return [each.said.is_delete for each in told]
-        selected = self._is_delete([each.said.values for each in told])
-        return [a or each.said.is_delete for a, each in zip(selected, told, strict=True)]
+    def _deletes(self, rows: Sequence[Value]) -> list[bool]:
+        if self._is_delete is None or not rows:
+            return [row.decoded.is_delete for row in rows]
+        selected = self._is_delete([row.decoded.values for row in rows])
+        return [a or row.decoded.is_delete for a, row in zip(selected, rows, strict=True)]
 
-    def _said(self, record: Record) -> DecodedRecord:
+    def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is None:
             return self._of_tombstone(record)
         if isinstance(self._read, DecodeKeyAndValue):
             return self._read.both(record.value, record.key)
         return self._read(record.value)
 
-    def _change(self, told: Asked, *, is_delete: bool, seq: int) -> RowChange:
-        record, values = told.record, told.said.values
-        sent = _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
+    def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
+        record, values = row.record, row.decoded.values
+        sent = EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
             raise BadRecordError("a delete, in a mode that deletes nothing")
-        self._refuse_null(values, self._never_null, "a key column")
+        _refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
         if not is_delete:
-            self._refuse_null(values, self._required, "a NOT NULL column")
-            if told.lacks:
+            _refuse_null(values, self._required, "a NOT NULL column")
+            if row.lacks:
                 raise BadRecordError("a NOT NULL column of value_schema is null")
         at = (record.topic, record.partition, record.offset)
         flag = (is_delete,) if self._is_soft else ()
-        index = () if self._array_at is None else (told.element,)
-        row = (*values, *flag, *index, *at, sent, self._epoch, seq)
+        index = () if self._array_at is None else (row.element,)
         return RowChange(
             key=self.key_of(values),
-            place=(self._epoch, *order, *at, told.element),
-            row=None if is_delete and not self._is_soft else row,
+            place=(self._epoch, *order, *at, row.element),
+            row=None
+            if is_delete and not self._is_soft
+            else (*values, *flag, *index, *at, sent, self._epoch, seq),
             seq=seq,
         )
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])
-
-    @staticmethod
-    def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
-        if any(values[i] is None for i in at):
-            raise BadRecordError(f"{what} is null")
 
     def _of_tombstone(self, record: Record) -> DecodedRecord:
         if self._tombstones == "quarantine":
@@ -214,15 +227,19 @@ class Classifier:
         if record.key is None:
             raise BadRecordError("a tombstone without a key")
         assert self._read_key is not None, "tombstones are read by their keys"
-        said = self._read_key(record.key)
         values: list[Any] = [None] * len(self._types)
-        for at, value in zip(self._key_at, said.values, strict=True):
+        for at, value in zip(self._key_at, self._read_key(record.key).values, strict=True):
             values[at] = value
         return DecodedRecord(values=tuple(values), is_delete=True)
 
 
-def _told(asked: Asked, row: Row | None) -> Asked | None:
-    return None if row is None else asked._replace(said=replace(asked.said, values=row))
+def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
+    if any(values[i] is None for i in at):
+        raise BadRecordError(f"{what} is null")
+
+
+def _with_row(value: Value, row: Row | None) -> Value | None:
+    return None if row is None else value._replace(decoded=replace(value.decoded, values=row))
 
 
 def _expected(
@@ -240,3 +257,65 @@ def _expected(
         extra_fields="ignore" if is_key else spec.extra_fields,
         settings=settings,
     )
+
+
+class Classifiers:
+    """The classifier of each declaration that batches of a stream were written under."""
+
+    def __init__(self, spec: StreamSpec, make: Callable[[StreamSpec], Classifier]) -> None:
+        self._spec, self._make = spec, make
+        self.today = make(spec)
+        self._by_columns: dict[str, Classifier | EarlierClassifier] = {
+            spec.ddl: self.today,
+            "": self.today,
+        }
+
+    def of(self, columns: str) -> Classifier | EarlierClassifier:
+        """Return the classifier of records that were written under some columns, as DDL.
+
+        Raises:
+            UnprovableError: they do not fit the rest of the declaration.
+        """
+        if columns not in self._by_columns:
+            self._by_columns[columns] = self._earlier(columns)
+        return self._by_columns[columns]
+
+    def _earlier(self, columns: str) -> Classifier | EarlierClassifier:
+        earlier = parse_columns(columns)
+        names = [(column.name, column.type) for column in earlier]
+        if names == [(column.name, column.type) for column in self._spec.columns]:
+            return self.today if earlier == self._spec.columns else self._under(columns)
+        return EarlierClassifier(self._under(columns), [name for name, _ in names], self._spec)
+
+    def _under(self, columns: str) -> Classifier:
+        names = {column.name for column in parse_columns(columns)}
+        selected = {name: sql for name, sql in self._spec.select.items() if name in names}
+        declared = self._spec.model_dump(by_alias=True, exclude_unset=True)
+        try:
+            return self._make(
+                StreamSpec.model_validate({**declared, "schema": columns, "select": selected})
+            )
+        except ValidationError as error:
+            raise UnprovableError(
+                f"earlier batches had the columns {columns}, which the declaration contradicts now"
+            ) from error
+
+
+class EarlierClassifier:
+    """Classifies by earlier columns, and shows rows with the columns of today."""
+
+    def __init__(self, earlier: Classifier, names: Sequence[str], spec: StreamSpec) -> None:
+        self._earlier = earlier
+        self._width = len(names)
+        self._at = [names.index(c.name) if c.name in names else None for c in spec.columns]
+
+    def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
+        """Classify records of one batch."""
+        result = self._earlier.classify(records, seq=seq)
+        return replace(result, changes=[self._widened(change) for change in result.changes])
+
+    def _widened(self, change: RowChange) -> RowChange:
+        if change.row is None:
+            return change
+        values = [None if at is None else change.row[at] for at in self._at]
+        return change._replace(row=(*values, *change.row[self._width :]))

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
-from ingestion.verify.coverage import Coverage
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import Classified, Classifier
-from ingestion.verify.fold.earlier_schemas import EarlierClassifier, EarlierSchemas
-from ingestion.verify.fold.modes import Means, rule_of
+from ingestion.verify.fold.classify import Classified, Classifier, Classifiers, EarlierClassifier
+from ingestion.verify.fold.modes import FoldContext, rule_of
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.spill import SpillStore, SpillTable
-
-Judging = Classifier | EarlierClassifier
+from ingestion.verify.read.spill import SpillTable
 
 
 class Fold:
@@ -29,33 +24,27 @@ class Fold:
 
     def __init__(
         self,
-        spec: StreamSpec,
-        judge: Classifier,
-        memory: SpillStore,
-        horizon: Coverage,
+        context: FoldContext,
         *,
         is_compacted: Callable[[str], bool] = lambda topic: False,
         redrives: Redrives | None = None,
-        judges: EarlierSchemas | None = None,
+        classifiers: Classifiers | None = None,
     ) -> None:
-        """Take the declaration, and what can be seen.
+        """Begin before the first batch.
 
         Args:
-            spec: The declared stream.
-            judge: Judges its records.
-            memory: Where to remember.
-            horizon: What can be seen; learns of batches that compaction has thinned.
+            context: Declaration, classifier and store; its coverage learns of thinned batches.
             is_compacted: Tells whether a topic may have dropped records that were read.
             redrives: Knows the records that the quarantine keeps back at their own batch.
-            judges: Knows who judges a batch that was written under other columns.
+            classifiers: Knows how to classify a batch that was written under other columns.
         """
-        self._today: Judging = judge
-        self._judges = judges
-        self._horizon = horizon
+        self._context = context
+        self._classifiers = classifiers
+        self._coverage = context.coverage
         self._is_compacted = is_compacted
-        self._redrives = redrives or Redrives(memory, horizon, declaration="")
-        self.rule = rule_of(Means(spec=spec, judge=judge, memory=memory, horizon=horizon))
-        self.bad: SpillTable[BadRecord] = memory.shelf("bad")
+        self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
+        self.rule = rule_of(context)
+        self.bad: SpillTable[BadRecord] = context.store.table("bad")
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger.
@@ -64,47 +53,51 @@ class Fold:
             UnprovableError: it cannot be told what its records say.
         """
         recount = Recount()
-        self._judge = self._judges.of(batch.columns) if self._judges else self._today
+        classifier: Classifier | EarlierClassifier = self._context.classifier
+        if self._classifiers:
+            classifier = self._classifiers.of(batch.columns)
         for records in chunks:
-            self._gather(records, batch.seq, recount)
+            self._take(records, batch.seq, classifier, recount)
         self._notice_thinning(batch, recount)
         self.rule.settle(recount)
         return recount
 
-    def _gather(self, records: Sequence[Record], seq: int, recount: Recount) -> None:
-        """Judge a chunk, and hand the good records on."""
-        judged = self._judge.judge(self._held_back(records, seq, recount), seq=seq)
-        self._refuse_unread(judged, seq)
+    def _take(
+        self,
+        records: Sequence[Record],
+        seq: int,
+        classifier: Classifier | EarlierClassifier,
+        recount: Recount,
+    ) -> None:
+        """Classify a chunk, and hand the good records on; those in quarantine stay there."""
+        parts = self._redrives.partition(records, seq)
+        today = classifier.classify(parts.kept, seq=seq)
+        self._redrives.add_good_today(len(parts.kept) - len(today.bad) - len(today.unread))
+        held_back = [(record, "by the declaration of that time") for record in parts.held_back]
+        result = classifier.classify(parts.classified, seq=seq)
+        self._refuse_unread(result, seq)
         recount.records.update(record.at for record in records)
-        recount.ignored += judged.ignored
-        recount.filtered += judged.filtered
-        recount.quarantined += len(judged.bad)
-        recount.exploded += judged.exploded
-        self.bad.put(dict(as_bad(record, reason, seq) for record, reason in judged.bad))
-        self.rule.take(judged.changes, recount)
+        recount.ignored += result.ignored
+        recount.filtered += result.filtered
+        recount.quarantined += len(result.bad) + len(held_back)
+        recount.exploded += result.exploded
+        self.bad.put(
+            dict(as_bad(record, reason, seq) for record, reason in [*held_back, *result.bad])
+        )
+        self.rule.take(result.changes, recount)
 
-    def _refuse_unread(self, judged: Classified, seq: int) -> None:
+    def _refuse_unread(self, result: Classified, seq: int) -> None:
         """Go no further when a record cannot be read, which is neither right nor wrong then."""
-        if judged.unread and not self._horizon.is_accepted(seq):
-            record, why = judged.unread[0]
+        if result.unread and not self._coverage.is_accepted(seq):
+            record, why = result.unread[0]
             raise UnprovableError(
                 f"{why}, by which {record} was written, and the quarantine does not hold that "
                 "record. Next: give the registry the schema back, under this id"
             )
 
-    def _held_back(self, records: Sequence[Record], seq: int, recount: Recount) -> Sequence[Record]:
-        """Leave out the records that an earlier judgement sent into quarantine."""
-        told = self._redrives.sort_out(records, seq)
-        judged = self._judge.judge(told.kept, seq=seq)
-        self._redrives.could_go(len(told.kept) - len(judged.bad) - len(judged.unread))
-        recount.quarantined += len(told.kept) + len(told.sent)
-        why = "by the declaration of that time"
-        self.bad.put(dict(as_bad(record, why, seq) for record in (*told.kept, *told.sent)))
-        return told.judged
-
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
-        seen = {part.at for part in self._horizon.seen_of(batch)}
-        told = ((part.at, part.records) for part in batch.ranges if part.at in seen)
-        short = {at.topic for at, records in told if recount.records[at] < records}
-        if self._horizon.sees(batch) and any(map(self._is_compacted, short)):
-            self._horizon.thinned.add(batch.seq)
+        covered = {part.at for part in self._coverage.covered_ranges(batch)}
+        counts = ((part.at, part.records) for part in batch.ranges if part.at in covered)
+        short = {at.topic for at, records in counts if recount.records[at] < records}
+        if self._coverage.covers(batch) and any(map(self._is_compacted, short)):
+            self._coverage.thinned.add(batch.seq)

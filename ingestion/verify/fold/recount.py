@@ -22,7 +22,7 @@ class Recount:
         quarantined: Records that cannot be applied.
         exploded: Rows beyond the first of their record.
         superseded: Good records that lost to another of their key.
-        fates: Dispositions of the winners that leave no doubt.
+        dispositions: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
         clashes: Keys whose records have no order.
         extra: Counts that are no disposition, by name.
@@ -34,7 +34,7 @@ class Recount:
     quarantined: int = 0
     exploded: int = 0
     superseded: int = 0
-    fates: Counter[str] = field(default_factory=Counter)
+    dispositions: Counter[str] = field(default_factory=Counter)
     doubtful: int = 0
     clashes: list[Difference] = field(default_factory=list)
     extra: Counter[str] = field(default_factory=Counter)
@@ -52,16 +52,16 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
         batch: The ledger's row, of a batch that can be seen as a whole.
         recount: What its records became.
     """
-    of, told = batch.counts, [part for part in batch.ranges if part.span]
-    for part in told:
+    counts, ranges = batch.counts, [part for part in batch.ranges if part.span]
+    for part in ranges:
         records = recount.records[part.at]
         pairs = (("records", records, part.records), ("gaps", part.span - records, part.gaps))
         for name, expected, found in pairs:
             if expected != found:
                 yield _miscount(batch, f"{name} in {part}", expected, found)
-    span, overlap = sum(part.span for part in told), of.get("overlap", 0)
+    span, overlap = sum(part.span for part in ranges), counts.get("overlap", 0)
     # Ranges are what was new; offsets, read and gaps count what was read again as well.
-    again = of.get("offsets", 0) - span
+    again = counts.get("offsets", 0) - span
     # A redrive reads no offsets, so that nothing can be missing between them.
     in_ranges = 0 if batch.kind == "redrive" else recount.read
     expected_counts = {
@@ -77,12 +77,12 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
     if not recount.doubtful:
         expected_counts |= recount.extra
     for name, expected in expected_counts.items():
-        if expected != of.get(name, 0):
-            yield _miscount(batch, name, expected, of.get(name, 0))
-    yield from _misjudged_winners(batch, recount)
+        if expected != counts.get(name, 0):
+            yield _miscount(batch, name, expected, counts.get(name, 0))
+    yield from _miscounted_winners(batch, recount)
 
 
-def _misjudged_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
+def _miscounted_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
     left_alone = ("deleted_absent", "stale", "unchanged")
     split: list[tuple[str, ...]] = [("inserted",), ("updated",), ("deleted",)]
     # A row healed after a crash knows how many winners were left alone, and not why.
@@ -90,11 +90,11 @@ def _misjudged_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
     total = 0
     for names in split:
         found = sum(batch.counts.get(name, 0) for name in names)
-        least = sum(recount.fates[name] for name in names)
+        least = sum(recount.dispositions[name] for name in names)
         total += found
         if not least <= found <= least + recount.doubtful:
             yield _miscount(batch, " + ".join(names), least, found)
-    winners = recount.fates.total() + recount.doubtful
+    winners = recount.dispositions.total() + recount.doubtful
     if total != winners:
         yield _miscount(batch, "winners accounted for", winners, total)
 

@@ -28,7 +28,7 @@ from ingestion.verify.read.snapshot import rows_of
 from ingestion.verify.read.spill import SpillStore, SpillTable
 
 _PLACE = ("_topic", "_partition", "_offset", "_seq")
-_JUDGED_BY = ("declaration", "engine_version")
+_CLASSIFIED_BY = ("declaration", "engine_version")
 _WHY = ("reason", "detail")
 _MARK = "redriven_seq"
 
@@ -37,8 +37,8 @@ class QuarantineEntry(NamedTuple):
     """What the quarantine says of a record: the batch it was read in, and that it was sent in."""
 
     seq: int
-    redriven: int | None
-    by_today: bool
+    redriven_seq: int | None
+    is_classified_today: bool
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,28 +46,33 @@ class Partitioned:
     """Records of one batch.
 
     Attributes:
-        judged: Those that today's declaration judges.
-        kept: Those that another one judged bad, and that wait in quarantine.
-        sent: Those that a later redrive has sent in.
+        classified: Those that today's declaration classifies.
+        kept: Those that were bad for another one, and that wait in quarantine.
+        redriven: Those that a later redrive has sent in.
     """
 
-    judged: list[Record] = field(default_factory=list)
+    classified: list[Record] = field(default_factory=list)
     kept: list[Record] = field(default_factory=list)
-    sent: list[Record] = field(default_factory=list)
+    redriven: list[Record] = field(default_factory=list)
+
+    @property
+    def held_back(self) -> list[Record]:
+        """Those that lie in quarantine, whatever today's declaration says of them."""
+        return [*self.kept, *self.redriven]
 
 
 class Redrives:
     """Knows what the quarantine holds back, and gives it out at its redrive."""
 
-    def __init__(self, memory: SpillStore, horizon: Coverage, *, declaration: str) -> None:
-        """Take where to remember, and the fingerprint of today's declaration."""
-        self._held: SpillTable[QuarantineEntry] = memory.shelf("held")
-        self._sent: SpillTable[Record] = memory.shelf("sent")
-        self.horizon = horizon
+    def __init__(self, store: SpillStore, coverage: Coverage, *, declaration: str) -> None:
+        """Begin with an empty quarantine; ``declaration`` is the fingerprint of today's."""
+        self._entries: SpillTable[QuarantineEntry] = store.table("entries")
+        self._redriven: SpillTable[Record] = store.table("redriven")
+        self.coverage = coverage
         self._today = (declaration, engine_version())
         self._marks: Counter[int] = Counter()
         self._found: Counter[int] = Counter()
-        self._could_go = 0
+        self._good_today = 0
         self._is_empty = True
 
     def learn(self, quarantine: Path, *, last_seq: int) -> Iterator[Difference]:
@@ -80,49 +85,48 @@ class Redrives:
         """
         if not DeltaTable.is_deltatable(str(quarantine)):
             return
-        there = {each.name for each in DeltaTable(quarantine).schema().fields}
-        names = [*_PLACE, *(name for name in (_MARK, *_JUDGED_BY, *_WHY) if name in there)]
+        columns = {column.name for column in DeltaTable(quarantine).schema().fields}
+        names = [*_PLACE, *(name for name in (_MARK, *_CLASSIFIED_BY, *_WHY) if name in columns)]
         for rows in rows_of(quarantine, None, names):
-            told = [dict(zip(names, row, strict=True)) for row in rows if row[3] <= last_seq]
-            held = {}
-            for row in told:
+            entries = {}
+            for row in (dict(zip(names, row, strict=True)) for row in rows if row[3] <= last_seq):
                 mark = row.get(_MARK)
                 mark = mark if mark is not None and mark <= last_seq else None
                 if mark is not None and not self._is_redrive(mark, row["_seq"]):
                     yield _false_mark(row)
                     mark = None
                 self._marks.update([mark] if mark is not None else [])
-                if self.horizon.epoch_of(row["_seq"]) == self.horizon.epoch:
-                    by_today = tuple(map(row.get, _JUDGED_BY)) == self._today
+                if self.coverage.epoch_of(row["_seq"]) == self.coverage.epoch:
+                    by_today = tuple(map(row.get, _CLASSIFIED_BY)) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
-                    held[_name(row)] = QuarantineEntry(row["_seq"], mark, by_today)
-            self._held.put(held)
-            self._is_empty = self._is_empty and not held
+                    entries[_name(row)] = QuarantineEntry(row["_seq"], mark, by_today)
+            self._entries.put(entries)
+            self._is_empty = self._is_empty and not entries
 
-    def sort_out(self, records: Sequence[Record], seq: int) -> Partitioned:
-        """Tell the records of a batch apart, and remember those that are folded later."""
-        told, later = Partitioned(), {}
-        held = {} if self._is_empty else self._held.get(map(str, records))
+    def partition(self, records: Sequence[Record], seq: int) -> Partitioned:
+        """Partition the records of a batch, and remember those that are folded later."""
+        parts, later = Partitioned(), {}
+        entries = {} if self._is_empty else self._entries.get(map(str, records))
         for record in records:
-            known = held.get(str(record))
-            if known is None or known.seq != seq:
-                told.judged.append(record)
-            elif known.redriven is not None:
-                told.sent.append(record)
-                later[f"{known.redriven:020d} {record}"] = record
-                self._found[known.redriven] += 1
+            entry = entries.get(str(record))
+            if entry is None or entry.seq != seq:
+                parts.classified.append(record)
+            elif entry.redriven_seq is not None:
+                parts.redriven.append(record)
+                later[f"{entry.redriven_seq:020d} {record}"] = record
+                self._found[entry.redriven_seq] += 1
             else:
-                (told.judged if known.by_today else told.kept).append(record)
-        self._sent.put(later)
-        return told
+                (parts.classified if entry.is_classified_today else parts.kept).append(record)
+        self._redriven.put(later)
+        return parts
 
-    def could_go(self, records: int) -> None:
-        """Remember records in quarantine that are good today."""
-        self._could_go += records
+    def add_good_today(self, records: int) -> None:
+        """Count records in quarantine that are good today."""
+        self._good_today += records
 
     def of(self, batch: Batch) -> Iterator[list[Record]]:
         """Yield the records that a redrive sent in, as far as the topic still has them."""
-        for chunk in self._sent.chunks_of(f"{batch.seq:020d} "):
+        for chunk in self._redriven.chunks_of(f"{batch.seq:020d} "):
             yield list(chunk.values())
 
     def can_recount(self, batch: Batch) -> bool:
@@ -137,15 +141,15 @@ class Redrives:
                     f"batch {seq} redrove {gone:,} records that Kafka no longer holds, so its "
                     "counts were not recounted"
                 )
-        if self._could_go:
+        if self._good_today:
             yield (
-                f"{self._could_go:,} records in quarantine were bad for another declaration or "
+                f"{self._good_today:,} records in quarantine were bad for another declaration or "
                 "engine, or without their schema, and are good today; oncelake redrive sends them "
                 "in"
             )
 
     def _is_redrive(self, mark: int, seq: int) -> bool:
-        batch = self.horizon.batches.get(mark)
+        batch = self.coverage.batches.get(mark)
         return batch is not None and batch.kind == "redrive" and mark > seq
 
 

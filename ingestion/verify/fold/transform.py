@@ -1,45 +1,45 @@
 """What stands between a value and its row, applied a second time.
 
-A condition that DuckDB understands as Spark does is evaluated there. Anything else is Spark's
-alone to say: it is run again, in a session of its own, over what this proof has decoded. That is no
-second opinion on the statement itself, and the verdict says so; which records it was asked about,
-and what became of its answers, is still proven.
+A condition that DuckDB understands as Spark does is evaluated there. Anything else only Spark can
+evaluate: whoever asks for the proof hands in what applies it, to what this proof has decoded. That
+is no second opinion on the statement itself, and the verdict says so; which records it was applied
+to, and what became of its rows, is still proven.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-
-import pyarrow as pa
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.predicate import Condition
-from ingestion.verify.read.record import Record, Row
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from ingestion.verify.read.record import EPOCH, Record, Row
 
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class Asked(NamedTuple):
-    """What is asked about: a value, or one element of it.
+Rows = dict[int, Row]
+# Given declaration and settings, returns what makes rows of values as the engine does: each value
+# is a dictionary with its number as ``_at``, and the rows come by these numbers.
+ApplyTransformation = Callable[[StreamSpec, Settings], Callable[[Sequence[dict[str, Any]]], Rows]]
+
+
+class Value(NamedTuple):
+    """What a record holds, or one element of it.
 
     Attributes:
         record: The record that it came in.
-        said: What it says; of an exploded record, with one element in the array's place.
+        decoded: What it says; of an exploded record, with one element in the array's place.
         element: Which; 0 where records are not exploded.
         lacks: Whether a column of the value is null that may not be.
     """
 
     record: Record
-    said: DecodedRecord
+    decoded: DecodedRecord
     element: int = 0
     lacks: bool = False
 
@@ -49,12 +49,14 @@ class Transformation(Protocol):
 
     is_independent: bool
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
+    def __call__(self, values: Sequence[Value]) -> list[Row | None]:
         """Return the row of each, or none where it is filtered out; deletes never are."""
         ...
 
 
-def transformation(spec: StreamSpec, settings: Settings | None) -> Transformation | None:
+def transformation(
+    spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None
+) -> Transformation | None:
     """Return what a declaration does to values; none where it does nothing.
 
     Raises:
@@ -67,9 +69,9 @@ def transformation(spec: StreamSpec, settings: Settings | None) -> Transformatio
             return _Filter(spec)
         except UnprovableError:
             pass
-    if settings is None:
+    if settings is None or apply is None:
         raise UnprovableError("the transformation is not provable without Spark")
-    return _BySpark(spec, settings)
+    return _OfTheEngine(spec, apply(spec, settings))
 
 
 class _Filter:
@@ -82,80 +84,51 @@ class _Filter:
         self._taken = [names.index(column.name) for column in spec.columns]
         self._where = Condition("where", spec.where or "TRUE", spec.asked_columns)
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
-        said = [each.said for each in asked]
-        wanted = self._where([each.values for each in said]) if said else []
+    def __call__(self, values: Sequence[Value]) -> list[Row | None]:
+        decoded = [value.decoded for value in values]
+        wanted = self._where([record.values for record in decoded]) if decoded else []
         return [
-            tuple([each.values[i] for i in self._taken]) if is_wanted or each.is_delete else None
-            for each, is_wanted in zip(said, wanted, strict=True)
+            tuple([record.values[i] for i in self._taken])
+            if is_wanted or record.is_delete
+            else None
+            for record, is_wanted in zip(decoded, wanted, strict=True)
         ]
 
 
-class _BySpark:
-    """Anything else, run again by Spark."""
+class _OfTheEngine:
+    """Anything else, applied by the engine's own means."""
 
     is_independent = False
 
-    def __init__(self, spec: StreamSpec, settings: Settings) -> None:
-        from pyspark.sql.types import StructField, StructType
-
-        from ingestion.pipeline.schema import row_type
-        from ingestion.pipeline.session import start_session
-        from ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
-
-        self._spec, self._spark = spec, start_session(settings)
-        refuse_bad_transformation(self._spark, spec)
-        columns = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
-        # Also of a record without a required column it is asked whether it is wanted.
-        self._type = StructType([StructField(each.name, each.dataType) for each in columns])
+    def __init__(self, spec: StreamSpec, apply: Callable[[Sequence[dict[str, Any]]], Rows]) -> None:
+        self._spec, self._apply = spec, apply
         self._names = [column.name for column in spec.asked_columns]
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Row | None]:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        if not asked:
+    def __call__(self, values: Sequence[Value]) -> list[Row | None]:
+        if not values:
             return []
-        given = [self._given(at, each) for at, each in enumerate(asked)]
-        schema = to_arrow_schema(self._type, timezone="UTC")
-        frame = self._spark.createDataFrame(pa.Table.from_pylist(given, schema=schema))
-        answers = self._applied(frame).toArrow().to_pylist(maps_as_pydicts="lossy")
-        rows = {each.pop("_at"): tuple(each.values()) for each in answers}
+        rows = self._apply([self._as_row(at, value) for at, value in enumerate(values)])
         if self._spec.transform:
-            deletes = (at for at, each in enumerate(asked) if each.said.is_delete)
-            rows |= {at: self._of_delete(asked[at].said) for at in deletes}
-        return [rows.get(at) for at in range(len(asked))]
+            deletes = (at for at, value in enumerate(values) if value.decoded.is_delete)
+            rows |= {at: self._of_delete(values[at].decoded) for at in deletes}
+        return [rows.get(at) for at in range(len(values))]
 
-    def _of_delete(self, said: DecodedRecord) -> Row:
+    def _of_delete(self, decoded: DecodedRecord) -> Row:
         """Take a delete's columns as they are: a function is not asked about it."""
-        values = dict(zip(self._names, said.values, strict=True))
+        values = dict(zip(self._names, decoded.values, strict=True))
         return tuple([values.get(column.name) for column in self._spec.columns])
 
-    def _applied(self, asked: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        from ingestion.pipeline.transform import function_of, is_wanted, selected
-
-        if self._spec.transform:
-            # A function keeps the place of a record, and nothing else that it was given.
-            rows = function_of(self._spec)(asked.where(is_wanted(self._spec)))
-            named = [F.col(f"`{column.name}`") for column in self._spec.columns]
-            origin = self._spec.origin
-            at = asked.select("_at", *origin)
-            return rows.select(*origin, *named).join(at, list(origin)).select("_at", *named)
-        wanted = asked.where(F.col("_is_delete") | is_wanted(self._spec))
-        return wanted.select("_at", selected(self._spec).alias("_row")).select("_at", "_row.*")
-
-    def _given(self, at: int, asked: Asked) -> dict[str, Any]:
-        record, said, element = asked.record, asked.said, asked.element
+    def _as_row(self, at: int, value: Value) -> dict[str, Any]:
+        record = value.record
         return {
             "_at": at,
-            "_is_delete": said.is_delete,
+            "_is_delete": value.decoded.is_delete,
             "_topic": record.topic,
             "_partition": record.partition,
             "_offset": record.offset,
-            "_timestamp": _EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
+            "_timestamp": EPOCH + dt.timedelta(milliseconds=record.timestamp_ms),
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
-            "_index": element,
-            **dict(zip(self._names, said.values, strict=True)),
+            "_index": value.element,
+            **dict(zip(self._names, value.decoded.values, strict=True)),
         }

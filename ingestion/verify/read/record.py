@@ -11,6 +11,8 @@ from ingestion.kafka.offsets import TopicPartition
 Row = tuple[Any, ...]
 Place = tuple[Any, ...]
 
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 # What the engine adds to the declared columns, in the order in which rows are compared.
 SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq")
 

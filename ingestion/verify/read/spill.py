@@ -1,6 +1,6 @@
 """What a proof must remember, on disk: a topic may have more keys than a machine has memory.
 
-SQLite, in a folder that goes when the proof ends. Everything is asked and told in chunks.
+SQLite, in a folder that goes when the proof ends. Everything is read and written in chunks.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from typing import Final, Generic, TypeVar
 CHUNK: Final = 10_000
 _CACHE_KILOBYTES: Final = 32 * 1024
 
-Thing = TypeVar("Thing")
+Value = TypeVar("Value")
 
 
-class SpillTable(Generic[Thing]):
-    """Things by key, each of which can be marked as found."""
+class SpillTable(Generic[Value]):
+    """Values by key, each of which can be marked as found."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
-        """Make an empty shelf; ``name`` is ours, never a user's."""
+        """Create an empty table; ``name`` is ours, never a user's."""
         self._run = connection.execute
         self._run_many = connection.executemany
         self._name = name
         self._run(
-            f"CREATE TABLE {name} (key TEXT PRIMARY KEY, thing BLOB, found INTEGER) WITHOUT ROWID"
+            f"CREATE TABLE {name} (key TEXT PRIMARY KEY, pickled BLOB, found INTEGER) WITHOUT ROWID"
         )
 
-    def put(self, things: Mapping[str, Thing]) -> None:
-        """Keep things, in place of what is there; they count as not found."""
-        rows = ((key, pickle.dumps(things[key], protocol=5)) for key in sorted(things))
+    def put(self, values: Mapping[str, Value]) -> None:
+        """Keep values, in place of what is there; they count as not found."""
+        rows = ((key, pickle.dumps(values[key], protocol=5)) for key in sorted(values))
         self._run_many(f"INSERT OR REPLACE INTO {self._name} VALUES (?, ?, 0)", rows)
 
-    def get(self, keys: Iterable[str]) -> dict[str, Thing]:
+    def get(self, keys: Iterable[str]) -> dict[str, Value]:
         """Return those of these keys that are there."""
         found = self._run(
-            f"SELECT key, thing FROM {self._name} WHERE key IN (SELECT value FROM json_each(?))",
+            f"SELECT key, pickled FROM {self._name} WHERE key IN (SELECT value FROM json_each(?))",
             (json.dumps(sorted(keys)),),
         )
-        return {key: pickle.loads(thing) for key, thing in found if thing is not None}
+        return {key: pickle.loads(pickled) for key, pickled in found if pickled is not None}
 
     def find(self, keys: Iterable[str]) -> set[str]:
         """Mark keys as found, those that nothing is kept for too.
@@ -63,21 +63,21 @@ class SpillTable(Generic[Thing]):
         )
         return {key for (key,) in before}
 
-    def chunks(self, *, unfound: bool = False) -> Iterator[dict[str, Thing]]:
+    def chunks(self, *, unfound: bool = False) -> Iterator[dict[str, Value]]:
         """Yield everything that is kept, or only what was not found."""
-        condition = "WHERE NOT found" if unfound else "WHERE thing IS NOT NULL"
-        rows = self._run(f"SELECT key, thing FROM {self._name} {condition} ORDER BY key")
+        condition = "WHERE NOT found" if unfound else "WHERE pickled IS NOT NULL"
+        rows = self._run(f"SELECT key, pickled FROM {self._name} {condition} ORDER BY key")
         while part := rows.fetchmany(CHUNK):
-            yield {key: pickle.loads(thing) for key, thing in part}
+            yield {key: pickle.loads(pickled) for key, pickled in part}
 
-    def chunks_of(self, prefix: str) -> Iterator[dict[str, Thing]]:
+    def chunks_of(self, prefix: str) -> Iterator[dict[str, Value]]:
         """Yield what is kept by keys that begin with ``prefix``."""
         rows = self._run(
-            f"SELECT key, thing FROM {self._name} WHERE key >= ? AND key < ? ORDER BY key",
+            f"SELECT key, pickled FROM {self._name} WHERE key >= ? AND key < ? ORDER BY key",
             (prefix, f"{prefix}\U0010ffff"),
         )
         while part := rows.fetchmany(CHUNK):
-            yield {key: pickle.loads(thing) for key, thing in part}
+            yield {key: pickle.loads(pickled) for key, pickled in part}
 
     def clear(self) -> None:
         """Forget everything."""
@@ -85,28 +85,27 @@ class SpillTable(Generic[Thing]):
 
     def __len__(self) -> int:
         """Count what is kept."""
-        counted = self._run(f"SELECT count(*) FROM {self._name} WHERE thing IS NOT NULL")
+        counted = self._run(f"SELECT count(*) FROM {self._name} WHERE pickled IS NOT NULL")
         return int(counted.fetchone()[0])
 
 
 class SpillStore:
-    """Makes shelves."""
+    """Creates tables in one file of SQLite."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Take a connection of one's own."""
         self._connection = connection
 
-    def shelf(self, name: str) -> SpillTable[Thing]:
-        """Make an empty shelf."""
+    def table(self, name: str) -> SpillTable[Value]:
+        """Create an empty table."""
         return SpillTable(self._connection, name)
 
     @classmethod
     @contextmanager
     def in_folder(cls, folder: Path) -> Iterator[SpillStore]:
-        """Open a memory below a folder, and remove it when the block ends."""
+        """Open a store below a folder, and remove it when the block ends."""
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="verify-", dir=folder) as scratch:
-            connection = sqlite3.connect(f"{scratch}/memory", isolation_level=None)
+            connection = sqlite3.connect(f"{scratch}/spill", isolation_level=None)
             try:
                 for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
                     connection.execute(f"PRAGMA {pragma}")

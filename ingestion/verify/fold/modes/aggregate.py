@@ -9,15 +9,13 @@ from typing import Any, Final
 
 from ingestion.declaration.aggregates import Aggregate, aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
-from ingestion.verify.coverage import Coverage
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.modes import Means
-from ingestion.verify.fold.modes.aggregate_functions import MONOIDS
+from ingestion.verify.fold.modes import FoldContext, Rule
+from ingestion.verify.fold.modes.aggregate_functions import AGGREGATES
 from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
+from ingestion.verify.read.record import EPOCH, SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # An estimate that another library would make otherwise.
 _DEPENDENT: Final = "approx_distinct"
 
@@ -43,30 +41,28 @@ class _Group:
     accepted: int = 0
 
 
-class AggregateRule:
+class AggregateRule(Rule):
     """Remembers the state of each group."""
 
-    def __init__(self, means: Means) -> None:
-        """Begin with an empty table."""
-        spec = means.spec
-        self._horizon: Coverage = means.horizon
-        every = aggregates_of(spec)
-        self._proven = [each for each in every if each.function != _DEPENDENT]
-        self._dependent = [each.name for each in every if each.function == _DEPENDENT]
-        names = [column.name for column in spec.columns]
-        self._at = {name: nth for nth, name in enumerate(names)}
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
+        spec = context.spec
+        aggregates = aggregates_of(spec)
+        self._proven = [a for a in aggregates if a.function != _DEPENDENT]
+        self._dependent = [a.name for a in aggregates if a.function == _DEPENDENT]
+        self._at = {column.name: nth for nth, column in enumerate(spec.columns)}
         self._keys = spec.keys
         self._is_exploded = spec.explode is not None
         nth = (f"sequence_{n}" for n, _ in enumerate(spec.sequence_by, 1))
         self._place_fields = ("epoch", *nth, *(name.removeprefix("_") for name in spec.origin))
         self._window = spec.window
         by_time = WINDOW_COLUMNS if spec.window else ()
-        told = [name for each in self._proven for name in each.columns("")]
-        self.columns = (*spec.keys, *by_time, *told)
+        names = [name for aggregate in self._proven for name in aggregate.columns("")]
+        self.columns = (*spec.keys, *by_time, *names)
         self._key_width = len(spec.keys) + len(by_time)
         self._clocks: dict[str, int] = {}
-        self._groups: SpillTable[_Group] = means.memory.shelf("groups")
-        self._rows: SpillTable[RowChange] = means.memory.shelf("rows")
+        self._groups: SpillTable[_Group] = context.store.table("groups")
+        self._rows: SpillTable[RowChange] = context.store.table("rows")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Fold each record, and count it by whether its group was there before the batch."""
@@ -76,7 +72,7 @@ class AggregateRule:
             name = text_of(key)
             group = known.get(name)
             if group is None:
-                states = [MONOIDS[each.function].empty for each in self._proven]
+                states = [AGGREGATES[each.function].empty for each in self._proven]
                 group = known[name] = _Group(key=key, states=states, newest=(), born=change.seq)
             self._count(group, change.seq, recount)
             self._fold(group, change)
@@ -112,20 +108,12 @@ class AggregateRule:
         element = row[-len(SYSTEM_COLUMNS) - 1] if self._is_exploded else 0
         return (epoch, topic, partition, offset, element)
 
-    def outranks(self, one: Place, other: Place) -> bool:
-        """No record wins over another."""
-        return False
-
     def limits(self) -> Sequence[str]:
         """Name the columns whose values this proof takes on trust."""
         if not self._dependent:
             return ()
         named = ", ".join(self._dependent)
         return (f"{named}: not independent; an estimate that only Spark makes this way",)
-
-    @property
-    def _is_partial(self) -> bool:
-        return self._horizon.is_blind or self._horizon.epoch > 1
 
     def _key(self, change: RowChange) -> Row:
         row = _row_of(change)
@@ -134,22 +122,22 @@ class AggregateRule:
             return keys
         name = self._window.column
         moment = row[self._at[name]] if name in self._at else row[-3]
-        clock, at = f"clock_ms.{change.at}", (moment - _EPOCH) // dt.timedelta(milliseconds=1)
+        clock, at = f"clock_ms.{change.at}", (moment - EPOCH) // dt.timedelta(milliseconds=1)
         self._clocks[clock] = max(self._clocks.get(clock, 0), at)
         every = dt.timedelta(seconds=self._window.every_seconds)
-        start = _EPOCH + (moment - _EPOCH) // every * every
+        start = EPOCH + (moment - EPOCH) // every * every
         return (*keys, start, start + every)
 
     def _count(self, group: _Group, seq: int, recount: Recount) -> None:
         is_new = group.born == seq
-        if is_new and self._horizon.doubts(None):
+        if is_new and self._coverage.doubts(None):
             recount.doubtful += 1
         else:
-            recount.fates["inserted" if is_new else "updated"] += 1
+            recount.dispositions["inserted" if is_new else "updated"] += 1
         recount.extra["groups"] += group.seq != seq
         recount.extra["groups_new"] += group.seq != seq and is_new
         group.seq = seq
-        if self._horizon.is_accepted(seq):
+        if self._coverage.is_accepted(seq):
             group.accepted = seq
 
     def _fold(self, group: _Group, change: RowChange) -> None:
@@ -157,34 +145,34 @@ class AggregateRule:
         topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
         newest = (epoch, topic, partition, offset, change.place[-1], timestamp)
         group.newest = max(group.newest, newest)
-        for nth, each in enumerate(self._proven):
-            value = row[self._at[each.column]] if each.column else 1
-            add = MONOIDS[each.function].add
+        for nth, aggregate in enumerate(self._proven):
+            value = row[self._at[aggregate.column]] if aggregate.column else 1
+            add = AGGREGATES[aggregate.function].add
             group.states[nth] = add(group.states[nth], value, change.place)
 
     def _row(self, name: str, group: _Group) -> RowChange:
         epoch, topic, partition, offset, element, timestamp = group.newest
-        told = (
+        values = (
             value
-            for each, state in zip(self._proven, group.states, strict=True)
-            for value in self._in_order(each, MONOIDS[each.function].shown(state))
+            for aggregate, state in zip(self._proven, group.states, strict=True)
+            for value in self._in_order(aggregate, AGGREGATES[aggregate.function].columns(state))
         )
         index = (element,) if self._is_exploded else ()
         system = (topic, partition, offset, timestamp, epoch, group.seq)
         return RowChange(
             key=name,
             place=(epoch, topic, partition, offset, element),
-            row=(*group.key, *told, *index, *system),
+            row=(*group.key, *values, *index, *system),
             seq=group.accepted or group.seq,
         )
 
-    def _in_order(self, each: Aggregate, shown: Mapping[str, Any]) -> Iterator[Any]:
+    def _in_order(self, aggregate: Aggregate, columns: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the values of an aggregate's columns, in the order of the table's."""
-        for name in each.columns(""):
-            value = shown[suffix := name.removeprefix(each.name)]
+        for name in aggregate.columns(""):
+            value = columns[suffix := name.removeprefix(aggregate.name)]
             # A place ends with an element's index, which only exploded records have in the table.
-            named = suffix == "_place"
-            yield dict(zip(self._place_fields, value, strict=False)) if named else value
+            is_place = suffix == "_place"
+            yield dict(zip(self._place_fields, value, strict=False)) if is_place else value
 
 
 def _row_of(change: RowChange) -> Row:

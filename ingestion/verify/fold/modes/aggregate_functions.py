@@ -17,12 +17,12 @@ class AggregateFunction:
     Attributes:
         empty: The state of no records.
         add: Returns the state with one more record: its value, and its place in the order.
-        shown: Returns the columns of a state: by suffix, empty for the aggregate's own.
+        columns: Returns the columns of a state: by suffix, empty for the aggregate's own.
     """
 
     empty: Any
     add: Callable[[Any, Any, Place], Any]
-    shown: Callable[[Any], Mapping[str, Any]]
+    columns: Callable[[Any], Mapping[str, Any]]
 
 
 def _itself(state: Any) -> Mapping[str, Any]:
@@ -71,23 +71,23 @@ def _last(state: Any, value: Any, place: Place) -> Any:
     return (place, value) if state is None or place > state[0] else state
 
 
-MONOIDS: Final[Mapping[str, AggregateFunction]] = {
+AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
     "count": AggregateFunction(
-        empty=0, add=lambda n, value, _: n + (value is not None), shown=_itself
+        empty=0, add=lambda n, value, _: n + (value is not None), columns=_itself
     ),
-    "sum": AggregateFunction(empty=None, add=_unless_null(lambda a, b: a + b), shown=_itself),
+    "sum": AggregateFunction(empty=None, add=_unless_null(lambda a, b: a + b), columns=_itself),
     "min": AggregateFunction(
-        empty=None, add=_unless_null(lambda a, b: min(a, b, key=_rank)), shown=_itself
+        empty=None, add=_unless_null(lambda a, b: min(a, b, key=_rank)), columns=_itself
     ),
     "max": AggregateFunction(
-        empty=None, add=_unless_null(lambda a, b: max(a, b, key=_rank)), shown=_itself
+        empty=None, add=_unless_null(lambda a, b: max(a, b, key=_rank)), columns=_itself
     ),
-    "avg": AggregateFunction(empty=(None, 0), add=_add_to_average, shown=_average),
+    "avg": AggregateFunction(empty=(None, 0), add=_add_to_average, columns=_average),
     "set": AggregateFunction(
         empty=frozenset(),
         add=lambda values, value, _: values if value is None else values | {value},
-        shown=lambda values: {"": sorted(values)},
+        columns=lambda values: {"": sorted(values)},
     ),
-    "first": AggregateFunction(empty=None, add=_first, shown=_at_place),
-    "last": AggregateFunction(empty=None, add=_last, shown=_at_place),
+    "first": AggregateFunction(empty=None, add=_first, columns=_at_place),
+    "last": AggregateFunction(empty=None, add=_last, columns=_at_place),
 }

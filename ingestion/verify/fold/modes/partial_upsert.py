@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes import FoldContext
 from ingestion.verify.fold.modes.upsert import UpsertRule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import RowChange
@@ -15,9 +15,8 @@ from ingestion.verify.read.spill import SpillTable
 class PartialUpsertRule(UpsertRule):
     """Remembers what each key has come to, record by record: they arrive in their order."""
 
-    def __init__(self, means: Means) -> None:
-        """Begin with an empty table."""
-        super().__init__(means)
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
         self._begun_anew: set[str] = set()
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
@@ -43,7 +42,7 @@ class PartialUpsertRule(UpsertRule):
         Raises:
             UnprovableError: some of what it may have kept is gone from Kafka.
         """
-        if self._horizon.is_blind or self._horizon.epoch > 1:
+        if self._is_partial:
             raise UnprovableError(
                 "a row that keeps what older records said can be proven only while Kafka holds "
                 "them all"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes import FoldContext, Rule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
@@ -14,19 +14,16 @@ from ingestion.verify.read.spill import SpillTable
 _Events = tuple[RowChange, ...]
 
 
-class HistoryRule:
+class HistoryRule(Rule):
     """Remembers every event of each key."""
 
-    def __init__(self, means: Means) -> None:
-        """Begin with an empty table."""
-        declared = tuple(column.name for column in means.spec.columns)
-        self.columns = (*declared, VALID_FROM, VALID_TO, CURRENT)
-        self._judge = means.judge
-        self._tail = len(SYSTEM_COLUMNS) + bool(means.spec.explode)
-        self._horizon = means.horizon
-        self._new: SpillTable[_Events] = means.memory.shelf("new")
-        self._events: SpillTable[_Events] = means.memory.shelf("events")
-        self._rows: SpillTable[RowChange] = means.memory.shelf("rows")
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
+        self.columns = (*self.columns, VALID_FROM, VALID_TO, CURRENT)
+        self._tail = len(SYSTEM_COLUMNS) + bool(context.spec.explode)
+        self._new: SpillTable[_Events] = context.store.table("new")
+        self._events: SpillTable[_Events] = context.store.table("events")
+        self._rows: SpillTable[RowChange] = context.store.table("rows")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the events of a batch, by key."""
@@ -54,21 +51,13 @@ class HistoryRule:
         if self._is_partial:
             self.columns = self.columns[:-2]
         for chunk in self._events.chunks():
-            versions = (each for events in chunk.values() for each in self._versions(events))
-            self._rows.put({f"{each.key} {text_of(each.place)}": each for each in versions})
+            versions = (row for events in chunk.values() for row in self._versions(events))
+            self._rows.put({f"{row.key} {text_of(row.place)}": row for row in versions})
         return self._rows
 
     def key_of(self, row: Row) -> str:
         """Return the text of key and place."""
-        return f"{self._judge.key_of(row)} {text_of(self.place_of(row))}"
-
-    def place_of(self, row: Row) -> Place:
-        """Return the place in the order."""
-        return self._judge.place_of(row)
-
-    def outranks(self, one: Place, other: Place) -> bool:
-        """No version takes another's place."""
-        return False
+        return f"{self._classifier.key_of(row)} {text_of(self.place_of(row))}"
 
     def limits(self) -> Sequence[str]:
         """Every column is proven, until Kafka forgets what stood between two versions."""
@@ -79,10 +68,6 @@ class HistoryRule:
             "the events between them",
         )
 
-    @property
-    def _is_partial(self) -> bool:
-        return self._horizon.is_blind or self._horizon.epoch > 1
-
     def _count(self, before: _Events, new: _Events, after: _Events, recount: Recount) -> None:
         ends, ended = dict(_ends(before)), dict(_ends(after))
         if not self._is_partial:
@@ -92,12 +77,12 @@ class HistoryRule:
         for change in new:
             one_before = previous.get(change.place)
             if change.row is not None:
-                recount.fates["inserted"] += 1
+                recount.dispositions["inserted"] += 1
             elif self._is_partial:
                 recount.doubtful += 1
             else:
                 ends_one = one_before is not None and one_before.row is not None
-                recount.fates["deleted" if ends_one else "deleted_absent"] += 1
+                recount.dispositions["deleted" if ends_one else "deleted_absent"] += 1
 
     def _versions(self, events: _Events) -> Iterable[RowChange]:
         for change, behind in _with_next(events):
@@ -106,8 +91,8 @@ class HistoryRule:
             at = len(change.row) - self._tail
             end = _moment(behind) if behind else None
             ends = () if self._is_partial else (end, behind is None)
-            told = (_moment(change), *ends)
-            yield change._replace(row=(*change.row[:at], *told, *change.row[at:]))
+            valid = (_moment(change), *ends)
+            yield change._replace(row=(*change.row[:at], *valid, *change.row[at:]))
 
 
 def _when(change: RowChange) -> Place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingestion.declaration.modes import DELETED_COLUMN
-from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes import FoldContext
 from ingestion.verify.fold.modes.upsert import UpsertRule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import RowChange
@@ -12,9 +12,8 @@ from ingestion.verify.read.record import RowChange
 class SoftUpsertRule(UpsertRule):
     """Remembers the newest change of each key, which is a row when it is a delete, too."""
 
-    def __init__(self, means: Means) -> None:
-        """Begin with an empty table."""
-        super().__init__(means)
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
         self._flag = len(self.columns)
         self.columns = (*self.columns, DELETED_COLUMN)
 

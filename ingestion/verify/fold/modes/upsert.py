@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ingestion.verify.difference import Difference
-from ingestion.verify.fold.modes import Means
+from ingestion.verify.fold.modes import FoldContext, Rule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import Place, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
 
 
-class UpsertRule:
+class UpsertRule(Rule):
     """Remembers the newest change of each key.
 
     Every winner of a batch is measured against what the earlier batches left behind.
     """
 
-    def __init__(self, means: Means) -> None:
-        """Begin with an empty table."""
-        self.columns = tuple(column.name for column in means.spec.columns)
-        self._judge = means.judge
-        self._horizon = means.horizon
-        self._has_order = bool(means.spec.sequence_by)
-        self._winners: SpillTable[RowChange] = means.memory.shelf("winners")
-        self._newest: SpillTable[RowChange] = means.memory.shelf("newest")
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
+        self._has_order = bool(context.spec.sequence_by)
+        self._winners: SpillTable[RowChange] = context.store.table("winners")
+        self._newest: SpillTable[RowChange] = context.store.table("newest")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the winners so far."""
@@ -50,19 +47,11 @@ class UpsertRule:
 
     def key_of(self, row: Row) -> str:
         """Return the text of the key columns."""
-        return self._judge.key_of(row)
-
-    def place_of(self, row: Row) -> Place:
-        """Return the place in the order."""
-        return self._judge.place_of(row)
+        return self._classifier.key_of(row)
 
     def outranks(self, one: Place, other: Place) -> bool:
         """The newer one wins."""
         return one > other
-
-    def limits(self) -> Sequence[str]:
-        """Every column is proven."""
-        return ()
 
     def _keep(self, best: dict[str, RowChange], change: RowChange, recount: Recount) -> None:
         other = best.setdefault(change.key, change)
@@ -75,11 +64,11 @@ class UpsertRule:
         newer = {}
         for key, winner in winners.items():
             state = known.get(key)
-            fate = self._disposition(winner, state, recount)
-            if self._horizon.doubts(state):
+            disposition = self._disposition(winner, state, recount)
+            if self._coverage.doubts(state):
                 recount.doubtful += 1
             else:
-                recount.fates[fate] += 1
+                recount.dispositions[disposition] += 1
             if state is None or self.outranks(winner.place, state.place):
                 newer[key] = self._together(winner, state)
         self._newest.put(newer)

@@ -1,0 +1,64 @@
+"""A declared transformation, applied once more outside of a batch: the proof asks Spark for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def spark_transformation(
+    spec: StreamSpec, settings: Settings
+) -> Callable[[Sequence[dict[str, Any]]], dict[int, tuple[Any, ...]]]:
+    """Start Spark, and return what makes rows of decoded values as a batch does.
+
+    A value has its number as ``_at``, whether it is a delete as ``_is_delete``, what a statement
+    may read of its record, and its columns. The rows come by those numbers, without the values
+    that are filtered out.
+
+    Raises:
+        InvalidSpecError: Spark does not understand what is declared.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
+    from ingestion.pipeline.schema import row_type
+    from ingestion.pipeline.session import start_session
+    from ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
+
+    spark = start_session(settings)
+    refuse_bad_transformation(spark, spec)
+    columns = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
+    # A record without a required column may still be filtered out, so null is allowed anywhere.
+    nullable = StructType([StructField(column.name, column.dataType) for column in columns])
+    schema = to_arrow_schema(nullable, timezone="UTC")
+
+    def apply(values: Sequence[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
+        frame = spark.createDataFrame(pa.Table.from_pylist(list(values), schema=schema))
+        rows = _transformed(frame, spec).toArrow().to_pylist(maps_as_pydicts="lossy")
+        return {row.pop("_at"): tuple(row.values()) for row in rows}
+
+    return apply
+
+
+def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    from ingestion.pipeline.transform import function_of, is_wanted, selected
+
+    if not spec.transform:
+        wanted = values.where(F.col("_is_delete") | is_wanted(spec))
+        return wanted.select("_at", selected(spec).alias("_row")).select("_at", "_row.*")
+    # A function keeps the place of a record, and nothing else that it was given.
+    rows = function_of(spec)(values.where(is_wanted(spec)))
+    columns = [F.col(f"`{column.name}`") for column in spec.columns]
+    numbers = values.select("_at", *spec.origin)
+    rows = rows.select(*spec.origin, *columns).join(numbers, list(spec.origin))
+    return rows.select("_at", *columns)
