@@ -20,7 +20,7 @@ from ingestion.verify.read.record import Row
 _FORMATS: Final[Mapping[str, str]] = {
     "json": "ingestion.verify.decode.json",
     "avro": "ingestion.verify.decode.avro",
-    "json_schema": "ingestion.verify.decode.json_schema",
+    "json_schema": "ingestion.verify.decode.json",
     "protobuf": "ingestion.verify.decode.protobuf",
     "csv": "ingestion.verify.decode.csv",
     "string": "ingestion.verify.decode.raw",

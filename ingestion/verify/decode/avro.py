@@ -1,17 +1,27 @@
-"""Avro, read by this proof's own reader of the binary encoding."""
+"""Avro, decoded by Apache's own library; what its values are taken for is decided here.
+
+The writer's schema alone decodes a record. What the library would decide on the way is taken from
+the schema first: logical types, which are ours to understand, and defaults, which are for readers.
+"""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any, Final
 
-from ingestion.declaration.types import Declared, declared, is_provable
+from avro.constants import VALID_TYPES
+from avro.errors import AvroException
+from avro.io import BinaryDecoder, DatumReader
+from avro.name import Names
+from avro.schema import Schema, UnionSchema, make_avsc_object
+
+from ingestion.declaration.types import Declared
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
-from ingestion.verify.decode.avro_binary import Wire
-from ingestion.verify.decode.avro_schema import Node, parsed
-from ingestion.verify.decode.coerce import Read, UnprovableError, refuse
+from ingestion.verify.decode.coerce import Read, refuse
 from ingestion.verify.decode.connect import Meaning, unscaled
 from ingestion.verify.decode.connect import fit as fit_json
 from ingestion.verify.decode.strict_json import BadRecordError
@@ -19,6 +29,8 @@ from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+_KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
+_LOGICAL: Final = "logical"
 
 
 def reading(expected: Expected) -> ReadFramed:
@@ -27,10 +39,7 @@ def reading(expected: Expected) -> ReadFramed:
     Raises:
         UnprovableError: a type that this proof knows nothing of.
     """
-    wanted = {column.name: declared(column.type) for column in expected.columns}
-    for name, type_ in wanted.items():
-        if not is_provable(type_):
-            raise UnprovableError(f"column {name}, which is {type_}, is not provable")
+    wanted = coerce.provable_types(expected.columns)
     rejects = expected.extra_fields == "reject"
 
     def opened_with(schema: WriterSchema) -> ReadPayload:
@@ -47,38 +56,133 @@ def opened(
     Raises:
         BadRecordError: nothing can be read by it.
     """
-    node = parsed(schema)
-    if node.word == "record":
-        if rejects and (unknown := node.fields.keys() - wanted.keys()):
+    node = parse_schema(schema)
+    if node.type == "record":
+        if rejects and (unknown := fields_of(node).keys() - wanted.keys()):
             raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
-        take = coerce.fields(node.fields, wanted, fit)
+        take = coerce.fields(fields_of(node), wanted, fit)
     elif is_key and len(wanted) == 1:
         bare = fit(node, *wanted.values())
         take = lambda value: [None if value is None else bare(value)]  # noqa: E731
     else:
         raise BadRecordError("a record was expected")
-
-    def read(payload: bytes) -> DecodedRecord:
-        wire = Wire(payload)
-        value = wire.read(node)
-        wire.expect_end()
-        return DecodedRecord(values=tuple(take(value)))
-
-    return read
+    return lambda payload: DecodedRecord(values=tuple(take(read_datum(node, payload))))
 
 
-def fit(node: Node, type_: Declared) -> Read:
+def parse_schema(schema: WriterSchema) -> Schema:
+    """Parse a schema, and those that it refers to.
+
+    Raises:
+        BadRecordError: it is none, or one that contains itself.
+    """
+    names = Names(validate_names=False)
+    try:
+        for text in (*(text for _, text in schema.references), schema.text):
+            parsed = make_avsc_object(_undecorated(json.loads(text)), names, False, False)
+        _refuse_recursion(parsed, (), set())
+    except (AvroException, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise BadRecordError(f"the schema cannot be understood: {error!r:.200}") from None
+    return parsed
+
+
+def _undecorated(schema: Any) -> Any:
+    """Return a schema whose logical types are properties that the library does not know."""
+    if isinstance(schema, list):
+        return [_undecorated(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    type_ = schema["type"]
+    if not isinstance(type_, str) or type_ not in VALID_TYPES:
+        return _undecorated(type_)
+    kept = {name: schema[name] for name in _KEPT if name in schema}
+    inner = {name: _undecorated(schema[name]) for name in ("items", "values") if name in schema}
+    if "fields" in schema:
+        inner["fields"] = [
+            {"name": field["name"], "type": _undecorated(field["type"])}
+            for field in schema["fields"]
+        ]
+    type_ = "record" if type_ == "error" else type_
+    return {"type": type_, _LOGICAL: schema.get("logicalType"), **kept, **inner}
+
+
+def _refuse_recursion(node: Any, above: tuple[Schema, ...], done: set[int]) -> None:
+    if any(node is other for other in above):
+        raise ValueError(f"{node.name} contains itself")
+    if id(node) in done:
+        return
+    for other in (*fields_of(node).values(), *branches_of(node), *_items_of(node)):
+        _refuse_recursion(other, (*above, node), done)
+    done.add(id(node))
+
+
+def fields_of(node: Any) -> dict[str, Any]:
+    """Return the types of a record's fields by name; none of any other type."""
+    return {field.name: field.type for field in node.fields} if node.type == "record" else {}
+
+
+def branches_of(node: Any) -> list[Any]:
+    """Return the branches of a union; none of any other type."""
+    return list(node.schemas) if node.type == "union" else []
+
+
+def _items_of(node: Any) -> list[Any]:
+    return {"array": lambda: [node.items], "map": lambda: [node.values]}.get(node.type, list)()
+
+
+def read_datum(node: Schema, payload: bytes) -> Any:
+    """Read one value that takes up all of the bytes; of a union, its branch's number beside it.
+
+    Raises:
+        BadRecordError: the bytes are not what the schema says.
+    """
+    decoder = _StrictDecoder(BytesIO(payload))
+    try:
+        value = _BranchReader(node).read(decoder)
+    except (AvroException, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadRecordError(f"not Avro of its schema: {error}".partition("\n")[0]) from None
+    if left_over := decoder.bytes_remaining():
+        raise BadRecordError(f"{left_over} bytes are left over")
+    return value
+
+
+class _StrictDecoder(BinaryDecoder):
+    """Refuses a boolean that is neither 0 nor 1, and an int of more than 32 bits."""
+
+    def read_int(self) -> int:
+        number = self.read_long()
+        return number if -(2**31) <= number < 2**31 else refuse(number)
+
+    def read_boolean(self) -> bool:
+        byte = self.read(1)[0]
+        return bool(byte) if byte < 2 else refuse(byte)
+
+
+class _BranchReader(DatumReader):
+    """Keeps the number of a union's branch, by which its value is understood."""
+
+    def read_union(
+        self, writers_schema: UnionSchema, readers_schema: UnionSchema, decoder: BinaryDecoder
+    ) -> tuple[int, Any] | None:
+        at = decoder.read_long()
+        if not 0 <= at < len(writers_schema.schemas):
+            refuse(at)
+        branch = writers_schema.schemas[at]
+        value = self.read_data(branch, branch, decoder)
+        return None if branch.type == "null" else (at, value)
+
+
+def fit(node: Any, type_: Declared) -> Read:
     """Return what takes a value that is not null as a declared type."""
-    if node.word == "union":
-        branches = [None if each.word == "null" else fit(each, type_) for each in node.branches]
+    if node.type == "union":
+        branches = [None if each.type == "null" else fit(each, type_) for each in node.schemas]
         return lambda value: _branch(value, branches)
-    if node.connect and (read := _of_connect(node, type_)):
+    if read := _of_connect(node, type_):
         return read
-    if node.word in {"record", "array", "map"}:
-        if node.word == "record":
-            return coerce.nested("STRUCT", node.fields, type_, fit)
-        return coerce.nested(node.word.upper(), node.items, type_, fit)
-    return _scalar(node, type_) or coerce.never(node.word, type_)
+    if node.type == "record":
+        return coerce.nested("STRUCT", fields_of(node), type_, fit)
+    if node.type in {"array", "map"}:
+        return coerce.nested(node.type.upper(), _items_of(node)[0], type_, fit)
+    return _scalar(node, type_) or coerce.never(node.type, type_)
 
 
 def _branch(value: tuple[int, Any], branches: list[Read | None]) -> Any:
@@ -87,33 +191,33 @@ def _branch(value: tuple[int, Any], branches: list[Read | None]) -> Any:
     return None if read is None else read(inner)
 
 
-def _of_connect(node: Node, type_: Declared) -> Read | None:
+def _of_connect(node: Any, type_: Declared) -> Read | None:
     """Take what Kafka Connect has given a name of its own."""
-    name = node.connect.removeprefix("io.debezium.").removeprefix("time.")
-    if node.word == "long" and name in _CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
+    name = str(node.get_prop("connect.name")).removeprefix("io.debezium.").removeprefix("time.")
+    if node.type == "long" and name in _CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
         return coerce.moment(type_, _CLOCKS[name], zoned=type_.word == "TIMESTAMP")
-    if node.word == "int" and name == "Date" and type_.word == "DATE":
+    if node.type == "int" and name == "Date" and type_.word == "DATE":
         return coerce.day(type_)
-    if node.word == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
+    if node.type == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
         return fit_json(Meaning(), type_)
-    if node.word == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
+    if node.type == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
         return lambda value: unscaled(
             int.from_bytes(value["value"], signed=True), value["scale"], type_
         )
     return None
 
 
-def _scalar(node: Node, type_: Declared) -> Read | None:
-    word, logical = node.word, node.logical
-    if word in {"int", "long"}:
-        return _number(word, logical, type_)
-    if word in {"float", "double"}:
+def _scalar(node: Any, type_: Declared) -> Read | None:
+    logical = str(node.get_prop(_LOGICAL))
+    if node.type in {"int", "long"}:
+        return _number(node.type, logical, type_)
+    if node.type in {"float", "double"}:
         return coerce.real(type_)
-    if word in {"bytes", "fixed"}:
-        return _octets(node, type_)
-    if word in {"string", "enum"}:
+    if node.type in {"bytes", "fixed"}:
+        return _octets(node, logical, type_)
+    if node.type in {"string", "enum"}:
         return coerce.text(type_)
-    return coerce.plain(type_, "BOOLEAN") if word == "boolean" else None
+    return coerce.plain(type_, "BOOLEAN") if node.type == "boolean" else None
 
 
 def _number(word: str, logical: str, type_: Declared) -> Read | None:
@@ -125,10 +229,10 @@ def _number(word: str, logical: str, type_: Declared) -> Read | None:
     return coerce.whole(type_)
 
 
-def _octets(node: Node, type_: Declared) -> Read | None:
-    if node.logical == "decimal" and node.precision > 0:
-        take = coerce.scaled(type_, node.scale)
+def _octets(node: Any, logical: str, type_: Declared) -> Read | None:
+    if logical == "decimal" and int(node.get_prop("precision") or 0) > 0:
+        take = coerce.scaled(type_, int(node.get_prop("scale") or 0))
         return take and (lambda value: take(int.from_bytes(value, signed=True)))
-    if node.logical == "uuid" and node.word == "fixed" and type_.word == "STRING":
+    if logical == "uuid" and node.type == "fixed" and type_.word == "STRING":
         return lambda value: str(uuid.UUID(bytes=value)) if len(value) == 16 else refuse(value)
     return coerce.plain(type_, "BINARY")

@@ -1,4 +1,8 @@
-"""One JSON value as one value of a scalar type: taken where nothing is lost, else refused."""
+"""Values as values of declared types: taken where nothing is lost, else refused.
+
+Those of JSON first, then those whose own type a schema says. None is asked about null. A value that
+its type cannot hold raises ``BadRecordError``, ``ValueError`` or ``OverflowError``.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,15 @@ import datetime as dt
 import math
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping
-from decimal import Context, Decimal, InvalidOperation, localcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Final, NoReturn
 
-from ingestion.declaration.types import Declared, split_types
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.types import Declared, declared, is_provable
 from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
+from ingestion.verify.read.record import EPOCH
 
 Read = Callable[[Any], Any]
 
@@ -25,27 +31,101 @@ _TIMESTAMP: Final = re.compile(
 )
 _PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _MOST_DIGITS: Final = 38
-_WIDE: Final = Context(prec=100)
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # Fewer digits never round twice on their way through a double.
 _SAFE_DIGITS: Final = 16
+_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 
-def instance_of(value: Any, kind: type) -> Any:
-    """Return a value that is of a kind of JSON; refuse any other."""
-    return value if isinstance(value, kind) else refuse(value)
+class UnprovableError(Exception):
+    """This proof cannot tell, and must not guess; the message says why."""
 
 
-def integer_of(bits: int) -> Read:
-    """Return the reader of whole numbers of so many bits."""
-    limit = 1 << (bits - 1)
+def refuse(value: Any) -> NoReturn:
+    """Raise the error that says that a value does not fit."""
+    raise BadRecordError(f"not a value of the declared type: {value!r:.80}")
 
-    def read(value: Any) -> int:
-        if type(value) is not int or not -limit <= value < limit:
+
+def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, Declared]:
+    """Return the types of columns by name.
+
+    Raises:
+        UnprovableError: one of them is unknown to this proof.
+    """
+    types = {column.name: declared(column.type) for column in columns}
+    for name, type_ in types.items():
+        if not is_provable(type_):
+            raise UnprovableError(f"column {name}, which is {type_}, is not provable")
+    return types
+
+
+# Values of JSON.
+
+
+def of_json(type_: Declared, *, rejects: bool = False) -> Read:
+    """Return what takes a parsed JSON value as a declared type.
+
+    Args:
+        type_: The type.
+        rejects: Whether objects may have no names but the declared.
+
+    Raises:
+        UnprovableError: this proof knows nothing of the type.
+    """
+    if type_.parts:
+        return _json_nested(type_, rejects)
+    if type_.word in _BITS:
+        whole_number = whole(type_) or never("a number", type_)
+        return lambda value: whole_number(value) if type(value) is int else refuse(value)
+    if type_.word == "DECIMAL":
+        return lambda value: _json_decimal(value, type_)
+    if within := text(type_):
+        return lambda value: within(_string(value))
+    if type_.word not in SCALARS:
+        raise UnprovableError(f"columns of type {type_} are not provable")
+    return SCALARS[type_.word]
+
+
+def refuse_names(fields: Mapping[str, Any], declared: Collection[str], *, rejects: bool) -> None:
+    """Refuse an object with a name that is declared in another case, or not at all.
+
+    Raises:
+        BadRecordError: it has one.
+    """
+    if fields.keys() <= set(declared):
+        return
+    others = fields.keys() - set(declared)
+    if rejects:
+        raise BadRecordError(f"names that are not declared: {sorted(others)}")
+    if {name.lower() for name in others} & {name.lower() for name in declared}:
+        raise BadRecordError(f"a name in another case: {sorted(others)}")
+
+
+def _json_nested(type_: Declared, rejects: bool) -> Read:
+    if type_.word == "MAP" and type_.parts["key"].word != "STRING":
+        raise UnprovableError("maps with other keys than texts are not provable")
+    kind: type[Any] = list if type_.word == "ARRAY" else dict
+    parts = dict.fromkeys(type_.parts) if type_.word == "STRUCT" else None
+    read = nested(type_.word, parts, type_, lambda _, part: of_json(part, rejects=rejects))
+    names = type_.parts if type_.word == "STRUCT" else None
+
+    def read_nested(value: Any) -> Any:
+        if type(value) is not kind:
             refuse(value)
-        return value
+        if names is not None:
+            refuse_names(value, names, rejects=rejects)
+        return read(value)
 
-    return read
+    return read_nested
+
+
+def _json_decimal(value: Any, type_: Declared) -> Decimal:
+    """Take a number in plain notation that needs no rounding to fit; none that is text."""
+    if type(value) not in (int, WrittenNumber) or not _PLAIN.fullmatch(str(value)):
+        refuse(value)
+    before, _, behind = str(value).removeprefix("-").partition(".")
+    if max(len((before + behind).lstrip("0")), len(behind)) > _MOST_DIGITS:
+        refuse(value)
+    return exact_decimal(Fraction(value), type_)
 
 
 def _double(value: Any) -> float:
@@ -67,52 +147,12 @@ def _float(value: Any) -> float:
     return math.copysign(floats[best], near)
 
 
-def decimal(value: Any, precision: int, scale: int) -> Decimal:
-    """Take a number in plain notation that needs no rounding to fit; none that is text."""
-    if type(value) not in (int, WrittenNumber) or not _PLAIN.fullmatch(str(value)):
-        refuse(value)
-    if _digits(str(value)) > _MOST_DIGITS:
-        refuse(value)
-    number, unit = Decimal(value), Decimal(1).scaleb(-scale)
-    try:
-        scaled = number.quantize(unit, context=_WIDE)
-    except InvalidOperation:
-        return refuse(value)
-    if scaled != number or len(scaled.as_tuple().digits) > precision:
-        refuse(value)
-    return scaled or unit * 0
-
-
-def _digits(number: str) -> int:
-    """Count the digits that a decimal must have to hold a number as it is written."""
-    whole, _, fraction = number.removeprefix("-").partition(".")
-    return max(len((whole + fraction).lstrip("0")), len(fraction))
-
-
-def text_of(length: int) -> Read:
-    """Return the reader of text of at most so many characters."""
-
-    def read(value: Any) -> str:
-        text = _string(value)
-        return text if len(text) <= length else refuse(value)
-
-    return read
-
-
-def _boolean(value: Any) -> bool:
-    return value if isinstance(value, bool) else refuse(value)
-
-
 def _string(value: Any) -> str:
     if type(value) is not str:
         refuse(value)
     if not value.isascii():
         value.encode("utf-8")  # a lone surrogate is refused here
     return str(value)
-
-
-def _binary(value: Any) -> bytes:
-    return base64.b64decode(instance_of(value, str), validate=True)
 
 
 def _date(value: Any) -> dt.date:
@@ -123,40 +163,34 @@ def _date(value: Any) -> dt.date:
 
 def _timestamp(value: Any) -> dt.datetime:
     if type(value) is int:
-        return _EPOCH + dt.timedelta(seconds=value)
-    moment = _moment(value)
+        return EPOCH + dt.timedelta(seconds=value)
+    moment = _written_moment(value)
     return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
 
 
 def _timestamp_without_zone(value: Any) -> dt.datetime:
-    moment = _moment(value)
+    moment = _written_moment(value)
     return refuse(value) if moment.tzinfo else moment
 
 
-def _moment(value: Any) -> dt.datetime:
+def _written_moment(value: Any) -> dt.datetime:
     if type(value) is not str or not _TIMESTAMP.fullmatch(value):
         refuse(value)
     return dt.datetime.fromisoformat(value)
 
 
-def refuse(value: Any) -> NoReturn:
-    """Raise the error that says that a value does not fit."""
-    raise BadRecordError(f"not a value of the declared type: {value!r:.80}")
-
-
 SCALARS: Final[Mapping[str, Read]] = {
-    "STRING": _string,
-    "BINARY": _binary,
+    "BINARY": lambda value: base64.b64decode(_string(value), validate=True),
     "FLOAT": _float,
     "DOUBLE": _double,
-    "BOOLEAN": _boolean,
+    "BOOLEAN": lambda value: value if isinstance(value, bool) else refuse(value),
     "DATE": _date,
     "TIMESTAMP": _timestamp,
     "TIMESTAMP_NTZ": _timestamp_without_zone,
 }
 
 
-_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+# Values whose own type a schema says; nothing is returned where the declared type is another.
 
 
 def whole(type_: Declared) -> Read | None:
@@ -196,7 +230,7 @@ def scaled(type_: Declared, scale: int) -> Read | None:
 def day(type_: Declared) -> Read | None:
     """Take days since 1970."""
     if type_.word == "DATE":
-        return lambda value: (_EPOCH + dt.timedelta(days=value)).date()
+        return lambda value: (EPOCH + dt.timedelta(days=value)).date()
     return whole(type_) if type_.word in _BITS else None
 
 
@@ -211,7 +245,7 @@ def moment(type_: Declared, ticks: int, *, zoned: bool) -> Read | None:
         micros = Fraction(value) * 1_000_000 / ticks
         if micros.denominator != 1:
             refuse(value)
-        found = _EPOCH + dt.timedelta(microseconds=int(micros))
+        found = EPOCH + dt.timedelta(microseconds=int(micros))
         return found if zoned else found.replace(tzinfo=None)
 
     return read
@@ -288,86 +322,3 @@ def _same_float(value: float, type_: Declared) -> float:
     shape = "<f" if type_.word == "FLOAT" else "<d"
     found = float(struct.unpack(shape, struct.pack(shape, value))[0])
     return found if found == value else refuse(value)
-
-
-class UnprovableError(Exception):
-    """This judge cannot tell, and must not guess; the message says why."""
-
-
-def reader(type_: str, *, rejects: bool = False) -> Read:
-    """Return the function that turns a parsed JSON value into a value of a Spark SQL type.
-
-    It is not asked about null. It raises ``BadRecordError`` (or ``ValueError``, ``OverflowError``)
-    for a value that the type cannot hold.
-
-    Args:
-        type_: The type, as a declaration is parsed.
-        rejects: Whether objects may have no names but the declared.
-
-    Raises:
-        UnprovableError: this judge knows nothing of the type.
-    """
-    word, _, rest = type_.partition("<")
-    if rest:
-        return _nested(word.strip(), rest.removesuffix(">"), rejects)
-    name, _, arguments = type_.replace(" ", "").rstrip(")").partition("(")
-    if name in _BITS:
-        return integer_of(_BITS[name])
-    if name == "DECIMAL":
-        precision, scale = map(int, arguments.split(","))
-        return lambda value: decimal(value, precision, scale)
-    if name == "VARCHAR":
-        return text_of(int(arguments))
-    if name not in SCALARS:
-        raise UnprovableError(f"columns of type {type_} are not provable")
-    return SCALARS[name]
-
-
-def refuse_names(fields: Mapping[str, Any], declared: Collection[str], *, rejects: bool) -> None:
-    """Refuse an object with a name that is declared in another case, or not at all.
-
-    Raises:
-        BadRecordError: it has one.
-    """
-    if fields.keys() <= set(declared):
-        return
-    others = fields.keys() - set(declared)
-    if rejects:
-        raise BadRecordError(f"names that are not declared: {sorted(others)}")
-    if {name.lower() for name in others} & {name.lower() for name in declared}:
-        raise BadRecordError(f"a name in another case: {sorted(others)}")
-
-
-def _nested(word: str, inner: str, rejects: bool) -> Read:
-    if word == "ARRAY":
-        element = _nullable(reader(inner, rejects=rejects))
-        return lambda value: [element(each) for each in instance_of(value, list)]
-    parts = list(split_types(inner))
-    if word == "MAP" and parts[0] == "STRING":
-        item = _nullable(reader(parts[1], rejects=rejects))
-        return lambda value: {name: item(each) for name, each in instance_of(value, dict).items()}
-    if word == "STRUCT":
-        fields = dict(_field(part, rejects=rejects) for part in parts)
-
-        def read(value: Any) -> dict[str, Any]:
-            refuse_names(instance_of(value, dict), fields, rejects=rejects)
-            return {name: read_one(value.get(name)) for name, read_one in fields.items()}
-
-        return read
-    raise UnprovableError(f"columns of type {word}<{inner}> are not provable")
-
-
-def _field(text: str, *, rejects: bool) -> tuple[str, Read]:
-    """Read ``name: TYPE [NOT NULL]``, as a declared STRUCT writes its fields."""
-    name, _, type_ = text.partition(": ")
-    required = type_.endswith(" NOT NULL")
-    read = reader(type_.removesuffix(" NOT NULL"), rejects=rejects)
-    return name, _required(read) if required else _nullable(read)
-
-
-def _nullable(read: Read) -> Read:
-    return lambda value: None if value is None else read(value)
-
-
-def _required(read: Read) -> Read:
-    return lambda value: refuse(value) if value is None else read(value)

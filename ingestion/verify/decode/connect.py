@@ -46,53 +46,45 @@ class Meaning(NamedTuple):
     items: Any = None
 
 
-def meaning(schema: Mapping[str, Any]) -> Meaning:
+def meaning_of(schema: Mapping[str, Any]) -> Meaning:
     """Read what a schema of Kafka Connect says of its values."""
     name = schema.get("name")
     items = schema.get("items")
     if name == "org.apache.kafka.connect.data.Decimal":
         return Meaning(scale=int(schema["parameters"]["scale"]))
     is_days = name in {"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"}
-    return Meaning(_TICKS.get(str(name)), is_days, None, meaning(items) if items else None)
+    return Meaning(_TICKS.get(str(name)), is_days, None, meaning_of(items) if items else None)
 
 
-def fit(said: Meaning, type_: Declared) -> Read:
+def fit(meaning: Meaning, type_: Declared) -> Read:
     """Return what takes a parsed value that is not null as a declared type."""
     word = type_.word
     if word in {"STRUCT", "ARRAY", "MAP"}:
         kind = list if word == "ARRAY" else dict
-        parts: Any = dict.fromkeys(type_.parts, said) if word == "STRUCT" else said.items or said
+        parts: Any = (
+            dict.fromkeys(type_.parts, meaning) if word == "STRUCT" else meaning.items or meaning
+        )
         read = coerce.nested(word, parts, type_, fit)
         return lambda value: read(value) if type(value) is kind else refuse(value)
     if word == "DECIMAL":
-        return lambda value: _decimal(value, said, type_)
+        return lambda value: _decimal(value, meaning, type_)
     if word == "DATE":
-        return lambda value: _date(value, said, type_)
+        return lambda value: _date(value, meaning, type_)
     if word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
-        return lambda value: _moment(value, said, type_)
+        return lambda value: _moment(value, meaning, type_)
     if word in {"FLOAT", "DOUBLE"}:
         return lambda value: (
             _ODD[value] if type(value) is str and value in _ODD else SCALARS[word](value)
         )
-    if as_text := coerce.text(type_):
-        return lambda value: as_text(_whole_text(value)) if type(value) is str else refuse(value)
-    if word in {"BOOLEAN", "BINARY"}:
-        return SCALARS[word]
-    whole = coerce.whole(type_) or coerce.never("a number", type_)
-    return lambda value: whole(value) if type(value) is int else refuse(value)
+    return coerce.of_json(type_)
 
 
-def _whole_text(value: str) -> str:
-    value.encode("utf-8")  # Half a surrogate pair is refused here.
-    return value
-
-
-def _decimal(value: Any, said: Meaning, type_: Declared) -> Decimal:
+def _decimal(value: Any, meaning: Meaning, type_: Declared) -> Decimal:
     if type(value) is dict and sorted(value) == ["scale", "value"]:
         return _unscaled(value["value"], value["scale"], type_)
     is_number = type(value) is int or isinstance(value, WrittenNumber)
-    if type(value) is str and said.scale is not None:
-        return _unscaled(value, said.scale, type_)
+    if type(value) is str and meaning.scale is not None:
+        return _unscaled(value, meaning.scale, type_)
     if not (is_number or type(value) is str) or not _NUMBER.fullmatch(str(value)):
         refuse(value)
     return coerce.exact_decimal(Fraction(str(value)), type_)
@@ -114,17 +106,17 @@ def unscaled(number: int, scale: int, type_: Declared) -> Decimal:
     return coerce.exact_decimal(Fraction(number) / Fraction(10) ** scale, type_)
 
 
-def _date(value: Any, said: Meaning, type_: Declared) -> Any:
+def _date(value: Any, meaning: Meaning, type_: Declared) -> Any:
     if type(value) is int:
-        read = coerce.day(type_) if said.is_days else None
+        read = coerce.day(type_) if meaning.is_days else None
         return read(value) if read else refuse(value)
     return SCALARS["DATE"](value)
 
 
-def _moment(value: Any, said: Meaning, type_: Declared) -> Any:
+def _moment(value: Any, meaning: Meaning, type_: Declared) -> Any:
     zoned = type_.word == "TIMESTAMP"
     if type(value) is int:
-        read = coerce.moment(type_, said.ticks, zoned=zoned) if said.ticks else None
+        read = coerce.moment(type_, meaning.ticks, zoned=zoned) if meaning.ticks else None
         return read(value) if read else refuse(value)
     found = _MOMENT.fullmatch(value) if type(value) is str else None
     if not found or bool(found[3]) != zoned or set((found[2] or "")[7:]) - {"0"}:

@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.declaration.formats import CsvOptions
-from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.declaration.types import Declared
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import SCALARS, UnprovableError, refuse
+from ingestion.verify.decode.coerce import SCALARS, refuse
 from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -31,11 +31,7 @@ def reading(expected: Expected) -> Decode:
     """
     options = expected.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
-    types = [declared(column.type) for column in expected.columns]
-    for type_ in types:
-        if not is_provable(type_):
-            raise UnprovableError(f"columns of type {type_} are not provable")
-    readers = [_reader(type_) for type_ in types]
+    readers = [_reader(type_) for type_ in coerce.provable_types(expected.columns).values()]
 
     def read(raw: bytes) -> DecodedRecord:
         try:

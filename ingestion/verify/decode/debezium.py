@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from ingestion.declaration.formats import DebeziumOptions
-from ingestion.declaration.parts import ExtraFields
-from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.declaration.types import Declared
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, coerce
+from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, read_datum
 from ingestion.verify.decode.avro import fit as fit_avro
-from ingestion.verify.decode.avro_binary import Wire
-from ingestion.verify.decode.avro_schema import Node, parsed
-from ingestion.verify.decode.coerce import Read, UnprovableError
-from ingestion.verify.decode.connect import Meaning, fit, meaning
+from ingestion.verify.decode.coerce import Read
+from ingestion.verify.decode.connect import Meaning, fit, meaning_of
 from ingestion.verify.decode.strict_json import BadRecordError, parse
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
 
@@ -29,80 +28,132 @@ def reading(expected: Expected) -> DecodeKeyAndValue | ReadFramed:
     Raises:
         UnprovableError: a type that this proof knows nothing of.
     """
-    options = expected.options
-    assert isinstance(options, DebeziumOptions), "options are of the format's own model"
-    wanted = {column.name: declared(column.type) for column in expected.columns}
-    for name, type_ in wanted.items():
-        if not is_provable(type_):
-            raise UnprovableError(f"column {name}, which is {type_}, is not provable")
-    if options.encoding == "avro":
-        from ingestion.verify.decode.debezium import AvroEnvelopes
+    row = _RowOfEnvelope(expected)
+    if row.options.encoding == "avro":
+        return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
+    return ReadJsonEnvelope(row)
 
-        return ReadFramed(expected, "AVRO", AvroEnvelopes(wanted, options, expected.extra_fields))
-    return ReadJsonEnvelope(wanted, options, expected.extra_fields)
+
+class _RowOfEnvelope:
+    """Takes the declared columns from an envelope, however it is encoded."""
+
+    def __init__(self, expected: Expected) -> None:
+        assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
+        self.options = expected.options
+        self.wanted = coerce.provable_types(expected.columns)
+        self._rejects = expected.extra_fields == "reject"
+
+    def record(
+        self, envelope: Any, key: Mapping[str, Any], readers: Callable[[str], Mapping[str, Read]]
+    ) -> DecodedRecord:
+        """Return the row of an envelope.
+
+        Args:
+            envelope: The envelope, parsed.
+            key: What the Kafka key says, for a delete that leaves it out.
+            readers: Returns what takes each column from ``before``, or from ``after``.
+        """
+        op = envelope.get("op") if isinstance(envelope, dict) else None
+        if op not in ("c", "r", "u", "d"):
+            raise BadRecordError(f"no envelope of a changed row: op {op!r:.20}")
+        side, is_delete = ("before", True) if op == "d" else ("after", False)
+        row = envelope.get(side)
+        if row is None and is_delete:
+            row = {}
+        if not isinstance(row, dict):
+            raise BadRecordError("an envelope without its row")
+        if is_delete:
+            row = {**key, **{name: value for name, value in row.items() if value is not None}}
+        elif self._rejects and (unknown := row.keys() - self.wanted.keys()):
+            raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
+        values = [
+            self._value(name, read, row, envelope, is_delete=is_delete)
+            for name, read in readers(side).items()
+        ]
+        return DecodedRecord(values=tuple(values), is_delete=is_delete)
+
+    def _value(
+        self, name: str, read: Read, row: Mapping[str, Any], envelope: Any, *, is_delete: bool
+    ) -> Any:
+        path = self.options.columns.get(name)
+        value = _at(envelope, path) if path else row.get(name)
+        if not path and _is_placeholder(value):
+            if is_delete:
+                return None
+            raise BadRecordError(f"{name} was not sent")
+        try:
+            return None if value is None else read(value)
+        except (ValueError, OverflowError):
+            # A value of a row that is gone only counts where it is part of the key.
+            if is_delete and not path:
+                return None
+            raise
+
+
+def _at(envelope: Any, path: str) -> Any:
+    for name in path.split("."):
+        envelope = _bare(envelope).get(name) if isinstance(_bare(envelope), dict) else None
+    return envelope
+
+
+def _bare(value: Any) -> Any:
+    """Take a value of one of Avro's unions without the number of its branch."""
+    return value[1] if isinstance(value, tuple) else value
+
+
+def _is_placeholder(value: Any) -> bool:
+    value = _bare(value)
+    if isinstance(value, list) and len(value) == 1:
+        return _is_placeholder(value[0])
+    return value in _PLACEHOLDERS or value == _PLACEHOLDERS[0].encode()
 
 
 class ReadJsonEnvelope(DecodeKeyAndValue):
     """Reads envelopes that are JSON."""
 
-    def __init__(
-        self, wanted: Mapping[str, Declared], options: DebeziumOptions, extra: ExtraFields
-    ) -> None:
-        """Take what they should hold, and how they are written."""
-        self._wanted, self._options, self._extra = wanted, options, extra
-        self._opened: dict[str, dict[str, Read]] = {}
+    def __init__(self, row: _RowOfEnvelope) -> None:
+        self._row, self._options = row, row.options
+        self._readers: dict[str, dict[str, Read]] = {}
 
     def both(self, raw: bytes, key: bytes | None) -> DecodedRecord:
         """Read one envelope, and from the key what a delete leaves out."""
         schema, envelope = self._split(raw)
-        row = row_of(envelope)
-        if is_delete := envelope["op"] == "d":
-            row = {**self._key(key), **{name: v for name, v in row.items() if v is not None}}
-        elif self._extra == "reject":
-            refuse_unknown(row, self._wanted)
-        readers = self._readers(schema, "before" if is_delete else "after")
-        return DecodedRecord(
-            values=values(readers, self._options.columns, row, envelope, is_delete=is_delete),
-            is_delete=is_delete,
-        )
+        return self._row.record(envelope, self._key(key), partial(self._readers_of, schema))
 
     def _split(self, raw: bytes) -> tuple[Any, Any]:
-        whole = parse(raw)
+        document = parse(raw)
         if not self._options.schemas:
-            return None, whole
-        if not isinstance(whole, dict) or sorted(whole) != ["payload", "schema"]:
+            return None, document
+        if not isinstance(document, dict) or sorted(document) != ["payload", "schema"]:
             raise BadRecordError("schema and payload were expected")
-        return whole["schema"], whole["payload"]
+        return document["schema"], document["payload"]
 
     def _key(self, key: bytes | None) -> Mapping[str, Any]:
         try:
-            found = self._split(key)[1] if key else {}
+            payload = self._split(key)[1] if key else {}
         except BadRecordError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return payload if isinstance(payload, dict) else {}
 
-    def _readers(self, schema: Any, side: str) -> dict[str, Read]:
-        at = f"{side} {schema!r}"
-        if at not in self._opened:
-            told = self._told(schema, side)
-            self._opened[at] = {
-                name: fit(self._meaning(name, type_, told), type_)
-                for name, type_ in self._wanted.items()
+    def _readers_of(self, schema: Any, side: str) -> dict[str, Read]:
+        key = f"{side} {schema!r}"
+        if key not in self._readers:
+            meanings = None
+            if self._options.schemas:
+                sides = {each["field"]: each for each in (schema or {}).get("fields", ())}
+                fields = sides.get(side, {}).get("fields", ())
+                meanings = {each["field"]: meaning_of(each) for each in fields}
+            self._readers[key] = {
+                name: fit(self._meaning(name, type_, meanings), type_)
+                for name, type_ in self._row.wanted.items()
             }
-        return self._opened[at]
+        return self._readers[key]
 
-    def _told(self, schema: Any, side: str) -> dict[str, Meaning] | None:
-        if not self._options.schemas:
-            return None
-        sides = {each["field"]: each for each in (schema or {}).get("fields", ())}
-        fields = sides.get(side, {}).get("fields", ())
-        return {each["field"]: meaning(each) for each in fields}
-
-    def _meaning(self, name: str, type_: Declared, told: dict[str, Meaning] | None) -> Meaning:
+    def _meaning(self, name: str, type_: Declared, meanings: dict[str, Meaning] | None) -> Meaning:
         if path := self._options.columns.get(name):
             return Meaning(ticks=_CLOCKS.get(path.rpartition(".")[2]))
-        if told is not None:
-            return told.get(name, Meaning())
+        if meanings is not None:
+            return meanings.get(name, Meaning())
         unit = self._options.timestamps
         unit = unit.get(name) if isinstance(unit, dict) else unit
         item = type_
@@ -113,154 +164,58 @@ class ReadJsonEnvelope(DecodeKeyAndValue):
         return Meaning(_TICKS.get(unit or ""), True, item.scale if is_precise else None)
 
 
-def row_of(envelope: Any) -> Mapping[str, Any]:
-    """Return the row that an envelope tells of.
+def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> ReadPayload:
+    """Return what reads the envelopes of one schema.
 
     Raises:
-        BadRecordError: it tells of none.
+        BadRecordError: it is none of an envelope.
     """
-    op = envelope.get("op") if isinstance(envelope, dict) else None
-    if not isinstance(op, str) or op not in "crud" or len(op) != 1:
-        raise BadRecordError(f"no envelope of a changed row: op {op!r:.20}")
-    row = envelope.get("before" if op == "d" else "after")
-    if row is None and op == "d":
-        return {}
-    if not isinstance(row, dict):
-        raise BadRecordError("an envelope without its row")
-    return row
+    root = parse_schema(schema)
+    if not {"op", "before", "after"} <= fields_of(root).keys():
+        raise BadRecordError("no schema of an envelope")
+    readers = {side: _avro_readers(root, side, row) for side in ("before", "after")}
+
+    def read(payload: bytes) -> DecodedRecord:
+        envelope = {name: _bare(value) for name, value in read_datum(root, payload).items()}
+        return row.record(envelope, {}, readers.__getitem__)
+
+    return read
 
 
-def refuse_unknown(row: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a row with fields that no column names.
-
-    Raises:
-        BadRecordError: there are some.
-    """
-    if unknown := row.keys() - wanted.keys():
-        raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
-
-
-def values(
-    readers: Mapping[str, Read],
-    columns: Mapping[str, str],
-    row: Mapping[str, Any],
-    envelope: Mapping[str, Any],
-    *,
-    is_delete: bool,
-) -> tuple[Any, ...]:
-    """Return one value a column."""
-    found = []
-    for name, read in readers.items():
-        if path := columns.get(name):
-            found.append(_or_null(read, _at(envelope, path)))
-        elif is_delete:
-            found.append(_forgiving(read, row.get(name)))
-        elif _is_placeholder(row.get(name)):
-            raise BadRecordError(f"{name} was not sent")
+def _avro_readers(root: Any, side: str, row: _RowOfEnvelope) -> dict[str, Read]:
+    columns = fields_of(_record_in(fields_of(root)[side]))
+    readers: dict[str, Read] = {}
+    for name, type_ in row.wanted.items():
+        path = row.options.columns.get(name)
+        node = _node_at(root, path) if path else columns.get(name)
+        last = (path or "").rpartition(".")[2]
+        if node is None:
+            readers[name] = _nothing
+        elif last in _CLOCKS and type_.word == "TIMESTAMP":
+            readers[name] = _clock(type_, _CLOCKS[last])
         else:
-            found.append(_or_null(read, row.get(name)))
-    return tuple(found)
+            readers[name] = fit_avro(node, type_)
+    return readers
 
 
-def _or_null(read: Callable[[Any], Any], value: Any) -> Any:
-    return None if value is None else read(value)
+def _record_in(node: Any) -> Any:
+    return next((branch for branch in branches_of(node) if branch.type == "record"), node)
 
 
-def _forgiving(read: Callable[[Any], Any], value: Any) -> Any:
-    """Read a value of a row that is gone, which only counts where it is part of the key."""
-    try:
-        return None if _is_placeholder(value) else _or_null(read, value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _at(envelope: Any, path: str) -> Any:
+def _node_at(node: Any, path: str) -> Any:
     for name in path.split("."):
-        envelope = bare(envelope).get(name) if isinstance(bare(envelope), dict) else None
-    return envelope
-
-
-def bare(value: Any) -> Any:
-    """Take a value of one of Avro's unions without the number of its branch."""
-    return value[1] if isinstance(value, tuple) else value
-
-
-def _is_placeholder(value: Any) -> bool:
-    value = bare(value)
-    if isinstance(value, list) and len(value) == 1:
-        return _is_placeholder(value[0])
-    return value in _PLACEHOLDERS or value == _PLACEHOLDERS[0].encode()
-
-
-_NOWHERE: Final = Node(word="null")
-
-
-class AvroEnvelopes:
-    """Makes what reads the envelopes of one schema."""
-
-    def __init__(
-        self, wanted: Mapping[str, Declared], options: DebeziumOptions, extra: ExtraFields
-    ) -> None:
-        """Take what they should hold, and which columns are the envelope's own."""
-        self._wanted, self._columns, self._extra = wanted, options.columns, extra
-
-    def __call__(self, schema: WriterSchema) -> ReadPayload:
-        """Open one schema.
-
-        Raises:
-            BadRecordError: it is none of an envelope.
-        """
-        root = parsed(schema)
-        if not {"op", "before", "after"} <= root.fields.keys():
-            raise BadRecordError("no schema of an envelope")
-        sides = {side: self._readers(root, side) for side in ("before", "after")}
-
-        def read(payload: bytes) -> DecodedRecord:
-            wire = Wire(payload)
-            envelope = {name: bare(value) for name, value in wire.read(root).items()}
-            wire.expect_end()
-            row = row_of(envelope)
-            is_delete = envelope["op"] == "d"
-            if self._extra == "reject" and not is_delete:
-                refuse_unknown(row, self._wanted)
-            readers = sides["before" if is_delete else "after"]
-            found = values(readers, self._columns, row, envelope, is_delete=is_delete)
-            return DecodedRecord(values=found, is_delete=is_delete)
-
-        return read
-
-    def _readers(self, root: Node, side: str) -> dict[str, Read]:
-        row = _inside(root.fields[side]).fields
-        found: dict[str, Read] = {}
-        for name, type_ in self._wanted.items():
-            path = self._columns.get(name)
-            node = _node_at(root, path) if path else row.get(name, _NOWHERE)
-            last = (path or "").rpartition(".")[2]
-            if node is _NOWHERE:
-                found[name] = _nothing
-            elif last in _CLOCKS and type_.word == "TIMESTAMP":
-                found[name] = _clock(type_, _CLOCKS[last])
-            else:
-                found[name] = fit_avro(node, type_)
-        return found
-
-
-def _inside(node: Node) -> Node:
-    return next((each for each in node.branches if each.word == "record"), node)
-
-
-def _node_at(node: Node, path: str) -> Node:
-    for name in path.split("."):
-        node = _inside(node).fields.get(name, _NOWHERE)
+        node = fields_of(_record_in(node)).get(name)
+        if node is None:
+            return None
     # The envelope's own fields are taken without the number of their branch.
-    others = [each for each in node.branches if each.word != "null"]
+    others = [branch for branch in branches_of(node) if branch.type != "null"]
     return others[0] if "." not in path and len(others) == 1 else node
 
 
-def _nothing(_: Any) -> None:
+def _nothing(value: Any) -> None:
     return None
 
 
 def _clock(type_: Declared, ticks: int) -> Read:
     read = coerce.moment(type_, ticks, zoned=True) or _nothing
-    return lambda value: read(bare(value))
+    return lambda value: read(_bare(value))

@@ -1,34 +1,39 @@
-"""JSON, read as strictly as the promise is written."""
+"""JSON, read as strictly as the promise is written, with or without the id of its schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.verify.decode import DecodedRecord, Expected
-from ingestion.verify.decode.coerce import reader, refuse_names
+from ingestion.declaration.types import declared
+from ingestion.verify.decode import Decode, DecodedRecord, Expected
+from ingestion.verify.decode.coerce import of_json, refuse_names
 from ingestion.verify.decode.strict_json import parse, parse_object
+from ingestion.verify.decode.wire_format import ReadFramed
 
 
-def reading(expected: Expected) -> ReadJson:
-    """Return what reads one object, or as a key a bare value."""
-    return ReadJson(expected)
+def reading(expected: Expected) -> Decode:
+    """Return what reads one object, or as a key a bare value.
+
+    Raises:
+        UnprovableError: a type that this proof knows nothing of.
+    """
+    read = ReadJson(expected)
+    if expected.options.uses_registry:
+        return ReadFramed(expected, "JSON", lambda schema: read)
+    return read
 
 
 class ReadJson:
     """Reads one JSON document a record."""
 
     def __init__(self, expected: Expected) -> None:
-        """Take what the bytes should hold.
-
-        Raises:
-            UnprovableError: it knows nothing of a type.
-        """
         self._columns = expected.columns
         self._rejects = expected.extra_fields == "reject"
-        self._readers = [
-            (column.name, reader(column.type, rejects=self._rejects)) for column in expected.columns
-        ]
+        self._readers = {
+            column.name: of_json(declared(column.type), rejects=self._rejects)
+            for column in expected.columns
+        }
         self._is_key = expected.is_key
 
     def __call__(self, raw: bytes) -> DecodedRecord:
@@ -38,8 +43,8 @@ class ReadJson:
             BadRecordError: it belongs in quarantine.
         """
         fields = self._key_fields(raw) if self._is_key else parse_object(raw)
-        refuse_names(fields, dict(self._readers), rejects=self._rejects)
-        given = [(fields.get(name), read) for name, read in self._readers]
+        refuse_names(fields, self._readers, rejects=self._rejects)
+        given = [(fields.get(name), read) for name, read in self._readers.items()]
         return DecodedRecord(values=tuple([None if v is None else read(v) for v, read in given]))
 
     def _key_fields(self, raw: bytes) -> Mapping[str, Any]:

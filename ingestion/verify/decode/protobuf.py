@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from ingestion.declaration.parts import ExtraFields
-from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.declaration.types import Declared
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import Read, UnprovableError, refuse
+from ingestion.verify.decode.coerce import Read, refuse
 from ingestion.verify.decode.protobuf_binary import message, numbers, varint
 from ingestion.verify.decode.protobuf_schema import Member, Schema, Shape
 from ingestion.verify.decode.strict_json import BadRecordError
@@ -21,7 +21,7 @@ _WRAPPERS: Final = frozenset(
 )
 
 
-class One(NamedTuple):
+class RepeatedItem(NamedTuple):
     """One item of a repeated field."""
 
     member: Member
@@ -33,10 +33,7 @@ def reading(expected: Expected) -> ReadFramed:
     Raises:
         UnprovableError: a type that this proof knows nothing of.
     """
-    wanted = {column.name: declared(column.type) for column in expected.columns}
-    for name, type_ in wanted.items():
-        if not is_provable(type_):
-            raise UnprovableError(f"column {name}, which is {type_}, is not provable")
+    wanted = coerce.provable_types(expected.columns)
     return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
 
 
@@ -61,9 +58,9 @@ def opened(
     return read
 
 
-def fit(node: Member | One, type_: Declared) -> Read:
+def fit(node: Member | RepeatedItem, type_: Declared) -> Read:
     """Return what takes a value that is not null as a declared type."""
-    if isinstance(node, One):
+    if isinstance(node, RepeatedItem):
         return _single(node.member, type_)
     if node.is_repeated and node.message is not None and node.message.is_map:
         inner = node.message.by_name
@@ -71,7 +68,7 @@ def fit(node: Member | One, type_: Declared) -> Read:
             return coerce.never("a map", type_)
         return coerce.nested("MAP", inner["value"], type_, fit)
     if node.is_repeated:
-        return coerce.nested("ARRAY", One(node), type_, fit)
+        return coerce.nested("ARRAY", RepeatedItem(node), type_, fit)
     return _single(node, type_)
 
 
