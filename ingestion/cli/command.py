@@ -1,10 +1,10 @@
-"""The outermost line of every command: errors become one line and an exit code here."""
+"""What all commands share: options, the names of runs, and what becomes of an error."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -12,9 +12,22 @@ from typer.core import TyperCommand
 from ingestion.cli.output import document, print_failure
 from ingestion.operations.failure import Failure
 
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout; progress is on stderr.")
+]
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="Name of a declared stream.")]
+Streams = Annotated[list[str], typer.Argument(metavar="STREAM", help="Names of declared streams.")]
+AnyStreams = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="STREAM", help="Names of declared streams; default: all of them."),
+]
+AnyStream = Annotated[
+    str | None, typer.Argument(metavar="STREAM", help="Name of a stream; default: all of them.")
+]
+
 
 class OncelakeCommand(TyperCommand):
-    """A command whose errors are told, not thrown: in red, and with ``--json`` as a document."""
+    """A command whose errors are printed, not thrown: in red, and with ``--json`` as a document."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -27,8 +40,8 @@ class OncelakeCommand(TyperCommand):
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001 (beyond this line there is only a shell)
-            named = ctx.params.get("stream")
-            failure = Failure.of(error, stream=named, debug=is_debugging(ctx))
+            stream = ctx.params.get("stream")
+            failure = Failure.of(error, stream=stream, debug=is_debugging(ctx))
             print_failure(failure)
             if ctx.params.get("as_json"):
                 document(failure.document())

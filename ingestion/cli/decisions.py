@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import new_run_id
-from ingestion.cli.options import AsJson, Stream
+from ingestion.cli.command import AsJson, Stream, new_run_id
+from ingestion.cli.streams import load_stream, refuse_unknown
 from ingestion.errors import REFUSED
 
 if TYPE_CHECKING:
@@ -28,15 +28,12 @@ def accept(
     The acceptance and its reason are written into the ledger, and the next run goes on behind it.
     Look at `oncelake ledger STREAM` first.
     """
-    from ingestion.declaration.loader import find_stream
     from ingestion.errors import InvalidSpecError
     from ingestion.operations.accept import accept as accept_stream
-    from ingestion.settings import load_settings
 
     if not reason.strip():
         raise InvalidSpecError("--reason is empty. Next: write why this is all right")
-    settings = load_settings()
-    spec = find_stream(settings.streams, stream)
+    spec, settings = load_stream(stream)
     row = accept_stream(spec, settings, reason=reason.strip(), run_id=new_run_id())
     _report(stream, row, f"accepted: {reason.strip()}", as_json=as_json)
 
@@ -47,12 +44,10 @@ def adopt_topic(stream: Stream, as_json: AsJson = False) -> None:
     The rows stay, a new epoch begins, and the next run reads the topic as it is now from its
     start: its records win over the rows of the epoch before.
     """
-    from ingestion.declaration.loader import find_stream
     from ingestion.operations.adopt_topic import adopt_topic as adopt
-    from ingestion.settings import load_settings
 
-    settings = load_settings()
-    row = adopt(find_stream(settings.streams, stream), settings, run_id=new_run_id())
+    spec, settings = load_stream(stream)
+    row = adopt(spec, settings, run_id=new_run_id())
     _report(stream, row, f"epoch {row.epoch} begins", as_json=as_json)
 
 
@@ -70,12 +65,13 @@ def reset(
     from ingestion.settings import load_settings
 
     settings = load_settings()
-    _refuse_unknown(stream, settings)
+    tables = _tables_on_disk(stream, settings)
+    refuse_unknown(stream, settings, exists=bool(tables))
     if not yes:
-        _ask(stream, settings)
+        _confirm(stream, tables)
     moved = reset_stream(stream, settings, run_id=new_run_id())
     if as_json:
-        output.document({"stream": stream, "archived": [str(path) for path in moved]})
+        output.document({"stream": stream, "archived": moved})
         return
     for path in moved:
         output.say(f"{stream}: archived {path}")
@@ -98,16 +94,14 @@ def unlock(
     Refuses (exit 4) while a process of the holder lives, and names it. The default lock, one of
     the kernel, goes with its process: there is never anything to unlock.
     """
-    from dataclasses import asdict
-
     from ingestion.operations.unlock import unlock as unlock_stream
     from ingestion.settings import load_settings
 
     settings = load_settings()
-    _refuse_unknown(stream, settings)
+    refuse_unknown(stream, settings, exists=bool(_tables_on_disk(stream, settings)))
     lease = unlock_stream(stream, settings, force=force)
     if as_json:
-        output.document({"stream": stream, "unlocked": asdict(lease) if lease else None})
+        output.document({"stream": stream, "unlocked": lease})
     elif lease:
         output.say(f"{stream}: took away the lease of run {lease.run_id} (since {lease.since})")
     else:
@@ -121,37 +115,28 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
         output.document({"stream": stream, **row_document(row)})
         return
     output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
-    for each in row.ranges:
-        if len(each.range):
-            output.say(f"  {each.range}")
+    for counted in row.ranges:
+        if len(counted.range):
+            output.say(f"  {counted.range}")
 
 
-def _refuse_unknown(stream: str, settings: Settings) -> None:
-    """Refuse a name that is neither declared nor has anything on disk."""
-    from ingestion.cli.streams import declared_as
-    from ingestion.declaration.names import name_problem
+def _tables_on_disk(stream: str, settings: Settings) -> list[Path]:
+    from ingestion.lake.paths import StreamPaths
 
-    if name_problem(stream) or not _kept(stream, settings):
-        declared_as(stream, settings)
+    paths = StreamPaths.of(stream, settings)
+    tables = (paths.data, paths.quarantine, paths.tombstones, paths.ledger)
+    return [path for path in tables if path.exists()]
 
 
-def _ask(stream: str, settings: Settings) -> None:
+def _confirm(stream: str, tables: list[Path]) -> None:
     from ingestion.errors import InvalidSpecError
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidSpecError(
             f"{stream}: reset puts its tables away. Next: add --yes if that is meant"
         )
-    for path in _kept(stream, settings):
+    for path in tables:
         output.note(f"  {path}")
     if not typer.confirm(f"Put these of {stream} into the archive?", err=True):
         output.note("nothing was changed")
         raise typer.Exit(REFUSED)
-
-
-def _kept(stream: str, settings: Settings) -> list[Path]:
-    from ingestion.lake.paths import StreamPaths
-
-    at = StreamPaths.of(stream, settings)
-    places = (at.data, at.quarantine, at.tombstones, at.ledger)
-    return [path for path in places if path.exists()]

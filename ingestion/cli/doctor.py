@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AnyStream, AsJson
+from ingestion.cli.command import AnyStream, AsJson
 from ingestion.cli.progress import progress
 from ingestion.cli.streams import chosen
 from ingestion.errors import first_exit_code

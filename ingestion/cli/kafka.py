@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AsJson
+from ingestion.cli.command import AsJson
 from ingestion.errors import DONE, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def status(as_json: AsJson = False) -> None:
     from ingestion.settings import load_settings
 
     settings = load_settings()
-    found = broker.status(settings.state / "kafka")
-    _report(found, settings, as_json)
-    raise typer.Exit(DONE if found else UNREACHABLE)
+    running = broker.status(settings.state / "kafka")
+    _report(running, settings, as_json)
+    raise typer.Exit(DONE if running else UNREACHABLE)
 
 
 def down(as_json: AsJson = False) -> None:
@@ -58,8 +59,8 @@ def down(as_json: AsJson = False) -> None:
         output.say("Kafka is down" if was_up else "Kafka was not up")
 
 
-def _report(found: Broker | None, settings: Settings, as_json: bool) -> None:
-    is_used = settings.kafka is None or (found is not None and settings.kafka == found.address)
+def _report(broker: Broker | None, settings: Settings, as_json: bool) -> None:
+    is_used = settings.kafka is None or (broker is not None and settings.kafka == broker.address)
     if not is_used:
         output.note(
             f"ONCELAKE_KAFKA is set ({settings.kafka}): the other commands talk to that, "
@@ -67,20 +68,10 @@ def _report(found: Broker | None, settings: Settings, as_json: bool) -> None:
             "yellow",
         )
     if as_json:
-        output.document({**_document(found), "used_by_other_commands": is_used})
-    elif found is None:
+        fields = asdict(broker) if broker else {}
+        output.document({"up": bool(broker), **fields, "used_by_other_commands": is_used})
+    elif broker is None:
         output.say("Kafka is not up; oncelake kafka up starts it")
     else:
-        output.say(f"Kafka is up at {found.address} (pid {found.pid}, cluster {found.cluster_id})")
-
-
-def _document(found: Broker | None) -> dict[str, Any]:
-    if found is None:
-        return {"up": False}
-    return {
-        "up": True,
-        "address": found.address,
-        "pid": found.pid,
-        "folder": str(found.folder),
-        "cluster_id": found.cluster_id,
-    }
+        address, pid, cluster = broker.address, broker.pid, broker.cluster_id
+        output.say(f"Kafka is up at {address} (pid {pid}, cluster {cluster})")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AsJson
+from ingestion.cli.command import AsJson
 from ingestion.errors import DONE, REFUSED
 
 if TYPE_CHECKING:
+    from ingestion.declaration.spec import StreamSpec
     from ingestion.recovery.schema_diff import SchemaChange, SchemaPlan
 
 _SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
@@ -36,23 +37,34 @@ def plan(
     """
     from ingestion.declaration.loader import find_stream, load_streams
     from ingestion.lake.paths import StreamPaths
-    from ingestion.recovery.schema_diff import as_document, plan_schema_change
+    from ingestion.recovery.schema_diff import plan_schema_change
     from ingestion.settings import load_settings
 
     settings = load_settings()
-    names = streams or [each.name for each in load_streams(settings.streams) if each.spec]
-    specs = [find_stream(settings.streams, name) for name in names]
-    plans = [plan_schema_change(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
-    stopped = [
-        spec.schema_change == "freeze" if each.effect == "evolve" else each.effect != "nothing"
-        for spec, each in zip(specs, plans, strict=True)
-    ]
-    if as_json:
-        output.document({"plans": [as_document(each) for each in plans]})
+    if streams:
+        specs = [find_stream(settings.streams, name) for name in streams]
     else:
-        for each, is_stopped in zip(plans, stopped, strict=True):
-            _report(each, is_stopped=is_stopped)
+        specs = [it.spec for it in load_streams(settings.streams) if it.spec]
+    plans = [plan_schema_change(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
+    stopped = list(map(_is_stopped, specs, plans))
+    if as_json:
+        output.document({"plans": list(map(_document, plans))})
+    else:
+        for diff, is_stopped in zip(plans, stopped, strict=True):
+            _report(diff, is_stopped=is_stopped)
     raise typer.Exit(REFUSED if any(stopped) else DONE)
+
+
+def _is_stopped(spec: StreamSpec, plan: SchemaPlan) -> bool:
+    """Tell whether the next run would be refused."""
+    if plan.effect == "evolve":
+        return spec.schema_change == "freeze"
+    return plan.effect != "nothing"
+
+
+def _document(plan: SchemaPlan) -> dict[str, object]:
+    names = ("stream", "table", "effect", "changes")
+    return {name: getattr(plan, name) for name in names}
 
 
 def _report(plan: SchemaPlan, *, is_stopped: bool) -> None:
@@ -61,12 +73,12 @@ def _report(plan: SchemaPlan, *, is_stopped: bool) -> None:
         return
     output.say(f"{plan.stream}: {_SAYS[plan.effect]}", "bold red" if is_stopped else "")
     for change in plan.changes:
-        _tell(change)
+        _print(change)
     if is_stopped and plan.effect == "evolve":
         output.say("  `schema_change: evolve` lets the next run do so")
 
 
-def _tell(change: SchemaChange) -> None:
+def _print(change: SchemaChange) -> None:
     output.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
     if change.statement:
         output.say(f"      {change.statement}")

@@ -1,7 +1,9 @@
-"""Progress on stderr: one line that changes in place on a terminal, plain lines elsewhere."""
+"""What is seen while the engine works: progress on stderr, and nothing of Spark's on stdout."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +14,20 @@ from rich.text import Text
 from ingestion.cli.output import err, note
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ingestion.lake.ledger import LedgerRow
+    from ingestion.settings import Settings
 
 Tell = Callable[[str], None]
 
 
 @contextmanager
 def progress() -> Iterator[Tell]:
-    """Yield the function that shows where things stand."""
+    """Yield the function that shows where things stand.
+
+    On a terminal one line changes in place; elsewhere each is a line of its own.
+    """
     console = err()
     if not console.is_terminal:
         yield note
@@ -42,3 +50,18 @@ def print_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
         )
 
     return on_batch
+
+
+def session(settings: Settings, tell: Tell) -> SparkSession:
+    """Start Spark, whose JVM must take stderr for its stdout."""
+    tell("starting Spark…")
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        from ingestion.pipeline.session import start_session
+
+        return start_session(settings)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AsJson, Stream
+from ingestion.cli.command import AsJson, Stream
+from ingestion.cli.streams import refuse_unknown
 
 if TYPE_CHECKING:
     from ingestion.operations.inspect_quarantine import Inspection, QuarantinedRecord, Sample
@@ -34,64 +35,58 @@ def quarantine(
 
     settings = load_settings()
     paths = StreamPaths.of(stream, settings)
-    _refuse_unknown(stream, exists=paths.quarantine.exists())
-    found = inspect(stream, paths, reason=reason, limit=limit)
+    refuse_unknown(stream, settings, exists=paths.quarantine.exists())
+    inspection = inspect(stream, paths, reason=reason, limit=limit)
     if as_json:
-        output.document(_document(stream, found))
+        output.document(_document(stream, inspection))
     else:
-        _say(stream, found)
+        _print(stream, inspection)
 
 
-def _refuse_unknown(stream: str, *, exists: bool) -> None:
-    from ingestion.cli.streams import declared_as
-    from ingestion.declaration.names import name_problem
-    from ingestion.settings import load_settings
-
-    if name_problem(stream) or not exists:
-        declared_as(stream, load_settings())
-
-
-def _say(stream: str, found: Inspection) -> None:
-    from ingestion.declaration.messages import printable
-
-    if not found.waiting:
+def _print(stream: str, inspection: Inspection) -> None:
+    if inspection.waiting:
+        output.table(_COLUMNS, _cells(inspection), right=["records", "share"])
+    else:
         output.say(f"{stream}: nothing waits in quarantine")
-    else:
-        output.table(_COLUMNS, _cells(found), right=["records", "share"])
-    for sample in found.samples:
-        detail = printable(sample.row["detail"]) if sample.row["detail"] else ""
-        output.say(
-            f"\n{sample.found} (batch {sample.found.seq}): {printable(sample.row['reason'])}"
-        )
-        shown = {"detail": detail, "key": printable(sample.row["key"])}
-        shown |= {
-            "value": printable(sample.row["value"]),
-            "headers": _headers(sample),
-        }
-        for name, text in shown.items():
-            if text:
-                output.say(f"  {name:8}{text}")
-    if found.redriven:
-        batches = ", ".join(f"batch {seq}: {n:,}" for seq, n in found.redriven.items())
-        output.say(f"\nredriven, kept for the record: {sum(found.redriven.values()):,} ({batches})")
-    if found.waiting:
+    for sample in inspection.samples:
+        _print_sample(sample)
+    if redriven := inspection.redriven:
+        batches = ", ".join(f"batch {seq}: {n:,}" for seq, n in redriven.items())
+        output.say(f"\nredriven, kept for the record: {sum(redriven.values()):,} ({batches})")
+    if inspection.waiting:
         output.say(f"\nNext: mend {stream}.yaml or the producer; oncelake redrive {stream}")
 
 
-def _cells(found: Inspection) -> list[tuple[object, ...]]:
+def _print_sample(sample: Sample) -> None:
+    from ingestion.declaration.messages import printable
+
+    record, row = sample.record, sample.row
+    output.say(f"\n{record} (batch {record.seq}): {printable(row['reason'])}")
+    lines = {
+        "detail": printable(row["detail"]) if row["detail"] else "",
+        "key": printable(row["key"]),
+        "value": printable(row["value"]),
+        "headers": _headers(sample),
+    }
+    for name, text in lines.items():
+        if text:
+            output.say(f"  {name:8}{text}")
+
+
+def _cells(inspection: Inspection) -> list[tuple[object, ...]]:
     from ingestion.declaration.messages import printable
 
     return [
         (
             printable(group.reason),
             group.count,
-            f"{group.count / found.waiting:.1%}",
+            f"{group.count / inspection.waiting:.1%}",
             group.first,
             group.last,
             f"{group.first.timestamp:%Y-%m-%d %H:%M:%S}",
             f"{group.last.timestamp:%Y-%m-%d %H:%M:%S}",
         )
-        for group in found.groups
+        for group in inspection.groups
     ]
 
 
@@ -99,45 +94,41 @@ def _headers(sample: Sample) -> str:
     from ingestion.declaration.messages import printable
 
     headers = sample.row["headers"] or ()
-    return ", ".join(f"{printable(each['key'])}={printable(each['value'])}" for each in headers)
+    return ", ".join(f"{printable(it['key'])}={printable(it['value'])}" for it in headers)
 
 
-def _document(stream: str, found: Inspection) -> dict[str, Any]:
+def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
     return {
         "stream": stream,
-        "waiting": found.waiting,
+        "waiting": inspection.waiting,
         "reasons": [
             {
                 "reason": group.reason,
                 "records": group.count,
-                "share": group.count / found.waiting,
-                "first": _place(group.first),
-                "last": _place(group.last),
+                "share": group.count / inspection.waiting,
+                "first": _coordinates(group.first),
+                "last": _coordinates(group.last),
             }
-            for group in found.groups
+            for group in inspection.groups
         ],
-        "samples": [_sample(each) for each in found.samples],
-        "redriven": [{"seq": seq, "records": n} for seq, n in found.redriven.items()],
+        "samples": list(map(_sample_document, inspection.samples)),
+        "redriven": [{"seq": seq, "records": n} for seq, n in inspection.redriven.items()],
     }
 
 
-def _place(at: QuarantinedRecord) -> dict[str, Any]:
-    return {
-        "topic": at.topic,
-        "partition": at.partition,
-        "offset": at.offset,
-        "timestamp": at.timestamp.isoformat(),
-        "seq": at.seq,
-    }
+def _coordinates(record: QuarantinedRecord) -> dict[str, Any]:
+    names = ("topic", "partition", "offset", "timestamp", "seq")
+    return {name: getattr(record, name) for name in names}
 
 
-def _sample(sample: Sample) -> dict[str, Any]:
+def _sample_document(sample: Sample) -> dict[str, Any]:
     from ingestion.declaration.messages import printable
 
-    row, told = sample.row, {}
-    for name in ("reason", "detail", "schema_id", "engine_version", "run_id"):
-        told[name] = row.get(name)
+    row = sample.row
+    names = ("reason", "detail", "schema_id", "engine_version", "run_id")
+    fields = {**_coordinates(sample.record), **{name: row.get(name) for name in names}}
     for name in ("key", "value"):
-        told[name] = None if row[name] is None else printable(row[name], longest=_IN_DOCUMENT)
-        told[f"{name}_bytes"] = None if row[name] is None else len(row[name])
-    return {**_place(sample.found), **told, "headers": _headers(sample)}
+        raw = row[name]
+        fields[name] = None if raw is None else printable(raw, longest=_IN_DOCUMENT)
+        fields[f"{name}_bytes"] = None if raw is None else len(raw)
+    return {**fields, "headers": _headers(sample)}

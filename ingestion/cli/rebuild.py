@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import new_run_id
-from ingestion.cli.options import AsJson, Stream
-from ingestion.cli.progress import print_batches, progress
-from ingestion.cli.session import session
+from ingestion.cli.command import AsJson, Stream, new_run_id
+from ingestion.cli.progress import print_batches, progress, session
 from ingestion.cli.signals import Interrupt
+from ingestion.cli.streams import load_stream
 from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
@@ -32,14 +31,12 @@ def rebuild(
     Refused (exit 3) when Kafka no longer holds what the table was filled from. Exits with 1 when
     the books of the new table do not balance; the old one then stays in its place.
     """
-    from ingestion.declaration.loader import find_stream
     from ingestion.operations.rebuild import Rebuild
-    from ingestion.settings import load_settings
 
-    settings, interrupt = load_settings(), Interrupt()
-    spec = find_stream(settings.streams, stream)
+    spec, settings = load_stream(stream)
+    interrupt = Interrupt()
     with progress() as tell, interrupt.listening(), interrupt.patiently():
-        done = Rebuild(
+        rebuilt = Rebuild(
             spec=spec,
             settings=settings,
             spark=lambda: session(settings, tell),
@@ -49,31 +46,31 @@ def rebuild(
             stop=interrupt.stop,
         ).execute()
     if as_json:
-        output.document(_document(done))
+        output.document(_document(rebuilt))
     else:
-        _say(done)
+        _say(rebuilt)
     if interrupt.stop.is_set():
         raise typer.Exit(interrupt.exit_code)
-    raise typer.Exit(DONE if done.report.is_balanced else WRONG)
+    raise typer.Exit(DONE if rebuilt.report.is_balanced else WRONG)
 
 
-def _document(done: RebuildReport) -> dict[str, object]:
+def _document(rebuilt: RebuildReport) -> dict[str, object]:
     return {
-        "stream": done.stream,
-        "run_id": done.report.run_id,
-        "swapped": bool(done.archived),
-        "rows": done.report.row_count,
-        "seq": done.report.seq,
-        "lag": done.report.lag,
-        "archived": [str(path) for path in done.archived],
+        "stream": rebuilt.stream,
+        "run_id": rebuilt.report.run_id,
+        "swapped": bool(rebuilt.archived),
+        "rows": rebuilt.report.row_count,
+        "seq": rebuilt.report.seq,
+        "lag": rebuilt.report.lag,
+        "archived": rebuilt.archived,
     }
 
 
-def _say(done: RebuildReport) -> None:
-    if not done.archived:
-        output.say(f"{done.stream}: the new table is not ready; the old one is in its place")
+def _say(rebuilt: RebuildReport) -> None:
+    if not rebuilt.archived:
+        output.say(f"{rebuilt.stream}: the new table is not ready; the old one is in its place")
         return
-    rows = output.counted(done.report.row_count, "row")
-    output.say(f"{done.stream}: the new table is in place, {rows}, lag {done.report.lag:,}")
-    for path in done.archived:
+    rows = output.counted(rebuilt.report.row_count, "row")
+    output.say(f"{rebuilt.stream}: the new table is in place, {rows}, lag {rebuilt.report.lag:,}")
+    for path in rebuilt.archived:
         output.say(f"  archived {path}")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import new_run_id
-from ingestion.cli.options import AsJson, Stream
-from ingestion.cli.progress import progress
-from ingestion.cli.session import session
+from ingestion.cli.command import AsJson, Stream, new_run_id
+from ingestion.cli.progress import progress, session
+from ingestion.cli.streams import load_stream
 from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
@@ -31,12 +30,9 @@ def redrive(
     the others stay. Exactly once, also when it is killed: run it again. Look at
     `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
     """
-    from ingestion.declaration.loader import find_stream
     from ingestion.operations.redrive import Redrive
-    from ingestion.settings import load_settings
 
-    settings = load_settings()
-    spec = find_stream(settings.streams, stream)
+    spec, settings = load_stream(stream)
     with progress() as tell:
         report = Redrive(
             spec=spec,
@@ -60,7 +56,7 @@ def _document(report: RedriveReport) -> dict[str, object]:
         "run_id": report.run_id,
         "waiting": report.waiting,
         "redriven": report.redriven,
-        "still_bad": dict(report.still_bad),
+        "still_bad": report.still_bad,
         "balanced": report.is_balanced,
         "batches": [batch_document(row) for row in report.batches],
         "recovered": [row_document(row) for row in report.recovered],
@@ -71,8 +67,8 @@ def _say(report: RedriveReport) -> None:
     if not report.waiting:
         output.say(f"{report.stream}: nothing waits in quarantine")
         return
-    of = output.counted(report.waiting, "record")
-    output.say(f"{report.stream}: redrove {report.redriven:,} of {of} that waited")
+    waiting = output.counted(report.waiting, "record")
+    output.say(f"{report.stream}: redrove {report.redriven:,} of {waiting} that waited")
     for row in report.batches:
         output.say(f"  batch {row.seq}: {_books(row)}", "bold red" if row.is_red else "")
     for why, count in report.still_bad.items():
@@ -80,5 +76,5 @@ def _say(report: RedriveReport) -> None:
 
 
 def _books(row: LedgerRow) -> str:
-    told = ", ".join(f"{name} {n:,}" for name, n in row.counts.items() if n)
-    return f"{told}; {row.says()}" if row.is_red else told
+    counts = ", ".join(f"{name} {n:,}" for name, n in row.counts.items() if n)
+    return f"{counts}; {row.says()}" if row.is_red else counts

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ingestion.cli.command import is_debugging, new_run_id
-from ingestion.cli.options import AsJson, Streams
+from ingestion.cli.command import AsJson, Streams, is_debugging, new_run_id
 from ingestion.cli.output import document
-from ingestion.cli.progress import Tell, print_batches, progress
+from ingestion.cli.progress import Tell, print_batches, progress, session
 from ingestion.cli.run_result import RunResult
-from ingestion.cli.session import session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import declared_as, sound
 from ingestion.errors import first_exit_code
@@ -49,9 +47,9 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
             outcome.print_books()
     code = first_exit_code(outcome.exit_code for outcome in outcomes)
     if as_json:
-        each = [outcome.document() for outcome in outcomes]
-        several = {"run_id": runs.run_id, "exit_code": code, "streams": each}
-        document(several if len(each) > 1 else each[0])
+        documents = [outcome.document() for outcome in outcomes]
+        several = {"run_id": runs.run_id, "exit_code": code, "streams": documents}
+        document(several if len(documents) > 1 else documents[0])
     raise typer.Exit(code)
 
 
@@ -68,9 +66,9 @@ class _Runs:
     def of(self, streams: list[DeclaredStream]) -> Iterator[RunResult]:
         """Run streams one after another, whatever becomes of each."""
         with self.interrupt.listening():
-            for each in streams:
+            for declared in streams:
                 with progress() as tell:
-                    outcome = self._outcome(each, tell)
+                    outcome = self._outcome(declared, tell)
                 yield outcome
 
     def _outcome(self, declared: DeclaredStream, tell: Tell) -> RunResult:

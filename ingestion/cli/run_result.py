@@ -20,7 +20,6 @@ class RunResult:
     """One stream's part of a command.
 
     Attributes:
-        stream: Its name.
         report: What the run did, when it came to an end.
         failure: Why it did not.
         interrupted_by: Exit code of the signal that ended it early; 0 when none did.
@@ -44,12 +43,12 @@ class RunResult:
         """Return the JSON form."""
         from ingestion.cli.json_output import report_document
 
-        found: dict[str, Any] = {"stream": self.stream}
+        fields: dict[str, Any] = {"stream": self.stream}
         if self.failure is not None:
-            found = self.failure.document()
+            fields = self.failure.document()
         elif self.report is not None:
-            found = report_document(self.report)
-        return {**found, "interrupted": bool(self.interrupted_by), "exit_code": self.exit_code}
+            fields = report_document(self.report)
+        return {**fields, "interrupted": bool(self.interrupted_by), "exit_code": self.exit_code}
 
     def print_problem(self) -> None:
         """Print what a person must know, on stderr."""
@@ -104,14 +103,8 @@ def _print_ranges(report: RunReport) -> None:
     output.table(
         ["partition", "start", "end", "records", "gaps"],
         [
-            (
-                str(each.range.topic_partition),
-                each.range.start,
-                each.range.end,
-                each.records,
-                each.gaps,
-            )
-            for each in ranges[:_MOST_RANGES]
+            (it.range.topic_partition, it.range.start, it.range.end, it.records, it.gaps)
+            for it in ranges[:_MOST_RANGES]
         ],
         right=["start", "end", "records", "gaps"],
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AnyStream, AsJson
+from ingestion.cli.command import AnyStream, AsJson
 from ingestion.cli.streams import chosen
 from ingestion.errors import first_exit_code
 
@@ -27,20 +26,19 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     in order. With --json, a named stream gives its object, none gives
     `{"exit_code", "streams"}`.
     """
+    from ingestion.operations.status import StatusReader
     from ingestion.settings import load_settings
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
-    from ingestion.operations.status import StatusReader
-
     reader = StatusReader(settings)
-    found = [reader.read_status(each) for each in declared]
-    code = first_exit_code(each.exit_code for each in found)
+    statuses = [reader.read_status(each) for each in declared]
+    code = first_exit_code(status.exit_code for status in statuses)
     if as_json:
-        documents = [_document(each) for each in found]
+        documents = list(map(_document, statuses))
         output.document(documents[0] if stream else {"exit_code": code, "streams": documents})
     else:
-        _print(found)
+        _print(statuses)
     raise typer.Exit(code)
 
 
@@ -62,44 +60,45 @@ def _document(status: StreamStatus) -> dict[str, Any]:
         "next": next_document(at.next) if at else [],
         "learned_from": at and at.source,
         "red": status.red,
-        "locked_by": status.holder and asdict(status.holder),
+        "locked_by": status.holder,
         "problems": [problem.document()["error"] for problem in status.problems],
         "exit_code": status.exit_code,
     }
 
 
-def _print(found: list[StreamStatus]) -> None:
-    if not found:
+def _print(statuses: list[StreamStatus]) -> None:
+    if not statuses:
         output.say("no stream is declared")
         return
-    output.table(["stream", *_NUMBERS, "state"], map(_cells, found), right=_NUMBERS)
-    for each in found:
-        if each.holder:
-            output.say(f"{each.stream}: held by {each.holder}", "yellow")
-    for stall in (stall for each in found for stall in each.stalls):
+    output.table(["stream", *_NUMBERS, "state"], map(_cells, statuses), right=_NUMBERS)
+    for status in statuses:
+        if status.holder:
+            output.say(f"{status.stream}: held by {status.holder}", "yellow")
+    for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
-    for message in dict.fromkeys(problem.message for each in found for problem in each.problems):
+    problems = (problem for status in statuses for problem in status.problems)
+    for message in dict.fromkeys(problem.message for problem in problems):
         output.say(message, "bold red")
 
 
-def _cells(each: StreamStatus) -> tuple[object, ...]:
-    at = each.position
+def _cells(status: StreamStatus) -> tuple[object, ...]:
+    at = status.position
     return (
-        each.stream,
-        at.seq if at else None,
-        at.epoch if at else None,
-        each.delta_version,
-        each.row_count,
-        each.lag,
-        each.waiting,
-        _state(each),
+        status.stream,
+        at and at.seq,
+        at and at.epoch,
+        status.delta_version,
+        status.row_count,
+        status.lag,
+        status.waiting,
+        _state(status),
     )
 
 
-def _state(each: StreamStatus) -> str:
-    words = [problem.type.removesuffix("Error") for problem in each.problems]
-    if each.holder:
+def _state(status: StreamStatus) -> str:
+    words = [problem.type.removesuffix("Error") for problem in status.problems]
+    if status.holder:
         words.append("running")
-    if not words and not each.exists:
+    if not words and not status.exists:
         words.append("no table yet")
     return ", ".join(words) or "ready"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AnyStreams, AsJson
+from ingestion.cli.command import AnyStreams, AsJson
 from ingestion.errors import DONE, USAGE
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """
     from ingestion.settings import load_settings
 
-    found = chosen(streams, load_settings())
+    checked = chosen(streams, load_settings())
+    broken = [declared for declared in checked if declared.spec is None]
     if as_json:
-        output.document(
-            {"valid": not _broken(found), "streams": [_document(each) for each in found]}
-        )
+        output.document({"valid": not broken, "streams": list(map(_document, checked))})
     else:
-        for each in _broken(found):
-            output.say(str(each.error), "bold red")
-        output.say(_verdict(found))
-    raise typer.Exit(USAGE if _broken(found) else DONE)
+        for declared in broken:
+            output.say(str(declared.error), "bold red")
+        verdict = f"{len(broken)} broken" if broken else "all valid"
+        output.say(f"{output.counted(len(checked), 'stream')}, {verdict}")
+    raise typer.Exit(USAGE if broken else DONE)
 
 
 def schema() -> None:
@@ -64,9 +64,9 @@ def declared_as(name: str, settings: Settings) -> DeclaredStream:
     """
     from ingestion.declaration.loader import DeclaredStream, find_stream, load_streams
 
-    for each in load_streams(settings.streams):
-        if each.name == name:
-            return each
+    for declared in load_streams(settings.streams):
+        if declared.name == name:
+            return declared
     spec = find_stream(settings.streams, name)
     return DeclaredStream(name=name, path=settings.streams, spec=spec, error=None)
 
@@ -82,21 +82,35 @@ def sound(declared: DeclaredStream) -> StreamSpec:
     return declared.spec
 
 
-def _broken(found: list[DeclaredStream]) -> list[DeclaredStream]:
-    return [each for each in found if each.spec is None]
+def load_stream(name: str) -> tuple[StreamSpec, Settings]:
+    """Return the declaration of one stream, and the settings.
+
+    Raises:
+        InvalidSpecError: it is not declared, or its file is broken.
+    """
+    from ingestion.declaration.loader import find_stream
+    from ingestion.settings import load_settings
+
+    settings = load_settings()
+    return find_stream(settings.streams, name), settings
 
 
-def _verdict(found: list[DeclaredStream]) -> str:
-    broken = len(_broken(found))
-    streams = output.counted(len(found), "stream")
-    return f"{streams}, {broken} broken" if broken else f"{streams}, all valid"
+def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:
+    """Refuse a name that is neither declared nor, as ``exists`` tells, has anything on disk.
+
+    Raises:
+        InvalidSpecError: it is unknown; says the nearest that is declared.
+    """
+    from ingestion.declaration.names import name_problem
+
+    if name_problem(name) or not exists:
+        declared_as(name, settings)
 
 
 def _document(declared: DeclaredStream) -> dict[str, object]:
-    lines = str(declared.error).splitlines() if declared.error else []
     return {
         "stream": declared.name,
-        "path": str(declared.path),
+        "path": declared.path,
         "valid": declared.spec is not None,
-        "errors": lines,
+        "errors": str(declared.error).splitlines() if declared.error else [],
     }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.options import AsJson, Stream
+from ingestion.cli.command import AsJson, Stream
+from ingestion.cli.streams import load_stream
 from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
@@ -37,13 +38,10 @@ def verify(
     again, and compares every column of every row. Changes nothing, and may run beside a run.
     Exits with 0 when everything that could be proven holds, with 1 when something is wrong.
     """
-    from ingestion.declaration.loader import find_stream
     from ingestion.operations.apply_transformation import spark_transformation
-    from ingestion.settings import load_settings
     from ingestion.verify.verify import verify as prove
 
-    settings = load_settings()
-    spec = find_stream(settings.streams, stream)
+    spec, settings = load_stream(stream)
     with _progress() as tell:
         verdict = prove(
             spec,

@@ -22,7 +22,7 @@ from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 
-_PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
+_COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
 _LATER: Final = ("schema_id", "engine_version", "run_id")
 
@@ -59,19 +59,19 @@ class Group:
     count: int = 0
     earliest: list[QuarantinedRecord] = field(default_factory=list)
 
-    def add(self, found: QuarantinedRecord, limit: int) -> None:
+    def add(self, record: QuarantinedRecord, limit: int) -> None:
         """Take one more record, and keep it while it is among the first few."""
         self.count += 1
-        self.first, self.last = min(self.first, found), max(self.last, found)
-        if len(self.earliest) < limit or (limit and found < self.earliest[-1]):
-            self.earliest = sorted([*self.earliest, found])[:limit]
+        self.first, self.last = min(self.first, record), max(self.last, record)
+        if len(self.earliest) < limit or (limit and record < self.earliest[-1]):
+            self.earliest = sorted([*self.earliest, record])[:limit]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """One quarantined record, as it is in the table."""
 
-    found: QuarantinedRecord
+    record: QuarantinedRecord
     row: Mapping[str, Any]
 
 
@@ -120,7 +120,7 @@ def inspect(
             if mark is not None and (last is None or mark <= last):
                 redriven[mark] += 1
             else:
-                at, why = _found(row), row["reason"] or ""
+                at, why = _record_of(row), row["reason"] or ""
                 group = groups.setdefault(why, Group(reason=why, first=at, last=at))
                 group.add(at, limit)
         ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
@@ -136,7 +136,7 @@ def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator
     if reason is not None:
         chosen = pc.field("reason") == reason
         condition = chosen if condition is None else condition & chosen
-    names = [*_PLACE, "reason", "redriven_seq"]
+    names = [*_COORDINATES, "reason", "redriven_seq"]
     for batch in dataset.to_batches(columns=names, filter=condition, batch_size=8_192):
         yield from batch.to_pylist()
 
@@ -145,10 +145,10 @@ def _samples(dataset: ds.Dataset, places: list[QuarantinedRecord]) -> Iterator[S
     """Read the raw bytes of a few records only: a value may have a megabyte."""
     if not places:
         return
-    there = [name for name in (*_PLACE, *_RAW, *_LATER) if name in dataset.schema.names]
+    there = [name for name in (*_COORDINATES, *_RAW, *_LATER) if name in dataset.schema.names]
     rows = dataset.to_table(columns=there, filter=reduce(or_, map(_is_at, places))).to_pylist()
-    by_place = {_found(row): row for row in rows}
-    yield from (Sample(found=at, row=by_place[at]) for at in places if at in by_place)
+    by_place = {_record_of(row): row for row in rows}
+    yield from (Sample(record=at, row=by_place[at]) for at in places if at in by_place)
 
 
 def _is_at(at: QuarantinedRecord) -> pc.Expression:
@@ -160,8 +160,8 @@ def _is_at(at: QuarantinedRecord) -> pc.Expression:
     )
 
 
-def _found(row: Mapping[str, Any]) -> QuarantinedRecord:
-    topic, partition, offset, timestamp, seq = (row[name] for name in _PLACE)
+def _record_of(row: Mapping[str, Any]) -> QuarantinedRecord:
+    topic, partition, offset, timestamp, seq = (row[name] for name in _COORDINATES)
     return QuarantinedRecord(
         timestamp=timestamp, topic=topic, partition=partition, offset=offset, seq=seq
     )

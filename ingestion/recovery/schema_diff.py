@@ -11,7 +11,7 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -168,16 +168,3 @@ def _altered(
     elif not column.nullable and found.nullable:
         what = "is required of new records; the rows that are there may lack it"
         yield SchemaChange(field=column.name, what=what, effect="nothing")
-
-
-def as_document(plan: SchemaPlan) -> Mapping[str, Any]:
-    """Return the plan as ``--json`` prints it."""
-    return {
-        "stream": plan.stream,
-        "table": plan.table,
-        "effect": plan.effect,
-        "changes": [
-            {name: getattr(each, name) for name in SchemaChange.__dataclass_fields__}
-            for each in plan.changes
-        ],
-    }

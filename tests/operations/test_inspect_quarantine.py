@@ -60,7 +60,7 @@ def test_records_are_grouped_by_reason_and_the_redriven_stand_apart(tmp_path: Pa
         ("malformed_json", 4, "t-0 offset 3", "t-0 offset 0"),
         ("missing_key", 1, "t-0 offset 9", "t-0 offset 9"),
     ]
-    assert [each.found.offset for each in found.samples] == [3, 2, 9]
+    assert [each.record.offset for each in found.samples] == [3, 2, 9]
     assert [each.row["value"] for each in found.samples][-1] == b"record 9"
     assert (found.waiting, found.redriven) == (5, {5: 1})
     assert [g.reason for g in inspect("s", paths, reason="missing_key").groups] == ["missing_key"]
