@@ -61,13 +61,13 @@ def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.As
         lake: LakeResource,
         spark: SparkResource,
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows only its bare name.
-        with _translated(context, declared, kafka, lake, spark) as settings:
+        with _translate_errors(context, declared, kafka, lake, spark) as settings:
             spec = _sound(declared)
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report, context.instance)
             hit(Failpoint.EVIDENCE_GATHERED)
-            for swallowed in recovered_materializations(evidence, by=context.run.run_id):
-                context.log_event(swallowed)
+            for recovered in recovered_materializations(evidence, by=context.run.run_id):
+                context.log_event(recovered)
             return dg.MaterializeResult(
                 metadata=metadata_of(evidence), check_results=check_results(evidence)
             )
@@ -82,7 +82,7 @@ def _sound(declared: DeclaredStream) -> StreamSpec:
 
 
 @contextmanager
-def _translated(
+def _translate_errors(
     context: dg.AssetExecutionContext, declared: DeclaredStream, *parts: SettingsPart
 ) -> Iterator[Settings]:
     """Read the settings, and turn the engine's errors into Dagster's: only here."""

@@ -1,12 +1,13 @@
 """The checks of every stream, emitted with each materialization.
 
-Each is a pure judgement of the ``Evidence``. Only ``books_balance`` blocks: red books mean that a
+Each is a pure function of the ``Evidence``. Only ``books_balance`` blocks: red books mean that a
 record may be lost, and nothing downstream may build on that. The others tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, Final
 
@@ -25,34 +26,152 @@ WARN: Final = dg.AssetCheckSeverity.WARN
 _MOST_ROWS: Final = 50
 
 
-def result(
-    evidence: Evidence,
-    name: str,
-    *,
-    passed: bool,
-    says: str,
-    metadata: dict[str, Any],
-    severity: dg.AssetCheckSeverity = ERROR,
-) -> dg.AssetCheckResult:
-    """Return what a check says of the evidence's stream."""
-    return dg.AssetCheckResult(
-        asset_key=evidence.spec.name,
-        check_name=name,
-        passed=passed,
-        severity=severity,
-        description=says,
-        metadata=metadata,
+def check_specs(declared: DeclaredStream) -> list[dg.AssetCheckSpec]:
+    """Declare the checks of a stream's asset."""
+    return [
+        dg.AssetCheckSpec(
+            name, asset=declared.name, description=check.__doc__, blocking=name == "books_balance"
+        )
+        for name, check in _checks_of(declared.spec).items()
+    ]
+
+
+def check_results(evidence: Evidence) -> list[dg.AssetCheckResult]:
+    """Judge the evidence by every check."""
+    return [check(evidence) for check in _checks_of(evidence.spec).values()]
+
+
+def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
+    """Every offset and every record of the run is accounted for, and no earlier batch is red."""
+    detailed = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}
+    rows = {row.seq: row for row in evidence.ledger} | detailed
+    red = [row for seq, row in sorted(rows.items()) if row.is_red]
+    return _result(
+        evidence,
+        "books_balance",
+        passed=not red,
+        says="; ".join(f"batch {row.seq}: {row.says()}" for row in red)
+        or f"{len(evidence.judged)} batches balance",
+        metadata={
+            "batches": len(evidence.judged),
+            "red_batches": len(red),
+            "red": _table([_red(row) for row in red]),
+        },
     )
 
 
-def table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:
-    """Return the first rows as a table; Dagster wants no table without any."""
-    if not rows:
-        return "none"
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:_MOST_ROWS]])
+def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
+    """The ledger's ranges follow one another without hole or overlap, up to the next offset."""
+    report = evidence.report
+    broken = [
+        {"partition": str(at), "problem": problem}
+        for at, problem in breaks(evidence.ledger, epoch=report.epoch, reached=report.next)
+    ]
+    return _result(
+        evidence,
+        "offsets_contiguous",
+        passed=not broken,
+        says="; ".join(f"{it['partition']}: {it['problem']}" for it in broken[:3])
+        or "no hole and no overlap in any partition",
+        metadata={"breaks": len(broken), "where": _table(broken)},
+    )
 
 
-_Read = tuple[int, Range]
+def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
+    """The share of the records read that went to quarantine is within what is declared."""
+    limit = evidence.spec.quarantine_rate
+    quarantined = evidence.total("quarantined")
+    rate = quarantined / max(evidence.total("read"), 1)
+    why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
+    return _result(
+        evidence,
+        "quarantine_rate",
+        passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.unreported.unknown,
+        severity=ERROR if rate > limit.fail_above else WARN,
+        says=f"{quarantined:,} records in quarantine ({rate:.2%})"
+        + (f": {why}" if why else "")
+        + _earlier(evidence),
+        metadata={
+            "rate": rate,
+            "quarantined": quarantined,
+            "warn_above": limit.warn_above,
+            "fail_above": limit.fail_above,
+            "reasons": _table(
+                [{"reason": why, "records": n} for why, n in sorted(evidence.reasons.items())]
+            ),
+        },
+    )
+
+
+def freshness(evidence: Evidence) -> dg.AssetCheckResult:
+    """No record waits for longer than is declared, and no transaction hides records for long."""
+    limit, lag = evidence.spec.freshness_minutes, evidence.report.lag
+    stalls = "; ".join(map(str, evidence.report.stalls))
+    last = max((row.committed_at for row in evidence.ledger), default=None)
+    waited = (evidence.now - last).total_seconds() / 60 if last and lag else 0.0
+    waits = f"{lag:,} offsets are unread, and the last commit was {waited:.1f} minutes ago"
+    says = waits if lag else "nothing is unread"
+    if limit is None:
+        says = f"not declared (freshness_minutes); {says}"
+    return _result(
+        evidence,
+        "freshness",
+        passed=not stalls and (limit is None or waited <= limit),
+        severity=WARN,
+        says="; ".join(filter(None, (stalls, says))),
+        metadata={
+            "lag": lag,
+            "minutes_waited": waited,
+            "limit_minutes": limit or "not declared",
+            "stalled": stalls or "none",
+        },
+    )
+
+
+def expectations(evidence: Evidence) -> dg.AssetCheckResult:
+    """The rows that were written meet the declared expectations."""
+    outcomes = evidence.outcomes or ()
+    missed = [each for each in outcomes if not each.success]
+    is_error = any(each.severity == "critical" or each.error for each in missed)
+    passed = not missed and not (evidence.spec.expectations and evidence.unreported.unknown)
+    return _result(
+        evidence,
+        "expectations",
+        passed=passed,
+        severity=ERROR if is_error or passed else WARN,
+        says=("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence),
+        metadata={
+            "evaluated": len(outcomes),
+            "missed": len(missed),
+            "expectations": _table([asdict(outcome) for outcome in outcomes]),
+        },
+    )
+
+
+def verified(evidence: Evidence) -> dg.AssetCheckResult:
+    """The topic, read a second time by other means, says what table, quarantine and ledger hold."""
+    found = evidence.proof
+    if not isinstance(found, Verdict):
+        says = f"not verified: {found}"
+        return _result(evidence, "verified", passed=False, says=says, metadata={})
+    return _result(
+        evidence,
+        "verified",
+        passed=found.holds,
+        says="\n".join(sentences(found)),
+        metadata=metadata_of(found),
+    )
+
+
+_CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
+    check.__name__: check
+    for check in (books_balance, offsets_contiguous, quarantine_rate, freshness, expectations)
+}
+
+
+def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.AssetCheckResult]]:
+    """Return the checks of a stream: the proof only where its file asks for it."""
+    return {**_CHECKS, verified.__name__: verified} if spec and spec.verify else _CHECKS
 
 
 def breaks(
@@ -79,162 +198,16 @@ def breaks(
             )
 
 
-def _by_partition(rows: Iterable[LedgerRow], epoch: int) -> dict[TopicPartition, list[_Read]]:
+def _by_partition(
+    rows: Iterable[LedgerRow], epoch: int
+) -> dict[TopicPartition, list[tuple[int, Range]]]:
     """Return seq and range of everything that moved offsets."""
-    found: dict[TopicPartition, list[_Read]] = {}
+    reads: dict[TopicPartition, list[tuple[int, Range]]] = {}
     for row in rows:
         if row.epoch == epoch and row.kind in {"ingest", "accept"}:
             for range_ in (counted.range for counted in row.ranges if len(counted.range)):
-                found.setdefault(range_.topic_partition, []).append((row.seq, range_))
-    return found
-
-
-def check_specs(declared: DeclaredStream) -> list[dg.AssetCheckSpec]:
-    """Declare the checks of a stream's asset."""
-    return [
-        dg.AssetCheckSpec(
-            name, asset=declared.name, description=judge.__doc__, blocking=name == "books_balance"
-        )
-        for name, judge in _checks_of(declared.spec).items()
-    ]
-
-
-def check_results(evidence: Evidence) -> list[dg.AssetCheckResult]:
-    """Judge the evidence by every check."""
-    return [judge(evidence) for judge in _checks_of(evidence.spec).values()]
-
-
-def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
-    """Every offset and every record of the run is accounted for, and no earlier batch is red."""
-    detailed = {row.seq: row for row in (*evidence.report.recovered, *evidence.report.batches)}
-    rows = {row.seq: row for row in evidence.ledger} | detailed
-    red = [row for seq, row in sorted(rows.items()) if row.is_red]
-    return result(
-        evidence,
-        "books_balance",
-        passed=not red,
-        says="; ".join(f"batch {row.seq}: {row.says()}" for row in red)
-        or f"{len(evidence.judged)} batches balance",
-        metadata={
-            "batches": len(evidence.judged),
-            "red_batches": len(red),
-            "red": table([_red(row) for row in red]),
-        },
-    )
-
-
-def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
-    """The ledger's ranges follow one another without hole or overlap, up to the next offset."""
-    report = evidence.report
-    broken = [
-        {"partition": str(at), "problem": problem}
-        for at, problem in breaks(evidence.ledger, epoch=report.epoch, reached=report.next)
-    ]
-    return result(
-        evidence,
-        "offsets_contiguous",
-        passed=not broken,
-        says="; ".join(f"{each['partition']}: {each['problem']}" for each in broken[:3])
-        or "no hole and no overlap in any partition",
-        metadata={"breaks": len(broken), "where": table(broken)},
-    )
-
-
-def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
-    """The share of the records read that went to quarantine is within what is declared."""
-    limit = evidence.spec.quarantine_rate
-    quarantined = evidence.total("quarantined")
-    rate = quarantined / max(evidence.total("read"), 1)
-    why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
-    return result(
-        evidence,
-        "quarantine_rate",
-        passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.unreported.unknown,
-        severity=ERROR if rate > limit.fail_above else WARN,
-        says=f"{quarantined:,} records in quarantine ({rate:.2%})"
-        + (f": {why}" if why else "")
-        + _earlier(evidence),
-        metadata={
-            "rate": rate,
-            "quarantined": quarantined,
-            "warn_above": limit.warn_above,
-            "fail_above": limit.fail_above,
-            "reasons": table(
-                [{"reason": why, "records": n} for why, n in sorted(evidence.reasons.items())]
-            ),
-        },
-    )
-
-
-def freshness(evidence: Evidence) -> dg.AssetCheckResult:
-    """No record waits for longer than is declared, and no transaction hides records for long."""
-    limit, lag = evidence.spec.freshness_minutes, evidence.report.lag
-    stalls = "; ".join(map(str, evidence.report.stalls))
-    last = max((row.committed_at for row in evidence.ledger), default=None)
-    waited = (evidence.now - last).total_seconds() / 60 if last and lag else 0.0
-    waits = f"{lag:,} offsets are unread, and the last commit was {waited:.1f} minutes ago"
-    says = waits if lag else "nothing is unread"
-    if limit is None:
-        says = f"not declared (freshness_minutes); {says}"
-    return result(
-        evidence,
-        "freshness",
-        passed=not stalls and (limit is None or waited <= limit),
-        severity=WARN,
-        says="; ".join(filter(None, (stalls, says))),
-        metadata={
-            "lag": lag,
-            "minutes_waited": waited,
-            "limit_minutes": limit or "not declared",
-            "stalled": stalls or "none",
-        },
-    )
-
-
-def expectations(evidence: Evidence) -> dg.AssetCheckResult:
-    """The rows that were written meet the declared expectations."""
-    outcomes = evidence.outcomes or ()
-    missed = [each for each in outcomes if not each.success]
-    is_error = any(each.severity == "critical" or each.error for each in missed)
-    passed = not missed and not (evidence.spec.expectations and evidence.unreported.unknown)
-    return result(
-        evidence,
-        "expectations",
-        passed=passed,
-        severity=ERROR if is_error or passed else WARN,
-        says=("; ".join(map(str, missed)) or _all_met(evidence)) + _earlier(evidence),
-        metadata={
-            "evaluated": len(outcomes),
-            "missed": len(missed),
-            "expectations": table([each.as_row() for each in outcomes]),
-        },
-    )
-
-
-def verified(evidence: Evidence) -> dg.AssetCheckResult:
-    """The topic, read a second time by other means, says what table, quarantine and ledger hold."""
-    found = evidence.proof
-    if not isinstance(found, Verdict):
-        says = f"not verified: {found}"
-        return result(evidence, "verified", passed=False, says=says, metadata={})
-    return result(
-        evidence,
-        "verified",
-        passed=found.holds,
-        says="\n".join(sentences(found)),
-        metadata=metadata_of(found),
-    )
-
-
-_CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
-    judge.__name__: judge
-    for judge in (books_balance, offsets_contiguous, quarantine_rate, freshness, expectations)
-}
-
-
-def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.AssetCheckResult]]:
-    """Return the checks of a stream: the proof only where its file asks for it."""
-    return {**_CHECKS, verified.__name__: verified} if spec and spec.verify else _CHECKS
+                reads.setdefault(range_.topic_partition, []).append((row.seq, range_))
+    return reads
 
 
 def _red(row: LedgerRow) -> dict[str, Any]:
@@ -253,3 +226,30 @@ def _all_met(evidence: Evidence) -> str:
     if not declared:
         return "not declared"
     return f"{declared} met" if evidence.outcomes is not None else "the run wrote no rows to check"
+
+
+def _result(
+    evidence: Evidence,
+    name: str,
+    *,
+    passed: bool,
+    says: str,
+    metadata: dict[str, Any],
+    severity: dg.AssetCheckSeverity = ERROR,
+) -> dg.AssetCheckResult:
+    """Return what a check says of the evidence's stream."""
+    return dg.AssetCheckResult(
+        asset_key=evidence.spec.name,
+        check_name=name,
+        passed=passed,
+        severity=severity,
+        description=says,
+        metadata=metadata,
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue | str:
+    """Return the first rows as a table; Dagster wants no table without any."""
+    if not rows:
+        return "none"
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:_MOST_ROWS]])

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from assets.expectations import evaluate
+from assets.expectations import ExpectationOutcome, evaluate, not_evaluated
 from assets.history import UnreportedBatches, find_unreported
 from assets.proof import prove
-from assets.refusals import ExpectationOutcome, not_evaluated
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow
@@ -29,11 +28,10 @@ class Evidence:
     """What is known when a run has ended.
 
     Attributes:
-        spec: The declared stream.
         report: What the run did.
         table_id: Delta's id of the table.
         ledger: Every ledger row of the table, by seq.
-        untold: What earlier runs committed and Dagster has not been told of.
+        unreported: What earlier runs committed and no materialization speaks of.
         reasons: Why records were quarantined in the batches judged: how many for each reason.
         outcomes: What became of each declared expectation on the rows of the batches judged;
             ``None`` when they wrote none.
@@ -53,7 +51,7 @@ class Evidence:
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
-        """The batches that no check has judged before: the run's own, and the untold."""
+        """The batches that no check has judged before: the run's own, and the unreported."""
         return judged_rows(self.report, self.unreported)
 
     def total(self, count: str) -> int:
@@ -74,16 +72,16 @@ def gather(
     table_id = TableLog(paths.data).table_id()
     ledger = Ledger(paths.ledger).rows_of(table_id)
     mine = {row.seq for row in report.batches}
-    untold = find_unreported(
+    unreported = find_unreported(
         instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq
     )
-    judged = judged_rows(report, untold)
+    judged = judged_rows(report, unreported)
     return Evidence(
         spec=declared.spec,
         report=report,
         table_id=table_id,
         ledger=ledger,
-        unreported=untold,
+        unreported=unreported,
         reasons=_reasons(paths, judged),
         outcomes=_outcomes(declared, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
@@ -91,12 +89,12 @@ def gather(
     )
 
 
-def judged_rows(report: RunReport, untold: UnreportedBatches) -> tuple[LedgerRow, ...]:
+def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[LedgerRow, ...]:
     """Return the batches that no check has judged before, by seq.
 
-    Without Dagster's history, what the run healed stands in for what is untold.
+    Without Dagster's history, what the run healed stands in for what is unreported.
     """
-    earlier = report.recovered if untold.unknown else untold.rows
+    earlier = report.recovered if unreported.unknown else unreported.rows
     return (*earlier, *report.batches)
 
 

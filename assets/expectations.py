@@ -10,18 +10,52 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from assets.refusals import EXAMPLES, ExpectationOutcome, not_evaluated, outcome_of
 from ingestion.declaration.names import nearest
 from ingestion.declaration.parts import Expectation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_RESULT_FORMAT: Final = {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}
+_EXAMPLES: Final = 3
+_LONGEST: Final = 60
+_RESULT_FORMAT: Final = {"result_format": "SUMMARY", "partial_unexpected_count": _EXAMPLES}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectationOutcome:
+    """What became of one expectation; the fields are the columns that the UI shows.
+
+    Attributes:
+        expectation: Its name in Great Expectations.
+        on: Its arguments, as declared.
+        severity: As declared.
+        success: Whether the rows meet it; never true when ``error`` is set.
+        unexpected: How many rows do not meet it.
+        percent: The same, in percent of the rows that have a value.
+        examples: A few values that do not meet it, shortened.
+        error: Why it could not be evaluated.
+    """
+
+    expectation: str
+    on: str
+    severity: str
+    success: bool
+    unexpected: int = 0
+    percent: float = 0.0
+    examples: str = ""
+    error: str = ""
+
+    def __str__(self) -> str:
+        """Say what is wrong, in one line."""
+        if self.error:
+            return f"{self.expectation}: {self.error}"
+        some = f": {self.unexpected:,} unexpected ({self.percent:.2f} %)" if self.unexpected else ""
+        return f"{self.expectation}({self.on}) is not met{some}"
 
 
 def evaluate(
@@ -31,43 +65,47 @@ def evaluate(
 
     Args:
         declared: The expectations of a stream.
-        rows: The rows to judge; read several times, so they are held meanwhile.
+        rows: The rows to judge; read several times, so they are cached meanwhile.
         declared_in: The stream's file, for the message about one that does not exist.
     """
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    held = rows.persist()
+    cached = rows.persist()
     try:
-        return _evaluated(declared, held, declared_in)
+        return _evaluated(declared, cached, declared_in)
     except Exception as error:  # noqa: BLE001 (the rows are committed: it is told, and not thrown)
         failed = f"{declared_in}: nothing could be evaluated: {_first_line(error)}"
         return tuple(not_evaluated(each, failed) for each in declared)
     finally:
-        held.unpersist()
+        cached.unpersist()
 
 
-def _evaluated(
-    declared: Sequence[Expectation], rows: DataFrame, declared_in: str
-) -> tuple[ExpectationOutcome, ...]:
-    """Validate one suite of all that can be built: each by itself would take twice the time."""
-    gx = great_expectations()
-    batch = _batch(gx, rows)
-    outcomes, built = {}, []
-    for place, each in enumerate(declared):
-        try:
-            built.append(_built(each, place))
-        except ValueError as error:
-            said = f"{declared_in}: expectations[{place}]: {error}"
-            outcomes[place] = not_evaluated(each, said)
-    suite = gx.ExpectationSuite(name=declared_in, expectations=built)
-    for result in batch.validate(suite, result_format=_RESULT_FORMAT).results if built else ():
-        place = result.expectation_config.meta["place"]
-        outcomes[place] = outcome_of(
-            declared[place],
-            success=bool(result.success),
-            result=result.result or {},
-            raised=_raised(result.exception_info),
-        )
-    return tuple(outcomes[place] for place in sorted(outcomes))
+def outcome_of(
+    declared: Expectation, *, success: bool, result: Mapping[str, Any], raised: str
+) -> ExpectationOutcome:
+    """Read one result of Great Expectations; where it raised, nothing is known of the rows."""
+    if raised:
+        return not_evaluated(declared, raised)
+    examples = [_shortened(value) for value in result.get("partial_unexpected_list") or ()]
+    return ExpectationOutcome(
+        expectation=declared.type,
+        on=_arguments(declared),
+        severity=declared.severity,
+        success=success,
+        unexpected=int(result.get("unexpected_count") or 0),
+        percent=float(result.get("unexpected_percent") or 0.0),
+        examples=", ".join(dict.fromkeys(examples[:_EXAMPLES])),
+    )
+
+
+def not_evaluated(declared: Expectation, error: str) -> ExpectationOutcome:
+    """Return the outcome of an expectation of which nothing is known."""
+    return ExpectationOutcome(
+        expectation=declared.type,
+        on=_arguments(declared),
+        severity=declared.severity,
+        success=False,
+        error=error,
+    )
 
 
 def great_expectations() -> ModuleType:
@@ -86,6 +124,31 @@ def great_expectations() -> ModuleType:
             del main["__file__"]
 
 
+def _evaluated(
+    declared: Sequence[Expectation], rows: DataFrame, declared_in: str
+) -> tuple[ExpectationOutcome, ...]:
+    """Validate one suite of all that can be built: each by itself would take twice the time."""
+    gx = great_expectations()
+    batch = _batch(gx, rows)
+    outcomes, built = {}, []
+    for index, expectation in enumerate(declared):
+        try:
+            built.append(_build(expectation, index))
+        except ValueError as error:
+            why = f"{declared_in}: expectations[{index}]: {error}"
+            outcomes[index] = not_evaluated(expectation, why)
+    suite = gx.ExpectationSuite(name=declared_in, expectations=built)
+    for result in batch.validate(suite, result_format=_RESULT_FORMAT).results if built else ():
+        index = result.expectation_config.meta["index"]
+        outcomes[index] = outcome_of(
+            declared[index],
+            success=bool(result.success),
+            result=result.result or {},
+            raised=_raised(result.exception_info),
+        )
+    return tuple(outcomes[index] for index in sorted(outcomes))
+
+
 def _batch(gx: Any, rows: DataFrame) -> Any:
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
@@ -96,7 +159,7 @@ def _batch(gx: Any, rows: DataFrame) -> Any:
     return whole.get_batch(batch_parameters={"dataframe": rows})
 
 
-def _built(declared: Expectation, place: int) -> Any:
+def _build(declared: Expectation, index: int) -> Any:
     """Build the expectation.
 
     Raises:
@@ -111,7 +174,7 @@ def _built(declared: Expectation, place: int) -> Any:
         raise ValueError(f"Great Expectations has no {declared.type!r}{hint}")
     build: Any = registry.get_expectation_impl(declared.type)
     try:
-        return build(**declared.arguments, meta={"place": place})
+        return build(**declared.arguments, meta={"index": index})
     except ValueError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:] if line.strip()]
         raise ValueError(f"{declared.type}: {' '.join(lines)}") from error
@@ -119,11 +182,20 @@ def _built(declared: Expectation, place: int) -> Any:
 
 def _raised(exception_info: Mapping[str, Any] | None) -> str:
     """Return what was raised while evaluating; it comes bare, or by the metric that raised it."""
-    found = exception_info or {}
-    each = [found] if "raised_exception" in found else found.values()
-    said = (str(one["exception_message"]) for one in each if one.get("raised_exception"))
-    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in said if text))
+    info = exception_info or {}
+    infos = [info] if "raised_exception" in info else info.values()
+    messages = (str(it["exception_message"]) for it in infos if it.get("raised_exception"))
+    return "; ".join(dict.fromkeys(text.splitlines()[0] for text in messages if text))
 
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+
+
+def _arguments(declared: Expectation) -> str:
+    return ", ".join(f"{name}={_shortened(value)}" for name, value in declared.arguments.items())
+
+
+def _shortened(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,4 +1,4 @@
-"""What Dagster has not been told: batches in the ledger that no materialization speaks of.
+"""Unreported batches: those in the ledger that no materialization speaks of.
 
 A run that dies between its last commit and its result leaves its batches in the table and, at the
 latest after the next run, in the ledger. Dagster's metadata is a projection of that as well, so
@@ -49,36 +49,35 @@ def find_unreported(
     mine: Collection[int],
     up_to: int,
 ) -> UnreportedBatches:
-    """Find the batches that Dagster has not been told of.
+    """Find the batches that no materialization speaks of.
 
     Args:
         instance: Holds the event log, which may have been wiped.
-        stream: Name of the stream, and of its asset.
         ledger: Every row of the table, by seq.
         table_id: Delta's id of the table; what is known of another one does not count.
-        mine: Seqs that the asking run tells by itself.
-        up_to: Seq at which that run ended; what lies beyond is somebody else's to tell.
+        mine: Seqs that the asking run reports by itself.
+        up_to: Seq at which that run ended; what lies beyond is somebody else's to report.
     """
     try:
-        told = [range(up_to + 1, sys.maxsize), *_told(instance, stream, table_id)]
+        reported = list(_reported_seqs(instance, stream, table_id))
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
         return UnreportedBatches(unknown=f"{type(error).__name__}: {error}")
-    known = [*told, mine]
+    known = [*reported, mine, range(up_to + 1, sys.maxsize)]
     return UnreportedBatches(
         rows=tuple(row for row in ledger if not any(row.seq in seqs for seqs in known))
     )
 
 
-def _told(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:
+def _reported_seqs(instance: dg.DagsterInstance, stream: str, table_id: str) -> Iterator[range]:
     """Yield the seqs that materializations speak of, back to one that knew of all before it."""
-    for found in _materializations(instance, stream):
-        if found.get("table_id") != table_id:
+    for metadata in _materializations(instance, stream):
+        if metadata.get("table_id") != table_id:
             continue
-        last = int(found["seq"])
-        if found["history"] == COMPLETE:
+        last = int(metadata["seq"])
+        if metadata["history"] == COMPLETE:
             yield range(last + 1)
             return
-        yield range(last - int(found["batches"]) + 1, last + 1)
+        yield range(last - int(metadata["batches"]) + 1, last + 1)
 
 
 def _materializations(instance: dg.DagsterInstance, stream: str) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,8 @@ from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.report import ranges_of, total_of
 
 # The table of ranges has that name already.
-_RENAMED = {"offsets": "offsets_in_ranges"}
+_RENAMED: Final = {"offsets": "offsets_in_ranges"}
+MOST_RUNS: Final = 20
 
 
 def metadata_of(evidence: Evidence) -> dict[str, Any]:
@@ -81,9 +82,6 @@ def log_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], None]:
     return on_batch
 
 
-MOST_RUNS: Final = 20
-
-
 def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:
     """Yield a materialization a swallowed run; one stands for all but the last ``MOST_RUNS``.
 
@@ -112,7 +110,7 @@ def _materialization(
         description=f"Recovered: {batches} of {runs}, of which Dagster had not been told",
         metadata={
             **metadata_of_batches(rows),
-            **_place(rows),
+            **_standing(rows),
             "recovered": True,
             "recovered_by": by,
             "run_id": runs.removeprefix("run "),
@@ -122,7 +120,7 @@ def _materialization(
     )
 
 
-def _place(rows: Sequence[LedgerRow]) -> dict[str, Any]:
+def _standing(rows: Sequence[LedgerRow]) -> dict[str, Any]:
     """Return where in the table's life batches stand."""
     first, last = rows[0], rows[-1]
     return {

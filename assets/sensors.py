@@ -50,9 +50,9 @@ def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> Tick:
         try:
-            settings = _hasty(settings_of(kafka, lake))
-            hindrance = _hindrance(context.instance, declared, settings)
-            return dg.SkipReason(hindrance) if hindrance else _decided(spec, settings)
+            settings = _with_short_timeout(settings_of(kafka, lake))
+            reason = _why_not_now(context.instance, declared, settings)
+            return dg.SkipReason(reason) if reason else _request_run(spec, settings)
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
 
@@ -82,10 +82,10 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
     }
 
 
-def _decided(spec: StreamSpec, settings: Settings) -> Tick:
+def _request_run(spec: StreamSpec, settings: Settings) -> Tick:
     lag = lag_of(spec, settings)
     if not any(lag.values()):
-        return _told_once(stalls_of(spec, settings)) or dg.SkipReason(
+        return _request_report(stalls_of(spec, settings)) or dg.SkipReason(
             "nothing new: the table has reached the last stable offsets of Kafka"
         )
     return dg.SensorResult(
@@ -104,7 +104,7 @@ def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
     return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
 
 
-def _told_once(stalls: tuple[Stall, ...]) -> Tick | None:
+def _request_report(stalls: tuple[Stall, ...]) -> Tick | None:
     """Ask for one run of each stall, which reads nothing, and whose check tells of it."""
     if not stalls:
         return None
@@ -112,13 +112,13 @@ def _told_once(stalls: tuple[Stall, ...]) -> Tick | None:
     return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"held back: {where}")])
 
 
-def _hindrance(
+def _why_not_now(
     instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
 ) -> str | None:
     """Return in words what keeps a run from being started now."""
     under_way = _under_way(instance, declared.name)
     if under_way:
-        return _awaited(instance, declared, settings, under_way)
+        return _report_waiting(instance, declared, settings, under_way)
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
@@ -126,7 +126,7 @@ def _hindrance(
     return standing_refusal(instance, last, state=state_of(declared, settings))
 
 
-def _awaited(
+def _report_waiting(
     instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings, record: dg.RunRecord
 ) -> str:
     """Say which run is waited for; one that died unseen is reported as failed.
@@ -166,6 +166,6 @@ def _last_run(instance: dg.DagsterInstance, stream: str) -> str | None:
     return records[0].asset_entry.last_run_id if records else None
 
 
-def _hasty(settings: Settings) -> Settings:
+def _with_short_timeout(settings: Settings) -> Settings:
     seconds = min(settings.kafka_timeout_seconds, _MOST_SECONDS)
     return settings.model_copy(update={"kafka_timeout_seconds": seconds})

@@ -51,17 +51,15 @@ class InstanceFacts:
 def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -> InstanceFacts:
     """Gather what an instance holds that can go wrong."""
     streams = load_streams(settings.streams)
-    surveyor = Runs(instance, settings, [each.name for each in streams])
+    runs = Runs(instance, settings, [each.name for each in streams])
     heartbeats = instance.get_daemon_heartbeats()
-    latest = max((each.timestamp for each in heartbeats.values()), default=None)
+    latest = max((beat.timestamp for beat in heartbeats.values()), default=None)
     place = shlex.quote(str(project_root()))
     return InstanceFacts(
         prefix=f"cd {place} && DAGSTER_HOME={shlex.quote(home)} ",
         now=time.time(),
-        runs=tuple(
-            map(surveyor.facts, instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)))
-        ),
-        slots=tuple(surveyor.slots()),
+        runs=tuple(map(runs.facts, instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)))),
+        slots=tuple(runs.slots()),
         heartbeat=latest,
         switched_on=tuple(
             sorted(

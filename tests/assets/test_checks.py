@@ -17,8 +17,8 @@ from assets.checks import (
     quarantine_rate,
 )
 from assets.evidence import Evidence
+from assets.expectations import ExpectationOutcome, outcome_of
 from assets.history import UnreportedBatches
-from assets.refusals import ExpectationOutcome, outcome_of
 from ingestion.declaration.parts import Expectation
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.transactions import Stall
@@ -155,7 +155,7 @@ def test_records_that_wait_too_long_warn(
 
 def outcome(**fields: Any) -> ExpectationOutcome:
     """One expectation that is not met, unless told otherwise."""
-    base = {"type": "expect_x", "severity": "critical", "on": "column=id", "success": False}
+    base = {"expectation": "expect_x", "severity": "critical", "on": "column=id", "success": False}
     return ExpectationOutcome(**{**base, **fields})
 
 
