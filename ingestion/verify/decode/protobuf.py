@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import Declared
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import Read, refuse
-from ingestion.verify.decode.protobuf_binary import message, numbers, varint
-from ingestion.verify.decode.protobuf_schema import Member, Schema, Shape
+from ingestion.verify.decode.protobuf_binary import numbers, read_message, varint, word_of
+from ingestion.verify.decode.protobuf_schema import is_map, messages_of
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
 
@@ -24,7 +24,7 @@ _WRAPPERS: Final = frozenset(
 class RepeatedItem(NamedTuple):
     """One item of a repeated field."""
 
-    member: Member
+    field: Any
 
 
 def reading(expected: Expected) -> ReadFramed:
@@ -45,39 +45,42 @@ def opened(
     Raises:
         BadRecordError: it cannot be compiled.
     """
-    schema = Schema(written)
+    messages = messages_of(written)
 
     def read(payload: bytes) -> DecodedRecord:
-        shape, rest = _which(schema, payload)
-        names = {each.name for each in shape.members.values()}
-        if extra == "reject" and (names - wanted.keys() or numbers(rest) - shape.members.keys()):
+        message, rest = _which(messages, payload)
+        if extra == "reject" and (
+            {*message.fields_by_name} - wanted.keys() or numbers(rest) - {*message.fields_by_number}
+        ):
             raise BadRecordError("fields that no column names")
-        take = coerce.fields(shape.by_name, wanted, fit)
-        return DecodedRecord(values=tuple(take(message(rest, shape))))
+        take = coerce.fields(message.fields_by_name, wanted, fit)
+        return DecodedRecord(values=tuple(take(read_message(rest, message))))
 
     return read
 
 
-def fit(node: Member | RepeatedItem, type_: Declared) -> Read:
+def fit(node: Any, type_: Declared) -> Read:
     """Return what takes a value that is not null as a declared type."""
     if isinstance(node, RepeatedItem):
-        return _single(node.member, type_)
-    if node.is_repeated and node.message is not None and node.message.is_map:
-        inner = node.message.by_name
-        if inner["key"].type != "string":
+        return _single(node.field, type_)
+    if node.is_repeated and is_map(node.message_type):
+        entry = node.message_type.fields_by_name
+        if word_of(entry["key"]) != "string":
             return coerce.never("a map", type_)
-        return coerce.nested("MAP", inner["value"], type_, fit)
+        return coerce.nested("MAP", entry["value"], type_, fit)
     if node.is_repeated:
         return coerce.nested("ARRAY", RepeatedItem(node), type_, fit)
     return _single(node, type_)
 
 
-def _single(member: Member, type_: Declared) -> Read:
-    if member.message is not None and member.type == "message":
-        return _message(member.message, type_)
-    if member.type == "enum" and type_.word == "STRING":
-        return lambda value: member.symbols.get(value) or refuse(value)
-    return _scalar(member.type, type_) or coerce.never(member.type, type_)
+def _single(field: Any, type_: Declared) -> Read:
+    word = word_of(field)
+    if word == "message":
+        return _message(field.message_type, type_)
+    if word == "enum" and type_.word == "STRING":
+        symbols = field.enum_type.values_by_number
+        return lambda value: symbols[value].name if value in symbols else refuse(value)
+    return _scalar(word, type_) or coerce.never(word, type_)
 
 
 def _scalar(word: str, type_: Declared) -> Read | None:
@@ -90,31 +93,30 @@ def _scalar(word: str, type_: Declared) -> Read | None:
     return coerce.real(type_) if word in {"float", "double"} else coerce.whole(type_)
 
 
-def _message(shape: Shape, type_: Declared) -> Read:
-    if shape.name == "google.protobuf.Timestamp" and type_.word == "TIMESTAMP":
-        moment = coerce.moment(type_, 10**9, zoned=True) or coerce.never(shape.name, type_)
+def _message(message: Any, type_: Declared) -> Read:
+    if message.full_name == "google.protobuf.Timestamp" and type_.word == "TIMESTAMP":
+        moment = coerce.moment(type_, 10**9, zoned=True) or coerce.never(message.full_name, type_)
         return lambda value: moment(value["seconds"] * 10**9 + value["nanos"])
-    if shape.name in _WRAPPERS and type_.word != "STRUCT":
-        inner = fit(shape.by_name["value"], type_)
+    if message.full_name in _WRAPPERS and type_.word != "STRUCT":
+        inner = fit(message.fields_by_name["value"], type_)
         return lambda value: inner(value["value"])
-    return coerce.nested("STRUCT", shape.by_name, type_, fit)
+    return coerce.nested("STRUCT", message.fields_by_name, type_, fit)
 
 
-def _which(schema: Schema, payload: bytes) -> tuple[Shape, bytes]:
+def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     """Follow the message indexes to a message; none of them means the first."""
     path: list[int] = []
     count, at = varint(payload, 0)
     for _ in range(_signed(count)):
         number, at = varint(payload, at)
         path.append(_signed(number))
-    shapes, shape = schema.messages, None
+    message = None
     for number in path or [0]:
-        if number >= len(shapes):
+        if number >= len(messages):
             raise BadRecordError(f"no message at {path}")
-        shape = shapes[number]
-        shapes = shape.inner
-    assert shape is not None, "there is always a first index"
-    return shape, payload[at:]
+        message = messages[number]
+        messages = message.nested_types
+    return message, payload[at:]
 
 
 def _signed(number: int) -> int:

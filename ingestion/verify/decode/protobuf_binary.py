@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ingestion.verify.decode.protobuf_schema import Member, Shape
+from ingestion.verify.decode.protobuf_schema import is_map
 from ingestion.verify.decode.strict_json import BadRecordError
 
 _DEEPEST: Final = 100
@@ -20,9 +20,19 @@ _FIXED: Final = {
     "sfixed32": "<i",
 }
 _BY_LENGTH: Final = ("string", "bytes", "message")
+# By their numbers in a descriptor.
+_WORDS: Final = (
+    *("", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string"),
+    *("group", "message", "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"),
+)
 
 
-def message(payload: bytes, shape: Shape, depth: int = 0) -> dict[str, Any]:
+def word_of(field: Any) -> str:
+    """Return Protobuf's name of a field's type."""
+    return _WORDS[field.type]
+
+
+def read_message(payload: bytes, descriptor: Any, depth: int = 0) -> dict[str, Any]:
     """Read one message: every field's value by name, null where an absent one shows.
 
     Raises:
@@ -30,19 +40,18 @@ def message(payload: bytes, shape: Shape, depth: int = 0) -> dict[str, Any]:
     """
     if depth > _DEEPEST:
         raise BadRecordError("nested too deeply")
-    found: dict[int, list[Any]] = {}
+    read: dict[int, list[Any]] = {}
     for number, wire, value in _fields(payload):
-        member = shape.members.get(number)
-        values = None if member is None else _values(member, wire, value)
-        if member is None or values is None:
+        field = descriptor.fields_by_number.get(number)
+        values = None if field is None else _values(field, wire, value)
+        if values is None:
             continue
-        for other in shape.members.values():
-            if member.oneof is not None and other.oneof == member.oneof and other is not member:
-                found.pop(other.number, None)
-        found.setdefault(number, []).extend(values)
-    return {
-        each.name: _value(each, found.get(number), depth) for number, each in shape.members.items()
-    }
+        if field.containing_oneof is not None:
+            for other in field.containing_oneof.fields:
+                if other.number != number:
+                    read.pop(other.number, None)
+        read.setdefault(number, []).extend(values)
+    return {field.name: _value(field, read.get(field.number), depth) for field in descriptor.fields}
 
 
 def numbers(payload: bytes) -> set[int]:
@@ -84,16 +93,17 @@ def _fields(payload: bytes) -> Iterator[tuple[int, int, Any]]:
         at += length
 
 
-def _values(member: Member, wire: int, value: Any) -> list[Any] | None:
+def _values(field: Any, wire: int, value: Any) -> list[Any] | None:
     """Return what a field holds, several when it is packed; nothing for another wire type."""
-    if member.type in _BY_LENGTH:
+    word = word_of(field)
+    if word in _BY_LENGTH:
         return [value] if wire == 2 else None
-    size = struct.calcsize(_FIXED[member.type]) if member.type in _FIXED else 0
+    size = struct.calcsize(_FIXED[word]) if word in _FIXED else 0
     if wire == {8: 1, 4: 5}.get(size, 0):
-        return [_scalar(member, value)]
-    if wire != 2 or not member.is_repeated:
+        return [_scalar(word, value)]
+    if wire != 2 or not field.is_repeated:
         return None
-    return [_scalar(member, each) for each in _packed(value, size)]
+    return [_scalar(word, number) for number in _packed(value, size)]
 
 
 def _packed(value: bytes, size: int) -> Iterator[Any]:
@@ -109,43 +119,43 @@ def _packed(value: bytes, size: int) -> Iterator[Any]:
             yield number
 
 
-def _scalar(member: Member, value: Any) -> Any:
-    if member.type in _FIXED:
-        return struct.unpack(_FIXED[member.type], value)[0]
-    if member.type == "bool":
+def _scalar(word: str, value: Any) -> Any:
+    if word in _FIXED:
+        return struct.unpack(_FIXED[word], value)[0]
+    if word == "bool":
         return value != 0
-    if member.type in {"sint32", "sint64"}:
-        value &= 2 ** int(member.type[4:]) - 1
+    if word in {"sint32", "sint64"}:
+        value &= 2 ** int(word[4:]) - 1
         return (value >> 1) ^ -(value & 1)
-    if member.type == "uint64":
-        return value
-    if member.type == "uint32":
-        return value & 0xFFFFFFFF
-    bits = 64 if member.type == "int64" else 32
+    if word in {"uint32", "uint64"}:
+        return value & (2 ** int(word[4:]) - 1)
+    bits = 64 if word == "int64" else 32
     value &= 2**bits - 1
     return value - 2**bits if value >> (bits - 1) else value
 
 
-def _value(member: Member, found: list[Any] | None, depth: int) -> Any:
-    if found is None:
-        return {} if member.message is not None and member.message.is_map else member.default
-    if member.message is not None and member.type == "message":
-        return _messages(member, member.message, found, depth)
-    if member.type == "string":
-        found = [_text(each) for each in found]
-    return found if member.is_repeated else found[-1]
+def _value(field: Any, values: list[Any] | None, depth: int) -> Any:
+    if values is None:
+        if field.is_repeated:
+            return {} if is_map(field.message_type) else []
+        return None if field.has_presence else field.default_value
+    if word_of(field) == "message":
+        return _messages(field, values, depth)
+    if word_of(field) == "string":
+        values = [_text(value) for value in values]
+    return values if field.is_repeated else values[-1]
 
 
-def _messages(member: Member, shape: Shape, found: list[bytes], depth: int) -> Any:
-    if not member.is_repeated:
-        return message(b"".join(found), shape, depth + 1)
-    each = [message(payload, shape, depth + 1) for payload in found]
-    if not shape.is_map:
-        return each
-    value = shape.by_name["value"]
-    empty = {} if value.message is None else message(b"", value.message)
-    filled = (entry["value"] if entry["value"] is not None else empty for entry in each)
-    return {entry["key"]: value for entry, value in zip(each, filled, strict=True)}
+def _messages(field: Any, payloads: list[bytes], depth: int) -> Any:
+    inner = field.message_type
+    if not field.is_repeated:
+        return read_message(b"".join(payloads), inner, depth + 1)
+    messages = [read_message(payload, inner, depth + 1) for payload in payloads]
+    if not is_map(inner):
+        return messages
+    value_type = inner.fields_by_name["value"].message_type
+    empty = {} if value_type is None else read_message(b"", value_type)
+    return {entry["key"]: empty if entry["value"] is None else entry["value"] for entry in messages}
 
 
 def _text(value: bytes) -> str:
