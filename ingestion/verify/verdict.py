@@ -1,13 +1,65 @@
-"""What came out of a proof: what holds, what does not, and what could not be told."""
+"""What came out of a proof: what holds, what does not, and what is not proven."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from ingestion.kafka.offsets import Range
-from ingestion.verify.difference import Difference
+
+Part = Literal["ledger", "dispositions", "quarantine", "rows"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """One thing that is not as the topic, or the log, says: ``what`` is a sentence without its end.
+
+    ``key`` has the row's key columns by name; topic, partition and offset are the record's.
+    """
+
+    part: Part
+    what: str
+    key: dict[str, str] | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    seq: int | None = None
+    expected: str | None = None
+    found: str | None = None
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        named = ", ".join(f"{name}={value}" for name, value in (self.key or {}).items())
+        where = f"{self.topic}-{self.partition} offset {self.offset}" if self.topic else ""
+        batch = f"batch {self.seq}" if self.seq is not None else ""
+        about = " · ".join(filter(None, (f"key ({named})" if named else "", where, batch)))
+        both = (("expected", self.expected), ("found", self.found))
+        sides = ", ".join(f"{name} {side}" for name, side in both if side is not None)
+        return ": ".join(filter(None, (about, self.what, sides)))
+
+
+class DifferenceLog:
+    """The differences found: all are counted, the first are kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.counts: Counter[str] = Counter()
+        self.kept: list[Difference] = []
+
+    def add(self, differences: Iterable[Difference]) -> None:
+        """Count differences, and keep the first."""
+        for difference in differences:
+            self.counts[difference.part] += 1
+            if len(self.kept) < self._limit:
+                self.kept.append(difference)
+
+
+def shown(value: object) -> str:
+    """Write a value for people: in full where it is short."""
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:120]}…"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,20 +67,17 @@ class Verdict:
     """What came out of a proof.
 
     Attributes:
-        stream: The stream's name.
-        table: Folder of its table.
         delta_version: The version that was proven.
         seq: The last batch that was proven; 0 before the first.
-        epoch: Life of the stream's identity at that batch.
         proven: The offsets that were read again, one range a partition.
         records: How many records they held.
         batches: How many batches were counted again.
-        commits: How many commits of ours were held against the ledger.
+        commits: How many commits of ours were compared with the ledger.
         rows: How many rows were compared.
         quarantined: How many records belong in quarantine.
         differences: What is wrong: the first of them.
         difference_count: How many there are of each part of the proof.
-        limits: What could not be seen any more, or a person accepted; it is no fault.
+        limits: What is not covered any more, or a person accepted; it is no fault.
         obstacles: What this proof does not understand; nothing may be taken for proven.
     """
 
@@ -86,7 +135,7 @@ class Verdict:
             ],
             **{name: getattr(self, name) for name in _COUNTS},
             "difference_count": {"total": self.total, **self.difference_count},
-            "differences": [each.as_row() for each in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
             "limits": list(self.limits),
             "obstacles": list(self.obstacles),
         }

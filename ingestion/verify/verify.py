@@ -30,7 +30,6 @@ from ingestion.verify.compare import ledger, quarantine
 from ingestion.verify.compare.rows import RowsProof, deletes_that_explain, tombstones_of
 from ingestion.verify.coverage import Coverage, determine_coverage, identity_in
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.difference import Difference, DifferenceLog, Part
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
 from ingestion.verify.fold.modes import FoldContext
@@ -41,7 +40,7 @@ from ingestion.verify.read.record import Record, RowChange
 from ingestion.verify.read.snapshot import Snapshot, row_count, rows_of, take_snapshot
 from ingestion.verify.read.spill import SpillStore
 from ingestion.verify.read.topic import TopicReader, is_compacted
-from ingestion.verify.verdict import Verdict
+from ingestion.verify.verdict import Difference, DifferenceLog, Part, Verdict
 
 Progress = Callable[[str, int, int], None]
 

@@ -12,8 +12,7 @@ import assets.proof
 from assets.checks import check_results, check_specs
 from assets.proof import verify_job
 from ingestion.errors import DependencyError
-from ingestion.verify.difference import Difference
-from ingestion.verify.verdict import Verdict
+from ingestion.verify.verdict import Difference, Verdict
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from tests.assets.conftest import batch, declared

@@ -9,8 +9,8 @@ import pytest
 
 from ingestion.verify.compare import ledger
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.difference import Difference
 from ingestion.verify.read.delta_log import Batch, LoggedCommit
+from ingestion.verify.verdict import Difference
 from tests.verify.factories import P0, P1, batch, stretch, unlike
 
 LEDGER = [batch(1, stretch(0, 4)), batch(2, stretch(4, 8)), batch(3, stretch(8, 8))]

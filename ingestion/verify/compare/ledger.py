@@ -9,8 +9,8 @@ from typing import Final
 
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.difference import Difference
 from ingestion.verify.read.delta_log import Batch, LoggedCommit, OffsetRange
+from ingestion.verify.verdict import Difference
 
 MOVING: Final = ("ingest", "accept")
 # Batches of records, with books that must balance.
@@ -51,18 +51,18 @@ def refuse_unknown_kinds(batches: Iterable[Batch]) -> None:
 def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
     """Name the batches whose verdict is red, or whose counts do not add up."""
     for batch in batches:
-        of = batch.counts
-        accounted = sum(of.get(name, 0) for name in DISPOSITIONS)
+        counts = Counter(batch.counts)
+        accounted = sum(counts[name] for name in DISPOSITIONS)
         if not batch.balanced and batch.accepted is None:
             yield _wrong(batch, "its books do not balance, and nobody has accepted that")
         if batch.kind not in FOLDED or not batch.balanced:
             continue
-        if batch.kind == "redrive" and (of.get("offsets", 0) or of.get("gaps", 0)):
-            yield _wrong(batch, "a redrive reads no offsets", found=str(dict(of)))
-        if batch.kind == "ingest" and of.get("offsets", 0) != of.get("read", 0) + of.get("gaps", 0):
-            yield _wrong(batch, "offsets are not read + gaps", found=str(dict(of)))
-        if of.get("read", 0) + of.get("exploded", 0) != accounted:
-            yield _wrong(batch, "records read are not all accounted for", found=str(dict(of)))
+        if batch.kind == "redrive" and (counts["offsets"] or counts["gaps"]):
+            yield _wrong(batch, "a redrive reads no offsets", found=str(dict(counts)))
+        if batch.kind == "ingest" and counts["offsets"] != counts["read"] + counts["gaps"]:
+            yield _wrong(batch, "offsets are not read + gaps", found=str(dict(counts)))
+        if counts["read"] + counts["exploded"] != accounted:
+            yield _wrong(batch, "records read are not all accounted for", found=str(dict(counts)))
 
 
 def broken_numbers(batches: Sequence[Batch], *, table_id: str) -> Iterator[Difference]:
@@ -92,11 +92,11 @@ def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Differen
             reads.setdefault((batch.epoch, part.at), []).append((batch.seq, part))
             if part.end < part.start:
                 yield _broken(batch.seq, part, "ends before it starts")
-    told = {epoch for epoch, _ in begins}
+    begun = {epoch for epoch, _ in begins}
     for (epoch, at), parts in sorted(reads.items()):
         seq, first = parts[0]
         begin = begins.get((epoch, at), 0)
-        if epoch in told and first.start != begin:
+        if epoch in begun and first.start != begin:
             yield _broken(seq, first, "does not start where the stream began", str(begin))
         for (before, earlier), (seq, later) in pairwise(parts):
             if later.start != earlier.end:
@@ -127,8 +127,8 @@ def broken_agreement(
     there = {commit.seq for commit in ours}
     for batch in batches:
         if batch.delta_version >= oldest and batch.seq not in there:
-            yield _wrong(batch, f"the log has no commit of it; the ledger says version "
-                                f"{batch.delta_version}")  # fmt: skip
+            version = batch.delta_version
+            yield _wrong(batch, f"the log has no commit of it; the ledger says version {version}")
 
 
 def torn(unfinished: Iterable[LoggedCommit], stream: str) -> Iterator[Difference]:
@@ -149,10 +149,8 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
             yield Difference(part="ledger", what=what, seq=commit.seq)
         elif commit.txn != commit.metadata["seq"]:
             what = f"version {commit.version} records another txn than its metadata's seq"
-            yield Difference(
-                part="ledger", what=what, seq=commit.seq, found=str(commit.txn), expected=
-                str(commit.metadata["seq"])
-            )  # fmt: skip
+            expected, txn = str(commit.metadata["seq"]), str(commit.txn)
+            yield Difference(part="ledger", what=what, seq=commit.seq, expected=expected, found=txn)
     for earlier, later in pairwise([commit for commit in ours if commit.txn is not None]):
         if (later.txn or 0) <= (earlier.txn or 0):
             what = f"the txn of version {later.version} does not grow"
@@ -164,21 +162,21 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
 def _unlike(
     batch: Batch, commit: LoggedCommit, metadata: Mapping[str, object]
 ) -> Iterator[Difference]:
-    told: dict[str, tuple[object, object]] = {
+    pairs: dict[str, tuple[object, object]] = {
         name: (metadata[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")
     }
-    told["delta_version"] = (commit.version, batch.delta_version)
-    told["ranges"] = (_told(commit.ranges), _told(batch.ranges))
+    pairs["delta_version"] = (commit.version, batch.delta_version)
+    pairs["ranges"] = (_written(commit.ranges), _written(batch.ranges))
     counts = metadata.get("counts")
     for name, count in (counts if isinstance(counts, dict) else {}).items():
         if name != "winners":
-            told[name] = (count, batch.counts.get(name, 0))
-    for name, (expected, found) in told.items():
+            pairs[name] = (count, batch.counts.get(name, 0))
+    for name, (expected, found) in pairs.items():
         if expected != found:
             yield _wrong(batch, f"its {name} is not its commit's", str(expected), str(found))
 
 
-def _told(ranges: Iterable[OffsetRange]) -> str:
+def _written(ranges: Iterable[OffsetRange]) -> str:
     return ", ".join(f"{r} with {r.records} records, {r.gaps} gaps" for r in sorted(ranges))
 
 

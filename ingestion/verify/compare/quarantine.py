@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.difference import Difference, shown
 from ingestion.verify.read.record import EPOCH, Record
 from ingestion.verify.read.spill import SpillTable
+from ingestion.verify.verdict import Difference, shown
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
 

@@ -11,11 +11,11 @@ from typing import Any
 from ingestion.declaration.modes import INDEX_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.difference import Difference, shown
 from ingestion.verify.fold.modes import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange, text_of
 from ingestion.verify.read.snapshot import rows_of
 from ingestion.verify.read.spill import SpillTable
+from ingestion.verify.verdict import Difference, shown
 
 
 def values_equal(one: Any, other: Any) -> bool:

@@ -5,10 +5,10 @@ A format without a row here cannot be proven; ``verify`` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.formats import Options
@@ -31,15 +31,7 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What bytes should hold.
-
-    Attributes:
-        columns: The declared columns, or of a key the key columns.
-        is_key: Whether the bytes are a Kafka key, which may be a bare value.
-        options: What the declaration says beside the format's name.
-        extra_fields: What to do with fields that no column names.
-        settings: Where a schema registry is.
-    """
+    """What bytes should hold: a value, or a Kafka key, which may be a bare value."""
 
     columns: Sequence[DeclaredColumn]
     is_key: bool
@@ -50,27 +42,14 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedRecord:
-    """What good bytes say.
-
-    Attributes:
-        values: One value a column, as delta-rs hands them out.
-        is_delete: Whether they say by themselves that the row is gone.
-    """
+    """One value a column, as delta-rs hands them out, and whether the row is gone."""
 
     values: Row
     is_delete: bool = False
 
 
-class Decode(Protocol):
-    """Reads the bytes of one record."""
-
-    def __call__(self, raw: bytes) -> DecodedRecord:
-        """Read them.
-
-        Raises:
-            BadRecordError: they belong in quarantine.
-        """
-        ...
+# Raises BadRecordError for bytes that belong in quarantine.
+Decode = Callable[[bytes], DecodedRecord]
 
 
 class DecodeKeyAndValue:
@@ -81,11 +60,7 @@ class DecodeKeyAndValue:
         return self.both(raw, None)
 
     def both(self, raw: bytes, key: bytes | None) -> DecodedRecord:
-        """Read them.
-
-        Raises:
-            BadRecordError: they belong in quarantine.
-        """
+        """Read them with the key."""
         raise NotImplementedError
 
 

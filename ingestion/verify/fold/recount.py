@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.verify.difference import Difference
 from ingestion.verify.read.delta_log import Batch
+from ingestion.verify.verdict import Difference
 
 
 @dataclass(kw_only=True, slots=True)
@@ -17,9 +17,6 @@ class Recount:
 
     Attributes:
         records: Records of each partition.
-        ignored: Tombstones that the stream ignores.
-        filtered: Records that the transformation leaves out.
-        quarantined: Records that cannot be applied.
         exploded: Rows beyond the first of their record.
         superseded: Good records that lost to another of their key.
         dispositions: Dispositions of the winners that leave no doubt.

@@ -21,11 +21,11 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.fingerprint import engine_version
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.difference import Difference
 from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import rows_of
 from ingestion.verify.read.spill import SpillStore, SpillTable
+from ingestion.verify.verdict import Difference
 
 _PLACE = ("_topic", "_partition", "_offset", "_seq")
 _CLASSIFIED_BY = ("declaration", "engine_version")

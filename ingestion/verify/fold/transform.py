@@ -29,14 +29,7 @@ ApplyTransformation = Callable[[StreamSpec, Settings], Callable[[Sequence[dict[s
 
 
 class Value(NamedTuple):
-    """What a record holds, or one element of it.
-
-    Attributes:
-        record: The record that it came in.
-        decoded: What it says; of an exploded record, with one element in the array's place.
-        element: Which; 0 where records are not exploded.
-        lacks: Whether a column of the value is null that may not be.
-    """
+    """What a record holds, or one element of it; ``lacks`` a column that may not be null."""
 
     record: Record
     decoded: DecodedRecord

@@ -64,8 +64,6 @@ class LoggedCommit:
     """One version of a table's log.
 
     Attributes:
-        version: Delta version.
-        operation: Delta's word for it.
         txn: The version that it records for our application id, if any.
         metadata: What a commit of ours says of itself.
     """

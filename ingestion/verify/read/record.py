@@ -19,10 +19,10 @@ SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoc
 
 def text_of(values: Iterable[Any]) -> str:
     """Return a text that is the same for equal values, in whatever zone a moment is told."""
-    return repr([_told_in_utc(value) for value in values])
+    return repr([_in_utc(value) for value in values])
 
 
-def _told_in_utc(value: Any) -> Any:
+def _in_utc(value: Any) -> Any:
     is_moment = isinstance(value, dt.datetime) and value.tzinfo is not None
     return value.astimezone(dt.UTC) if is_moment else value
 

@@ -32,7 +32,6 @@ class Snapshot:
     """What is on disk.
 
     Attributes:
-        table_id: Delta's id of the table.
         version: The version to prove: the newest, or the one before the first unfinished commit.
         ledger: Every row of the ledger up to there.
         commits: What is left of the log up to the newest version, oldest first.
@@ -63,18 +62,16 @@ class Snapshot:
 
         A batch whose ledger row is missing is here as its commit tells of it.
         """
-        told = {
-            commit.seq: commit for commit in self.finished if commit.metadata and commit.seq > 0
-        }
-        mine = {batch.seq: batch for batch in self.ledger_of_table}
+        commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
+        batches = {batch.seq: batch for batch in self.ledger_of_table}
         return tuple(
-            _corrected(mine.get(seq), told.get(seq), self.table_id)
-            for seq in sorted(mine.keys() | told.keys())
+            _corrected(batches.get(seq), commits.get(seq), self.table_id)
+            for seq in sorted(batches.keys() | commits.keys())
         )
 
 
 def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
-    """Look at a stream's tables.
+    """Read the logs of a stream's tables.
 
     Raises:
         InvalidSpecError: there is no table yet.

@@ -25,8 +25,6 @@ class _Group:
     """What is known of one group.
 
     Attributes:
-        key: Its key columns, the window's too.
-        states: One state an aggregate.
         newest: Epoch, topic, partition, offset, element and timestamp of its newest record.
         born: Batch of its first record.
         seq: Batch of its last one.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingestion.verify.difference import Difference
 from ingestion.verify.fold.modes import FoldContext, Rule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import Place, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
+from ingestion.verify.verdict import Difference
 
 
 class UpsertRule(Rule):
