@@ -233,9 +233,7 @@ def test_a_statement_skipped_by_delta_is_no_success(
     def overtaken(sink: UpsertSink) -> Any:
         position = read_position(world.paths)
         assert position is not None
-        write_empty_commit(
-            world.topic, world.paths, replace(position.next_metadata("a zombie"), reason="x")
-        )
+        write_empty_commit(world.paths, replace(position.next_metadata("a zombie"), reason="x"))
         return honest(sink)
 
     monkeypatch.setattr(UpsertSink, "prepare", overtaken)
