@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.kafka.admin import Kafka
+from ingestion.lake.stream import Stream
 from ingestion.pipeline.create_table import create_table
 from tests.modes.scenario import (
     REDRIVEN,
@@ -33,7 +33,7 @@ def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_p
     whole = reader_of(world, tmp_path / "whole", scenario)
     whole.run()
     late = reader_of(world, tmp_path / "late", scenario)
-    create_table(world.spark, late.spec, late.paths, kafka=Kafka(late.settings), run_id="the first")
+    create_table(world.spark, Stream(spec=late.spec, settings=late.settings), run_id="the first")
     strict = replace(late, declared={**late.declared, "schema": STRICT})
     waited = strict.run().total("quarantined")
 

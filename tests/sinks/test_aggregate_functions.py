@@ -174,7 +174,7 @@ def _in_python(rows: list[Any]) -> dict[int, dict[str, Any]]:
         g: {
             f"{each.name}{suffix}": value
             for each, state in zip(proven, of, strict=True)
-            for suffix, value in AGGREGATES[each.function].shown(state).items()
+            for suffix, value in AGGREGATES[each.function].columns(state).items()
         }
         for g, of in states.items()
     }
