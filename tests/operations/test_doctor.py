@@ -281,3 +281,5 @@ def test_a_dagster_that_cannot_be_read_is_a_finding(
     (only,) = [each for each in answer(result)["findings"] if each["about"] == "dagster"]
     assert only["exit_code"] == 1
     assert "nothing is known of its runs" in only["what"]
+    # Dagster itself says so: its part of the doctor was there to be asked.
+    assert str(home / "nowhere") in only["evidence"]
