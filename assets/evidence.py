@@ -105,8 +105,10 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
+    from ingestion.lake.table_data import open_dataset
+
     try:
-        table = DeltaTable(paths.quarantine).to_pyarrow_dataset()
+        table = open_dataset(DeltaTable(paths.quarantine))
         of_batches = ds.field("_seq").isin([row.seq for row in judged])
         found = table.to_table(columns=["reason"], filter=of_batches)["reason"]
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)

@@ -25,6 +25,7 @@ from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange
 from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_data import open_dataset
 from ingestion.lake.table_log import Commit, TableLog
 
 SCHEMA = pa.schema(
@@ -181,7 +182,7 @@ class Ledger:
             return ()
         refuse_damaged(log)
         with translate_read_errors(self.path):
-            raw = log.snapshot.to_pyarrow_table().to_pylist(maps_as_pydicts="strict")
+            raw = open_dataset(log.snapshot).to_table().to_pylist(maps_as_pydicts="strict")
             return tuple(
                 sorted(map(LedgerRow.of_record, raw), key=lambda row: (row.committed_at, row.seq))
             )

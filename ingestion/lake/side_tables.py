@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from ingestion.lake.damage import translate_read_errors
+from ingestion.lake.table_data import open_dataset
 
 
 def count_rows(path: Path, condition: pc.Expression, *, version: int | None = None) -> int:
@@ -28,7 +29,7 @@ def count_rows(path: Path, condition: pc.Expression, *, version: int | None = No
         DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
     with translate_read_errors(path):
-        dataset = DeltaTable(path, version=version).to_pyarrow_dataset()
+        dataset = open_dataset(DeltaTable(path, version=version))
         return int(dataset.count_rows(filter=condition))
 
 

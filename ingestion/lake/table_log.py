@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.table_data import open_dataset
 
 _HEADER = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
@@ -182,8 +183,7 @@ class TableLog:
 
     def highest_epoch(self) -> int:
         """Return the newest epoch that any row is of; 0 without rows."""
-        dataset = self.snapshot.to_pyarrow_dataset()
-        batches = dataset.to_batches(columns=["_epoch"])
+        batches = open_dataset(self.snapshot).to_batches(columns=["_epoch"])
         return max((pc.max(each.column(0)).as_py() or 0 for each in batches), default=0)
 
     def table_id(self) -> str:

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_data import open_dataset
 from ingestion.lake.table_log import TableLog
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
@@ -112,7 +113,7 @@ def inspect(
     # What lies beyond the table's last batch was never committed.
     last = (TableLog(paths.data).last_seq(stream) or 0) if TableLog(paths.data).exists else None
     with translate_read_errors(paths.quarantine):
-        dataset = DeltaTable(paths.quarantine).to_pyarrow_dataset()
+        dataset = open_dataset(DeltaTable(paths.quarantine))
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         for row in _rows(dataset, reason, last):

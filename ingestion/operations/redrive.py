@@ -26,6 +26,7 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting_records
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_data import open_dataset
 from ingestion.operations.run import start_with_spark
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.spark_errors import translate_engine_errors
@@ -154,10 +155,8 @@ class Redrive:
         if not DeltaTable.is_deltatable(str(paths.quarantine)):
             return {}
         with translate_read_errors(paths.quarantine):
-            rows = (
-                DeltaTable(paths.quarantine)
-                .to_pyarrow_dataset()
-                .to_table(columns=["_seq", "reason"], filter=pc.field("redriven_seq").is_null())
+            rows = open_dataset(DeltaTable(paths.quarantine)).to_table(
+                columns=["_seq", "reason"], filter=pc.field("redriven_seq").is_null()
             )
         if self.reason is None or not rows.num_rows:
             return _counted(rows)

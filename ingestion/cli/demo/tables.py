@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ingestion.cli.demo.flights import Message
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.table_data import open_dataset
 
 _SHOWN = ("carrier", "flight", "origin", "dest", "status", "arr_delay", "updated_at")
 _PLACE = ("_partition", "_offset", "_seq")
@@ -67,7 +68,7 @@ def rows(table: DeltaTable, *, limit: int = 10) -> Table:
         box=SIMPLE,
         padding=0,
     )
-    for row in table.to_pyarrow_dataset().head(limit, columns=[*_SHOWN, *_PLACE]).to_pylist():
+    for row in open_dataset(table).head(limit, columns=[*_SHOWN, *_PLACE]).to_pylist():
         shown.add_row(
             f"{row['carrier']} {row['flight']}",
             f"{row['origin']} → {row['dest']}",

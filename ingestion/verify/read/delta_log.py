@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from deltalake import DeltaTable
 
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.lake.table_data import open_dataset
 
 
 class OffsetRange(NamedTuple):
@@ -93,7 +94,7 @@ def read_ledger(path: Path) -> tuple[Batch, ...]:
     """Read every row of a ledger, by seq; none when there is no ledger."""
     if not DeltaTable.is_deltatable(str(path)):
         return ()
-    rows = DeltaTable(path).to_pyarrow_table().to_pylist(maps_as_pydicts="lossy")
+    rows = open_dataset(DeltaTable(path)).to_table().to_pylist(maps_as_pydicts="lossy")
     names = Batch.__dataclass_fields__
     batches = (
         Batch(

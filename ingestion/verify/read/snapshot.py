@@ -19,6 +19,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_data import open_dataset
 from ingestion.verify.read.delta_log import Batch, LoggedCommit, read_ledger, read_log
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
@@ -105,7 +106,7 @@ def rows_of(path: Path, version: int | None, columns: Sequence[str]) -> Iterator
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
     if not DeltaTable.is_deltatable(str(path)):
         return
-    dataset = DeltaTable(path, version=version).to_pyarrow_dataset(parquet_read_options=_MICROS)
+    dataset = open_dataset(DeltaTable(path, version=version), _MICROS)
     batches = dataset.to_batches(
         columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
     )

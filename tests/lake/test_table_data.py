@@ -1,0 +1,80 @@
+"""Reading a table's rows: what delta-rs would read, by a process that ends as soon as it has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+
+from ingestion.lake.table_data import open_dataset
+
+ROWS, FILES, COLUMNS = 1_000_000, 4, 8
+# By delta-rs' file system, two of five such ends abort on a busy machine, and more on an idle one.
+ENDS = 12
+# Every second column: what lies between keeps Arrow from reading them in one stretch, so that it
+# has thousands of buffers to release when the last row was handed out.
+READ = f"""
+from deltalake import DeltaTable
+from ingestion.lake.table_data import open_dataset
+import sys
+columns = ["c0", "c2", "c4", "c6"]
+table = open_dataset(DeltaTable(sys.argv[1])).to_table(columns=columns)
+assert table.num_rows == {ROWS}
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a table of a million rows, in several files of many row groups."""
+    path = tmp_path_factory.mktemp("large") / "a table"
+    rows = ROWS // FILES
+    small = WriterProperties(max_row_group_size=5_000)
+    for _ in range(FILES):
+        columns = {
+            f"c{i}": pa.Array.from_buffers(
+                pa.int32(), rows, [None, pa.py_buffer(os.urandom(4 * rows))]
+            )
+            for i in range(COLUMNS)
+        }
+        write_deltalake(path, pa.table(columns), mode="append", writer_properties=small)
+    return path
+
+
+def test_a_process_that_has_read_ends_with_0(large: Path) -> None:
+    """Arrow's threads still clean up while the process ends; none may abort it."""
+    codes = [
+        subprocess.run([sys.executable, "-c", READ, str(large)], check=False).returncode
+        for _ in range(ENDS)
+    ]
+    assert codes == [0] * ENDS
+
+
+VALUES = ("a b", "x:y", "ü", "50%", "a/b", "?#", "%41", "a+b&c=d", "[x]*", "\\n", "", None)
+
+
+def test_it_reads_what_delta_rs_reads(tmp_path: Path) -> None:
+    """Folders and partitions keep odd names, nulls and versions."""
+    path = tmp_path / "stränge tab le"
+    rows = pa.table({"part": VALUES * 2, "number": [None, *range(1, 2 * len(VALUES))]})
+    write_deltalake(path, rows, partition_by=["part"])
+    write_deltalake(path, rows.slice(0, 5), mode="append")
+    table = DeltaTable(path)
+    order = [("part", "ascending"), ("number", "ascending")]
+
+    assert open_dataset(table).to_table().sort_by(order) == table.to_pyarrow_table().sort_by(order)
+    assert open_dataset(DeltaTable(path, version=0)).count_rows() == len(rows)
+    for value in filter(None, VALUES):
+        condition = pc.field("part") == value
+        expected = table.to_pyarrow_dataset().count_rows(filter=condition)
+        assert open_dataset(table).count_rows(filter=condition) == expected > 0
+
+
+def test_no_python_object_lies_below_a_scan(large: Path) -> None:
+    """Arrow reads the files itself; the cause of the abort cannot come back unseen."""
+    assert open_dataset(DeltaTable(large)).filesystem.base_fs.type_name == "local"
