@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo ui test test-long unit lint format lock clean
-.PHONY: bench kills crash-matrix modes-matrix double-starts mutants model soak
+.PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ modes-matrix: setup ## Kill every write mode around its commit, in batches of 1,
 
 double-starts: setup ## Start two runs at the same moment, fifty times
 	@DOUBLE_STARTS=50 $(bin)/pytest tests/crash/test_double_start.py
+
+ends: setup ## End processes that have read or committed, and see each end with 0 (ENDS=200 RUNS=200)
+	@$(bin)/python -m tests.ends --reads $(or $(ENDS),200) --ledger $(or $(ENDS),200) \
+		--verify $(or $(ENDS),200) --runs $(or $(RUNS),200)
 
 mutants: setup ## Plant one bug at a time, and see the tests catch it
 	@$(bin)/python -m tests.mutants
