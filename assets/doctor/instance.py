@@ -25,8 +25,6 @@ class InstanceFacts:
     Attributes:
         prefix: What goes before a command so that it means this instance.
         now: When this was looked up, in seconds since 1970.
-        runs: Every run that has not ended.
-        slots: Every slot that is claimed.
         heartbeat: The daemon's latest sign of life, in seconds since 1970.
         switched_on: Sensors and schedules that only the daemon can evaluate.
         sensors: The sensor of each declared stream that no schedule starts, by stream.

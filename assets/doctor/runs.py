@@ -34,7 +34,6 @@ class RunFacts:
     """A run that has not ended, or that has a slot.
 
     Attributes:
-        run_id: Its id.
         about: The stream it is of, or ``dagster``.
         status: Its status in the instance, such as ``STARTED``; ``GONE`` when it is not there.
         since: When it came to this, in seconds since 1970.
@@ -84,7 +83,6 @@ class Runs:
     def __init__(
         self, instance: dg.DagsterInstance, settings: Settings, streams: Collection[str]
     ) -> None:
-        """Take the instance, and the names of the declared streams."""
         self._instance = instance
         self._settings = settings
         self._by_job = {job_name(name): name for name in streams}

@@ -19,7 +19,6 @@ class Interrupt:
     """What became of SIGINT and SIGTERM."""
 
     def __init__(self) -> None:
-        """Begin with nobody having asked."""
         self.stop = threading.Event()
         self.exit_code = 0
         self._is_patient = False

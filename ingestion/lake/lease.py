@@ -36,7 +36,7 @@ class Lease:
 
     def living(self) -> tuple[ProcessId, ...]:
         """Return those of its processes that still run, seen from its own host."""
-        return tuple(each for each in self.workers if each.is_alive())
+        return tuple(worker for worker in self.workers if worker.is_alive())
 
 
 _LEASE = TypeAdapter(Lease)

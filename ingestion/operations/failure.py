@@ -16,11 +16,8 @@ class Failure:
     """An error, put into words.
 
     Attributes:
-        stream: The stream it befell, where there is one.
-        type: Name of the error's class.
         message: What went wrong, and what to do next.
         remedy: The command or the edit that resolves it, where a person has to decide.
-        exit_code: What the command exits with.
         traceback: The traceback of an unexpected error, where it was asked for.
     """
 
@@ -36,7 +33,6 @@ class Failure:
         """Describe an error; one that nobody raised on purpose keeps its traceback.
 
         Args:
-            error: The error.
             stream: The stream it befell; default: the one that the error names.
             debug: Keep the traceback here, and not in a file.
         """

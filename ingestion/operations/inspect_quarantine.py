@@ -48,9 +48,7 @@ class Group:
     """The records of one reason that wait.
 
     Attributes:
-        reason: The code.
         first: The oldest by Kafka's time.
-        last: The newest.
         earliest: The first few, to be shown.
     """
 

@@ -5,8 +5,8 @@ Each part is asked for by itself, so that one that cannot be known leaves the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow.compute as pc
 
@@ -47,13 +47,8 @@ class StreamStatus:
     """Where one stream stands; ``None`` is what is not there, or could not be known.
 
     Attributes:
-        table: Folder of its table.
-        exists: Whether that holds a Delta table.
-        delta_version: The table's newest version.
-        row_count: Rows in the table.
         position: What the table says of seq, epoch and offsets.
         red: Seqs of batches that do not balance and that nobody has accepted.
-        holder: The run that holds the stream now.
         waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
         stalls: Partitions that an open transaction has held back for long.
@@ -90,55 +85,55 @@ class StatusReader:
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands."""
         paths = StreamPaths.of(declared.name, self._settings)
-        found = StreamStatus(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
+        status = StreamStatus(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
         if declared.error is not None:
-            self._note(found, declared.error)
-        self._try(found, lambda: _read_table(found, paths))
-        if declared.spec is not None:
-            spec = declared.spec
-            self._try(found, lambda: self._ask_kafka(found, spec))
-        return found
+            _add_problem(status, declared.error)
+        for read in (
+            partial(_read_table, status, paths),
+            partial(self._ask_kafka, status, declared),
+        ):
+            try:
+                read()
+            except IngestionError as error:
+                _add_problem(status, error)
+        return status
 
-    def _ask_kafka(self, found: StreamStatus, spec: StreamSpec) -> None:
+    def _ask_kafka(self, status: StreamStatus, declared: DeclaredStream) -> None:
+        if declared.spec is None:
+            return
         if self._silence is not None:
             raise self._silence
         try:
-            stream = resolve_topics(Stream(spec=spec, settings=self._settings))
+            stream = resolve_topics(Stream(spec=declared.spec, settings=self._settings))
             spec, kafka = stream.spec, stream.kafka
             partitions = kafka.topics(spec.name, spec.subscribed).partitions
-            found.stalls = find_stalls(partitions, kafka, self._settings)
-            _compare_with_kafka(found, spec, kafka)
+            status.stalls = find_stalls(partitions, kafka, self._settings)
+            _compare_with_kafka(status, spec, kafka)
         except DependencyError as error:
             self._silence = error
             raise
 
-    def _try(self, found: StreamStatus, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except IngestionError as error:
-            self._note(found, error)
 
-    @staticmethod
-    def _note(found: StreamStatus, error: IngestionError) -> None:
-        found.problems = (*found.problems, Failure.of(error, stream=found.stream))
+def _add_problem(status: StreamStatus, error: IngestionError) -> None:
+    status.problems = (*status.problems, Failure.of(error, stream=status.stream))
 
 
-def _read_table(found: StreamStatus, paths: StreamPaths) -> None:
+def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     log, ledger = TableLog(paths.data), load_ledger(paths)
-    found.exists = log.exists
-    found.red = tuple(row.seq for row in ledger.rows if row.is_red)
+    status.exists = log.exists
+    status.red = tuple(row.seq for row in ledger.rows if row.is_red)
     try:
-        found.position = position_of(read_snapshot(paths, ledger))
+        status.position = position_of(read_snapshot(paths, ledger))
     finally:
-        if found.exists:
-            found.delta_version, found.row_count = _size(log)
-    if found.position is not None:
-        rows = ledger.rows_of(found.position.table_id)
+        if status.exists:
+            status.delta_version, status.row_count = _size(log)
+    if status.position is not None:
+        rows = ledger.rows_of(status.position.table_id)
         sides = read_side_tables(paths, rows)
         refuse_damaged_side_tables(sides)
-        found.waiting = _waiting(paths, found.position.seq)
-        refuse_red(found.stream, rows)
-        refuse_incomplete_side_tables(found.stream, sides)
+        status.waiting = _waiting(paths, status.position.seq)
+        refuse_red(status.stream, rows)
+        refuse_incomplete_side_tables(status.stream, sides)
 
 
 def _size(log: TableLog) -> tuple[int | None, int | None]:
@@ -159,13 +154,13 @@ def _waiting(paths: StreamPaths, last: int) -> int:
     return count_rows(paths.quarantine, is_waiting)
 
 
-def _compare_with_kafka(found: StreamStatus, spec: StreamSpec, kafka: Kafka) -> None:
-    at = found.position
+def _compare_with_kafka(status: StreamStatus, spec: StreamSpec, kafka: Kafka) -> None:
+    at = status.position
     if at is None:
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
         begin = starting_offsets(spec, kafka, partitions)
-        found.lag = begin.lag_to(kafka.stable_end(partitions))
+        status.lag = begin.lag_to(kafka.stable_end(partitions))
         return
     topics = refuse_another_topic(spec, kafka, at.identity)
-    found.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
+    status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
     offsets_to_read(spec, at, kafka, topics)

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from ingestion.cli.demo.flights import KEYS, Flight, Message, load, plain, told
+from ingestion.cli.demo.flights import KEYS, Flight, Message, load, messages_of, plain
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.read.record import Record
 from tests.verify.factories import Folded
@@ -37,15 +37,15 @@ def flights() -> list[Flight]:
 @pytest.fixture(scope="module")
 def messages(flights: list[Flight]) -> list[Message]:
     """Return what these flights were told as."""
-    return list(told(flights, seed=7))
+    return list(messages_of(flights, seed=7))
 
 
 def test_the_same_seed_gives_the_same_messages(flights: list[Flight]) -> None:
     """Two tellings with one seed are equal, and another seed tells another story."""
-    again = list(told(flights[:300], seed=7))
+    again = list(messages_of(flights[:300], seed=7))
 
-    assert again == list(told(flights[:300], seed=7))
-    assert again != list(told(flights[:300], seed=8))
+    assert again == list(messages_of(flights[:300], seed=7))
+    assert again != list(messages_of(flights[:300], seed=8))
 
 
 def test_messages_come_in_the_order_of_sending(messages: list[Message]) -> None:
@@ -63,7 +63,7 @@ def test_a_flight_never_says_two_things_at_one_time(messages: list[Message]) -> 
             assert message.value is not None
             events[message.key].add((json.loads(message.value)["updated_at"], message.event))
 
-    stories = Counter(tuple(event for _, event in sorted(told_of)) for told_of in events.values())
+    stories = Counter(tuple(event for _, event in sorted(known)) for known in events.values())
 
     assert set(stories) <= {
         ("scheduled", "departed", "arrived"),

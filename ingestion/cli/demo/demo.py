@@ -40,7 +40,6 @@ class Demo:
     """The steps of the demo, in the order in which ``run`` takes them."""
 
     def __init__(self, settings: Settings, console: Console) -> None:
-        """Take the settings and where to write; nothing is started yet."""
         self._settings = settings
         self._console = console
         self._paths = StreamPaths.of(_STREAM, settings)
@@ -79,14 +78,14 @@ class Demo:
         """Send the quarter, unless the topic has it; after an interrupted demo, send it again."""
         with self._step("Send the flights of January to March 2013, as an airline would"):
             create(self._settings, _STREAM, partitions=3)
-            told = list(flights.messages(seed=_SEED))
+            messages = list(flights.messages(seed=_SEED))
             there = offset_count(self._settings, _STREAM)
-            if there < len(told):
-                produce(self._settings, _STREAM, told)
-        if there >= len(told):
+            if there < len(messages):
+                produce(self._settings, _STREAM, messages)
+        if there >= len(messages):
             self._say(f"topic {_STREAM} holds {there:,} records already: nothing sent")
         else:
-            self._console.print(tables.sent(told))
+            self._console.print(tables.sent(messages))
 
     def _ingest(self, title: str) -> None:
         with self._step(title):

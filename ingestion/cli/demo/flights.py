@@ -63,7 +63,7 @@ def messages(*, seed: int, quarter: int | None = 1) -> Iterator[Message]:
     Raises:
         SetupError: the package that holds the data is not installed.
     """
-    return told(load(quarter), seed=seed)
+    return messages_of(load(quarter), seed=seed)
 
 
 def plain() -> Iterator[Message]:
@@ -75,21 +75,21 @@ def plain() -> Iterator[Message]:
         )
 
 
-def told(flights: Iterable[Flight], *, seed: int) -> Iterator[Message]:
+def messages_of(flights: Iterable[Flight], *, seed: int) -> Iterator[Message]:
     """Tell flights, given in order of their planned departure, as messages in order of sending.
 
     A message waits until no flight to come can have an earlier one, so a day's worth is held.
     """
     rng = Random(seed)
     waiting: list[tuple[int, int, Message]] = []
-    told_so_far = 0
+    message_count = 0
     for flight in flights:
         earliest_to_come = _sent_as_planned(flight)
         while waiting and waiting[0][0] < earliest_to_come:
             yield heapq.heappop(waiting)[-1]
-        for message in _messages_of(flight, rng):
-            told_so_far += 1
-            heapq.heappush(waiting, (message.timestamp_ms, told_so_far, message))
+        for message in _messages_of_flight(flight, rng):
+            message_count += 1
+            heapq.heappush(waiting, (message.timestamp_ms, message_count, message))
     while waiting:
         yield heapq.heappop(waiting)[-1]
 
@@ -120,8 +120,8 @@ def load(quarter: int | None) -> Iterator[Flight]:
     flights = flights.append_column("planned_ms", planned).sort_by(
         [(name, "ascending") for name in ("planned_ms", *KEYS)]
     )
-    told_of = flights.select([*_PLAN, *_ACTUAL, "planned_ms"])
-    for batch in told_of.to_batches(max_chunksize=10_000):
+    known = flights.select([*_PLAN, *_ACTUAL, "planned_ms"])
+    for batch in known.to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 
 
@@ -137,7 +137,7 @@ def _file() -> Path:
         ) from error
 
 
-def _messages_of(flight: Flight, rng: Random) -> Iterator[Message]:
+def _messages_of_flight(flight: Flight, rng: Random) -> Iterator[Message]:
     key, plan = _key(flight), _plan(flight)
     for event, updated_ms in _events_of(flight, rng):
         value = _value(flight, plan, event, updated_ms)

@@ -17,9 +17,7 @@ class Finding:
 
     Attributes:
         about: The stream it befell, or the part of the installation.
-        what: What is wrong, in one sentence.
         evidence: What shows it: ids, processes, times.
-        command: What to run next.
         exit_code: Code it ends the command with; 0 for a note, which is nobody's fault.
     """
 

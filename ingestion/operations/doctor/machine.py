@@ -36,7 +36,6 @@ class Folder:
         name: What it is for.
         path: The folder; where it is not there yet, it will be made.
         is_writable: Whether it, or the nearest folder above it, can be written in.
-        free_bytes: Room on its volume.
     """
 
     name: str
@@ -63,7 +62,6 @@ class Machine:
     Attributes:
         java: What ``java -version`` said, or why it could not be asked.
         java_version: Its major version; ``None`` when there is no Java that answers.
-        missing_jars: Jars of the lock file that are not there.
     """
 
     java: str
