@@ -84,7 +84,7 @@ def column_schema(spec: StreamSpec) -> dg.TableSchema:
 def _column(column: DeclaredColumn) -> dg.TableColumn:
     return dg.TableColumn(
         name=column.name,
-        type=column.type,
+        type=str(column.type),
         description=column.comment or None,
         constraints=dg.TableColumnConstraints(nullable=column.nullable),
     )

@@ -38,7 +38,7 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
-    from ingestion.declaration.loader import json_schema
+    from ingestion.declaration.json_schema import json_schema
 
     output.document(json_schema())
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import WINDOW_COLUMNS
+from ingestion.declaration.types import SqlType
 
 # The minimum clock among the counts of a commit, in milliseconds; see ``sinks.windows``.
 CLOCK: Final = "clock_ms"
@@ -37,18 +38,18 @@ class Aggregate:
     name: str
     function: str
     column: str
-    type: str
+    type: SqlType | None
 
     @property
     def sum_type(self) -> str:
         """The type of a sum of the column."""
-        if not self.type.startswith("DECIMAL"):
+        if self.type is None or self.type.word != "DECIMAL":
             return "BIGINT"
-        return f"DECIMAL({_SUM_DIGITS}, {scale_of(self.type)})"
+        return f"DECIMAL({_SUM_DIGITS}, {self.type.scale})"
 
     def columns(self, place: str) -> dict[str, str]:
         """Return the types of its columns by name; ``place`` is that of a place in the order."""
-        name, type_ = self.name, self.type
+        name, type_ = self.name, str(self.type)
         state = {
             "count": {name: "BIGINT"},
             "sum": {name: self.sum_type},
@@ -87,21 +88,16 @@ def aggregate_rule(spec: Declaration) -> str:
     return "; ".join(parts)
 
 
-def _aggregate(name: str, text: str, types: Mapping[str, str]) -> Aggregate:
+def _aggregate(name: str, text: str, types: Mapping[str, SqlType]) -> Aggregate:
     call = CALL.fullmatch(text)
     assert call is not None, "loading the declaration refuses any other text"
     column = call[2].strip("`").replace("*", "")
-    return Aggregate(name=name, function=call[1].lower(), column=column, type=types.get(column, ""))
+    return Aggregate(name=name, function=call[1].lower(), column=column, type=types.get(column))
 
 
 def _place_type(spec: Declaration) -> str:
-    types = {**spec.types, "_timestamp": "TIMESTAMP"}
-    order = (f"sequence_{nth}: {types[name]}" for nth, name in enumerate(spec.sequence_by, 1))
+    types = map(spec.sequence_types.__getitem__, spec.sequence_by)
+    order = (f"sequence_{nth}: {type_}" for nth, type_ in enumerate(types, 1))
     element = ("index: INT",) if spec.explode else ()
     fields = ("epoch: INT", *order, "topic: STRING", "partition: INT", "offset: BIGINT", *element)
     return f"STRUCT<{', '.join(fields)}>"
-
-
-def scale_of(type_: str) -> int:
-    """Return the digits behind the point of a DECIMAL."""
-    return int(type_.rstrip(")").rpartition(",")[2])

@@ -1,4 +1,4 @@
-"""A stream's columns, read from Spark DDL without a JVM.
+"""Columns and types, read from Spark DDL without a JVM.
 
 The code location must load in a second or two and start nothing, yet a misspelt type or a key
 that names no column should fail there and not at 3 a.m. This reads the part of Spark's grammar
@@ -9,14 +9,17 @@ word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from ingestion.declaration.names import nearest
+from ingestion.declaration.types import PLAIN_NAME, SqlType
+
+T = TypeVar("T")
 
 # Spelling to type. Absent on purpose, though Spark parses them: INTERVAL, TIME, VOID, GEOMETRY.
-PLAIN: Final = {
+_PLAIN: Final = {
     "BOOLEAN": "BOOLEAN",
     "TINYINT": "TINYINT",
     "BYTE": "TINYINT",
@@ -37,10 +40,11 @@ PLAIN: Final = {
     "TIMESTAMP_NTZ": "TIMESTAMP_NTZ",
     "VARIANT": "VARIANT",
 }
+_DECIMAL: Final = ("DECIMAL", "DEC", "NUMERIC")
 # CHAR is left out: it is padded when written, so that what is read is not what was sent.
-SIZED: Final = {"VARCHAR": "VARCHAR"}
-DECIMAL: Final = ("DECIMAL", "DEC", "NUMERIC")
-NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+_VARCHAR: Final = "VARCHAR"
+_NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+_KNOWN: Final = (*_PLAIN, *_DECIMAL, _VARCHAR, *_NESTED)
 
 # What people write out of habit with other databases.
 _ELSEWHERE: Final = {
@@ -57,23 +61,13 @@ _ELSEWHERE: Final = {
     "INT64": "BIGINT",
 }
 
-
-def unknown_type(text: str) -> str:
-    """Say that a word is no type, and which one was probably meant."""
-    word = text.upper()
-    known = [*PLAIN, *DECIMAL, *SIZED, *NESTED]
-    near = _ELSEWHERE.get(word) or nearest(word, known)
-    hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-    return f"{text} is no type that a stream's table can hold; {hint}"
-
-
 # Delta stores a column name with any of these only under column mapping, a protocol upgrade.
-_UNSTORABLE = re.compile(r"[ ,;{}()\n\t=.`]")
+_UNSTORABLE: Final = re.compile(r"[ ,;{}()\n\t=.`]")
 
-_COLUMNS = "write columns as `name TYPE [NOT NULL] [COMMENT 'text']`, separated by commas"
-_BACKTICKS = "a name of other than letters, digits and _ needs backticks"
+_COLUMNS: Final = "write columns as `name TYPE [NOT NULL] [COMMENT 'text']`, separated by commas"
+_BACKTICKS: Final = "a name of other than letters, digits and _ needs backticks"
 
-_TOKEN = re.compile(
+_TOKEN: Final = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
       | (?P<name>`(?:[^`]|``)+`)
       | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
@@ -86,25 +80,23 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredColumn:
-    """One column of a stream's table, as the user declared it.
-
-    Attributes:
-        name: Its name, without quotes.
-        type: Its type in Spark SQL, such as ``DECIMAL(10, 2)``.
-        nullable: Whether a record may leave it out.
-        comment: What the user says of it; empty when nothing.
-    """
+    """One column of a stream's table, as a person declared it; the comment may be empty."""
 
     name: str
-    type: str
+    type: SqlType
     nullable: bool
     comment: str
 
     def as_ddl(self) -> str:
         """Write it as Spark DDL."""
-        comment = self.comment.replace("\\", "\\\\").replace("'", "\\'")
-        said = (f"`{self.name}` {self.type}", "" if self.nullable else "NOT NULL")
-        return " ".join(filter(None, (*said, f"COMMENT '{comment}'" if comment else "")))
+        required = "" if self.nullable else " NOT NULL"
+        return f"`{self.name}` {self.type}{required}{self.comment_ddl}"
+
+    @property
+    def comment_ddl(self) -> str:
+        """The comment as DDL, with a blank in front; empty where there is none."""
+        text = self.comment.replace("\\", "\\\\").replace("'", "\\'")
+        return f" COMMENT '{text}'" if text else ""
 
 
 def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
@@ -113,26 +105,40 @@ def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
     Raises:
         ValueError: the text is not DDL, names a column twice or one that Delta cannot store.
     """
-    reader = _Reader(ddl)
-    if reader.is_at_end:
-        raise ValueError(f"no columns; {_COLUMNS}")
-    try:
-        columns = reader.columns()
-    except RecursionError:
-        raise ValueError("types are nested too deeply") from None
-    reader.expect_end()
+    columns = _read_all(ddl, _Reader.columns)
     for column in columns:
         if column.name.startswith("_"):
             raise ValueError(f"column {column.name}: names with _ in front are Oncelake's own")
     return columns
 
 
+def parse_type(text: str) -> SqlType:
+    """Read one type, such as ``DECIMAL(10, 2)``.
+
+    Raises:
+        ValueError: it is none that a stream's table can hold.
+    """
+    return _read_all(text, lambda reader: reader.type_of(text))
+
+
+def _read_all(text: str, read: Callable[[_Reader], T]) -> T:
+    reader = _Reader(text)
+    if reader.is_at_end:
+        raise ValueError(f"no columns; {_COLUMNS}")
+    try:
+        value = read(reader)
+    except RecursionError:
+        raise ValueError("types are nested too deeply") from None
+    reader.expect_end()
+    return value
+
+
 class _Reader:
     """Recursive descent over the tokens of a DDL string."""
 
     def __init__(self, ddl: str) -> None:
-        found = ((str(each.lastgroup), each.group()) for each in _TOKEN.finditer(ddl))
-        self._tokens = [token for token in found if token[0] != "space"]
+        tokens = ((str(match.lastgroup), match.group()) for match in _TOKEN.finditer(ddl))
+        self._tokens = [token for token in tokens if token[0] != "space"]
         self._at = 0
 
     @property
@@ -140,25 +146,25 @@ class _Reader:
         return self._at == len(self._tokens)
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
-        found = [self._column()]
+        columns = [self._column()]
         while self._take(","):
-            found.append(self._column())
-        _refuse_bad_names(column.name for column in found)
-        return tuple(found)
+            columns.append(self._column())
+        _refuse_bad_names(columns)
+        return tuple(columns)
 
     def _column(self) -> DeclaredColumn:
         name = self._name()
         self._take(":")
-        kind = self._type(name)
+        type_ = self.type_of(name)
         required = self._take("NOT")
         if required:
             self._expect("NULL")
-        return DeclaredColumn(name=name, type=kind, nullable=not required, comment=self._comment())
+        return DeclaredColumn(name=name, type=type_, nullable=not required, comment=self._comment())
 
     def expect_end(self) -> None:
         if not self.is_at_end:
-            found = self._tokens[self._at][1]
-            raise ValueError(f"did not expect `{found}` after `{self._before()}`; {_COLUMNS}")
+            text = self._tokens[self._at][1]
+            raise ValueError(f"did not expect `{text}` after `{self._before()}`; {_COLUMNS}")
 
     def _name(self) -> str:
         kind, text = self._next("a column's name")
@@ -166,29 +172,33 @@ class _Reader:
             return text[1:-1].replace("``", "`")
         if kind != "word":
             raise ValueError(f"expected a column's name, found `{text}`")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        if not PLAIN_NAME.fullmatch(text):
             raise ValueError(f"column {text}: write this name in backticks: `{text}`")
         return text
 
-    def _type(self, column: str) -> str:
+    def type_of(self, column: str) -> SqlType:
         kind, text = self._next(f"a type for column {column}")
         word = text.upper()
-        if word in PLAIN:
-            return PLAIN[word]
-        if word in DECIMAL:
+        if word in _PLAIN:
+            return SqlType(word=_PLAIN[word])
+        if word in _DECIMAL:
             return self._decimal()
-        if word in SIZED:
+        if word == _VARCHAR:
             self._expect("(")
-            size = self._number(minimum=1)
+            length = self._number(minimum=1)
             self._expect(")")
-            return f"{SIZED[word]}({size})"
-        if word in NESTED:
+            return SqlType(word=word, precision=length)
+        if word in _NESTED:
             return self._nested(word, column)
         if kind != "word":
             raise ValueError(f"column {column}: expected a type, found `{text}`; {_BACKTICKS}")
-        raise ValueError(f"column {column}: {unknown_type(text)}")
+        near = _ELSEWHERE.get(word) or nearest(word, _KNOWN)
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(_KNOWN)}"
+        raise ValueError(
+            f"column {column}: {text} is no type that a stream's table can hold; {hint}"
+        )
 
-    def _decimal(self) -> str:
+    def _decimal(self) -> SqlType:
         precision, scale = 10, 0  # Spark's own default.
         if self._take("("):
             precision = self._number(minimum=1)
@@ -197,16 +207,23 @@ class _Reader:
         if not scale <= precision <= 38:
             limits = "at most 38 digits, and no more than all of them behind the point"
             raise ValueError(f"DECIMAL({precision}, {scale}): {limits}")
-        return f"DECIMAL({precision}, {scale})"
+        return SqlType(word="DECIMAL", precision=precision, scale=scale)
 
-    def _nested(self, word: str, column: str) -> str:
+    def _nested(self, word: str, column: str) -> SqlType:
+        required: frozenset[str] = frozenset()
         self._expect("<")
-        inner = ", ".join(map(_written, self.columns())) if word == "STRUCT" else self._type(column)
-        if word == "MAP":
+        if word == "STRUCT":
+            fields = self.columns()
+            parts = {field.name: field.type for field in fields}
+            required = frozenset(field.name for field in fields if not field.nullable)
+        elif word == "ARRAY":
+            parts = {"element": self.type_of(column)}
+        else:
+            parts = {"key": self.type_of(column)}
             self._expect(",")
-            inner += f", {self._type(column)}"
+            parts["value"] = self.type_of(column)
         self._expect(">")
-        return f"{word}<{inner}>"
+        return SqlType(word=word, parts=parts, required=required)
 
     def _comment(self) -> str:
         if not self._take("COMMENT"):
@@ -232,28 +249,24 @@ class _Reader:
         return self._tokens[self._at - 1]
 
     def _take(self, text: str) -> bool:
-        found = not self.is_at_end and self._tokens[self._at][1].upper() == text
-        self._at += found
-        return found
+        is_next = not self.is_at_end and self._tokens[self._at][1].upper() == text
+        self._at += is_next
+        return is_next
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
-            found = "the end" if self.is_at_end else f"`{self._tokens[self._at][1]}`"
-            raise ValueError(f"expected `{text}` after `{self._before()}`, found {found}")
+            there = "the end" if self.is_at_end else f"`{self._tokens[self._at][1]}`"
+            raise ValueError(f"expected `{text}` after `{self._before()}`, found {there}")
 
     def _before(self) -> str:
         return " ".join(text for _, text in self._tokens[max(0, self._at - 3) : self._at])
 
 
-def _refuse_bad_names(names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
+def _refuse_bad_names(columns: list[DeclaredColumn]) -> None:
+    taken: set[str] = set()
+    for name in (column.name for column in columns):
         if _UNSTORABLE.search(name):
             raise ValueError(f"column {name!r}: Delta stores no name with ` ,;{{}}()=.` in it")
-        if name.lower() in seen:
+        if name.lower() in taken:
             raise ValueError(f"column {name}: declared twice (Spark ignores case)")
-        seen.add(name.lower())
-
-
-def _written(field: DeclaredColumn) -> str:
-    return f"{field.name}: {field.type}{'' if field.nullable else ' NOT NULL'}"
+        taken.add(name.lower())

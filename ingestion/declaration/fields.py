@@ -35,6 +35,7 @@ from ingestion.declaration.parts import (
     one_of,
 )
 from ingestion.declaration.sql import refuse_absent_module, refuse_bad_sql
+from ingestion.declaration.types import SqlType
 
 
 class Declaration(Part):
@@ -199,17 +200,17 @@ class Declaration(Part):
         return parse_columns(self.value_ddl) if self.value_ddl else self.columns
 
     @cached_property
-    def asked_columns(self) -> tuple[DeclaredColumn, ...]:
+    def exploded_columns(self) -> tuple[DeclaredColumn, ...]:
         """What ``where`` and ``select`` see: the value's columns, one an element where exploded."""
         return tuple(
-            replace(column, type=column.type[len("ARRAY<") : -1], nullable=True)
+            replace(column, type=column.type.parts["element"], nullable=True)
             if column.name == self.explode
             else column
             for column in self.value_columns
         )
 
     @property
-    def required_of_value(self) -> tuple[str, ...]:
+    def required_value_columns(self) -> tuple[str, ...]:
         """Columns that `value_schema` says are never null, but for those of key and order."""
         if not self.value_ddl:
             return ()
@@ -223,9 +224,14 @@ class Declaration(Part):
         return bool(self.where or self.select or self.transform or self.value_ddl)
 
     @cached_property
-    def types(self) -> Mapping[str, str]:
+    def types(self) -> Mapping[str, SqlType]:
         """The types of the declared columns, by name."""
         return {column.name: column.type for column in self.columns}
+
+    @cached_property
+    def sequence_types(self) -> Mapping[str, SqlType]:
+        """The types of what records may be ordered or windowed by: columns and Kafka's time."""
+        return {**self.types, "_timestamp": SqlType(word="TIMESTAMP")}
 
     @property
     def write_mode(self) -> Mode:
@@ -244,7 +250,7 @@ class Declaration(Part):
         return (*COORDINATES, INDEX_COLUMN) if self.explode else COORDINATES
 
     @property
-    def line(self) -> tuple[str, ...]:
+    def order_columns(self) -> tuple[str, ...]:
         """Columns along which a key's records are ordered, most significant first."""
         return (*self.sequence_by, *self.origin)
 

@@ -1,8 +1,7 @@
-"""Which declaration, and which engine, judged a record: short texts that change when it does.
+"""Which declaration and which engine judged a record, as short texts that change when they do.
 
-A record that one of them found bad may be good for the next. Whoever looks at the quarantine later,
-the proof above all, must be able to tell a record that waits to be redriven from one that should
-never have been there.
+A record that is bad for one of them may be good for the next. The quarantine keeps both, so that
+the proof can tell a record that waits to be redriven from one that should never have been there.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 
 from ingestion.declaration.spec import StreamSpec
 
-# What says nothing about a single record. A field that is added later counts until it is named.
+# Fields that decide nothing about a single record. One that is added later counts until named.
 _ABOUT_RUNS: Final = frozenset(
     {
         *("name", "description", "owners", "topic", "topics", "topic_pattern", "starting"),
@@ -29,8 +28,8 @@ _ABOUT_RUNS: Final = frozenset(
 
 def fingerprint(spec: StreamSpec) -> str:
     """Return a short text for all in a declaration that decides what becomes of a record."""
-    judging = spec.model_dump(mode="json", exclude=set(_ABOUT_RUNS), exclude_defaults=True)
-    text = json.dumps(judging, sort_keys=True, default=str)
+    fields = spec.model_dump(mode="json", exclude=set(_ABOUT_RUNS), exclude_defaults=True)
+    text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,14 +1,13 @@
-"""How bytes become typed columns: one file a format, and one row here.
+"""The formats of values and keys: one row a format, and what a person may write beside ``type``.
 
 A format is a module with a ``decode`` function (see ``ingestion.formats.decoder``); it is named
-here and imported when a run needs it, so that loading a declaration imports no Spark. What a
-person may write beside its ``type`` is a model of ``ingestion.declaration.formats``.
+here and imported when a run needs it, so that loading a declaration imports no Spark.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -22,14 +21,12 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # Whether a null value only follows a delete that said so itself.
+    tombstones_repeat_deletes: ClassVar[bool] = False
+
     @property
     def uses_registry(self) -> bool:
         """Whether records name their schema by its id in a registry."""
-        return False
-
-    @property
-    def tombstones_repeat_deletes(self) -> bool:
-        """Whether a null value only follows a delete that said so itself."""
         return False
 
 
@@ -52,6 +49,8 @@ Unit = Literal["millis", "micros", "nanos"]
 class DebeziumOptions(Options):
     """How a connector was told to write its envelopes."""
 
+    tombstones_repeat_deletes: ClassVar[bool] = True
+
     encoding: Literal["json", "avro"] = Field(
         "json", description="How the envelope is encoded; avro asks the schema registry."
     )
@@ -73,16 +72,11 @@ class DebeziumOptions(Options):
         """Whether records name their schema by its id in a registry."""
         return self.encoding == "avro"
 
-    @property
-    def tombstones_repeat_deletes(self) -> bool:
-        """Whether a null value only follows a delete that said so itself."""
-        return True
-
     @model_validator(mode="after")
-    def _only_bare_json_needs_a_word(self) -> DebeziumOptions:
-        told = {"timestamps", "decimals"} & self.model_fields_set
-        if told and (self.schemas or self.encoding == "avro"):
-            raise ValueError(f"the schema says it already; remove {', '.join(sorted(told))}")
+    def _needs_units_only_without_schema(self) -> DebeziumOptions:
+        needless = {"timestamps", "decimals"} & self.model_fields_set
+        if needless and (self.schemas or self.encoding == "avro"):
+            raise ValueError(f"the schema says it already; remove {', '.join(sorted(needless))}")
         if self.schemas and self.encoding == "avro":
             raise ValueError("`schemas` is for JSON; with `encoding: avro` the registry has them")
         return self

@@ -1,6 +1,6 @@
 """The declared streams: the files of one folder.
 
-A broken file never takes another down: it is listed with its error, and whoever asked for all
+A broken file never takes another down: it is listed with its error, and the caller that wanted all
 of them decides what to do about it.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ingestion.declaration.json_schema import json_schema
 from ingestion.declaration.messages import Problem, problems_in
 from ingestion.declaration.names import name_problem, nearest_allowed, suggest
 from ingestion.declaration.spec import StreamSpec
@@ -23,177 +22,11 @@ from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import project_root
 
-
-class BadNamesError(ValueError):
-    """The topics of a declaration do not give each table a name of its own."""
-
-
-def stream_of(prefix: str, topic: str) -> str:
-    """Return the name of the stream that reads one topic of a declaration."""
-    return f"{prefix}_{re.sub(r'[^a-z0-9]+', '_', topic.lower()).strip('_')}"
-
-
-def each_topic(spec: StreamSpec, taken: Collection[str] = ()) -> tuple[StreamSpec, ...]:
-    """Return the streams of a declaration: itself, or one for each topic.
-
-    Args:
-        spec: The declaration.
-        taken: Names that other files have.
-
-    Raises:
-        BadNamesError: two topics give one name, or a name is taken or not allowed.
-    """
-    if not spec.table_per_topic:
-        return (spec,)
-    topics: dict[str, str] = {}
-    for topic in spec.topics:
-        name = stream_of(spec.name, topic)
-        if problem := name_problem(name):
-            raise BadNamesError(f"topic {topic!r} would be the stream {name!r}: {problem}")
-        if name in topics or name in taken:
-            other = f"topic {topics[name]!r}" if name in topics else f"{name}.yaml"
-            raise BadNamesError(
-                f"topic {topic!r} would be the stream {name!r}, and so is {other}; give it a file "
-                "of its own, under another name"
-            )
-        topics[name] = topic
-    return tuple(_only(spec, name, topic) for name, topic in topics.items())
-
-
-def _only(spec: StreamSpec, name: str, topic: str) -> StreamSpec:
-    offsets = spec.starting.offsets
-    starting = spec.starting
-    if offsets is not None:
-        starting = starting.model_copy(update={"offsets": {topic: offsets.get(topic, {})}})
-    only = {"name": name, "topic": topic, "topics": (), "table_per_topic": False}
-    return spec.model_copy(update={**only, "starting": starting})
-
-
 _MAX_BYTES: Final = 1_000_000
 _AT_LEAST: Final = """write at least
     topic: {name}
     schema: id BIGINT NOT NULL, name STRING
     keys: [id]"""
-
-
-def load_stream(path: Path) -> StreamSpec:
-    """Read one declaration.
-
-    Raises:
-        InvalidSpecError: the file is broken; one line for each problem, with file, line, field
-            and what to write instead.
-    """
-    name = path.stem
-    if problem := file_name_problem(path):
-        raise _invalid(path, [(1, problem)])
-    try:
-        tree = read_tree(_text_of(path))
-    except BadYamlError as error:
-        raise _invalid(path, [(error.line, error.reason)]) from error
-    if tree.content is None:
-        raise _invalid(path, [(1, f"the file is empty; {_AT_LEAST.format(name=name)}")])
-    if not isinstance(tree.content, dict):
-        problem = f"a declaration is a map of keys to values; {_AT_LEAST.format(name=name)}"
-        raise _invalid(path, [(1, problem)])
-    return _stream(path, name, tree)
-
-
-def file_name_problem(path: Path) -> str | None:
-    """Say why no stream can live in a file of that name, and how to rename it; None if one can."""
-    if path.suffix != ".yaml":
-        return f"a stream's file ends in .yaml; rename it to {path.stem}.yaml"
-    if problem := name_problem(path.stem):
-        return f"{problem}; rename the file, for example to {nearest_allowed(path.stem)}.yaml"
-    return None
-
-
-def _text_of(path: Path) -> str:
-    try:
-        if not path.resolve().is_relative_to(path.parent.resolve()):
-            raise BadYamlError(1, "the file is a link out of its folder; put the file itself here")
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise BadYamlError(1, "this is not a file")
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadYamlError(1, f"the file cannot be read: {reason}") from error
-    if len(content) > _MAX_BYTES:
-        raise BadYamlError(1, f"the file is larger than {_MAX_BYTES:,} bytes")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
-
-
-def _stream(path: Path, name: str, tree: YamlTree) -> StreamSpec:
-    content = dict(tree.content)
-    found = [
-        (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
-        for field, line in tree.repeated
-    ]
-    if "name" in content:
-        del content["name"]
-        found.append((tree.line_of(("name",)), "name: the file's name is the stream's; remove it"))
-    try:
-        spec = StreamSpec.model_validate({**content, "name": name})
-    except ValidationError as error:
-        problems = problems_in(error)
-        problems += _further_problems(content, name, problems)
-        found += [(tree.line_of(each.field), _line_for(each, tree)) for each in problems]
-        raise _invalid(path, found) from None
-    if found:
-        raise _invalid(path, found)
-    return spec
-
-
-def _further_problems(
-    content: Mapping[str, Any], name: str, problems: Iterable[Problem]
-) -> tuple[Problem, ...]:
-    """Find what is known only once the fields themselves are right, as far as they are."""
-    bad = {field for problem in problems for field in problem.touches}
-    good = {key: value for key, value in content.items() if key not in bad}
-    try:
-        StreamSpec.model_validate({"schema": "id BIGINT", **good, "name": name})
-    except ValidationError as error:
-        rests_on_bad = bad & {"schema", "mode", "keys", "sequence_by"}
-        seen = {problem.field for problem in problems}
-        return tuple(
-            problem
-            for problem in problems_in(error)
-            if problem.field not in seen
-            and not problem.touches & bad
-            and (not rests_on_bad or problem.touches <= {"topic", "topics"})
-            and not (problem.touches == {"topic"} and "topics" in bad)
-        )
-    return ()
-
-
-def _line_for(problem: Problem, tree: YamlTree) -> str:
-    field = problem.field
-    if not problem.is_missing:
-        field = tree.known_part(field) or field
-    return f"{_dotted(field)}: {problem.text}"
-
-
-def _dotted(field: Iterable[str | int]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in field)
-    return text.removeprefix(".")
-
-
-def _invalid(path: Path, problems: Iterable[tuple[int, str]]) -> InvalidSpecError:
-    shown = shown_path(path)
-    return InvalidSpecError("\n".join(f"{shown}:{line}: {text}" for line, text in sorted(problems)))
-
-
-def shown_path(path: Path) -> str:
-    """Write a path as people type it: from the project root, when it lies inside."""
-    absolute, root = path.absolute(), project_root()
-    return str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
-
-
-__all__ = ["DeclaredStream", "find_stream", "json_schema", "load_stream", "load_streams"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,14 +53,14 @@ def load_streams(folder: Path) -> tuple[DeclaredStream, ...]:
         InvalidSpecError: ``folder`` is something else than a folder.
     """
     files = _files_in(folder)
-    taken = {path.stem for path in files if file_name_problem(path) is None}
-    found = []
+    taken = {path.stem for path in files if _file_name_problem(path) is None}
+    streams = []
     for path in files:
-        is_named_well = file_name_problem(path) is None
+        is_named_well = _file_name_problem(path) is None
         name = path.stem if is_named_well else nearest_allowed(path.stem, taken)
         taken.add(name)
-        found += _declared(name, path, taken - {name})
-    return tuple(sorted(found, key=lambda declared: declared.name))
+        streams += _streams_of(path, name, taken - {name})
+    return tuple(sorted(streams, key=lambda stream: stream.name))
 
 
 def find_stream(folder: Path, name: str) -> StreamSpec:
@@ -236,30 +69,42 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
     Raises:
         InvalidSpecError: there is no such stream, or its file is broken.
     """
-    by_name = {each.name: each for each in load_streams(folder)}
-    if name in by_name:
-        return _sound(by_name[name])
-    how = f"declare it in {shown_path(folder)}/<stream>.yaml"
-    hint = suggest(name, by_name) if by_name else how
-    raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
+    by_name = {stream.name: stream for stream in load_streams(folder)}
+    if name not in by_name:
+        how = f"declare it in {shown_path(folder)}/<stream>.yaml"
+        hint = suggest(name, by_name) if by_name else how
+        raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
+    stream = by_name[name]
+    if stream.spec is None:
+        raise stream.error or InvalidSpecError(str(stream.path))
+    return stream.spec
 
 
-def _sound(found: DeclaredStream) -> StreamSpec:
-    if found.spec is None:
-        raise found.error or InvalidSpecError(str(found.path))
-    return found.spec
+def load_stream(path: Path) -> StreamSpec:
+    """Read one declaration.
 
-
-def _declared(name: str, path: Path, others: set[str]) -> list[DeclaredStream]:
-    """Read one file: a stream, one for each of its topics, or what is wrong with it."""
+    Raises:
+        InvalidSpecError: the file is broken; one line for each problem, with file, line, field
+            and what to write instead.
+    """
+    name = path.stem
+    if problem := _file_name_problem(path):
+        raise _invalid(path, [(1, problem)])
     try:
-        streams = each_topic(load_stream(path), others)
-    except InvalidSpecError as error:
-        return [DeclaredStream(name=name, path=path, spec=None, error=error)]
-    except BadNamesError as error:
-        wrong = InvalidSpecError(f"{shown_path(path)}: topics: {error}")
-        return [DeclaredStream(name=name, path=path, spec=None, error=wrong)]
-    return [DeclaredStream(name=each.name, path=path, spec=each, error=None) for each in streams]
+        tree = read_tree(_text_of(path))
+    except BadYamlError as error:
+        raise _invalid(path, [(error.line, error.reason)]) from error
+    if not isinstance(tree.content, dict):
+        is_empty = tree.content is None
+        problem = "the file is empty" if is_empty else "a declaration is a map of keys to values"
+        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=name)}")])
+    return _spec_of(path, name, tree)
+
+
+def shown_path(path: Path) -> str:
+    """Write a path as people type it: from the project root, when it lies inside."""
+    absolute, root = path.absolute(), project_root()
+    return str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -276,3 +121,135 @@ def _files_in(folder: Path) -> list[Path]:
         ),
         key=lambda path: (path.stem, path.suffix == ".yaml", path.name),
     )
+
+
+def _file_name_problem(path: Path) -> str | None:
+    if path.suffix != ".yaml":
+        return f"a stream's file ends in .yaml; rename it to {path.stem}.yaml"
+    if problem := name_problem(path.stem):
+        return f"{problem}; rename the file, for example to {nearest_allowed(path.stem)}.yaml"
+    return None
+
+
+def _streams_of(path: Path, name: str, others: set[str]) -> list[DeclaredStream]:
+    """Read one file: a stream, one for each of its topics, or what is wrong with it."""
+    try:
+        spec = load_stream(path)
+        specs = _one_per_topic(spec, others) if spec.table_per_topic else [spec]
+    except InvalidSpecError as error:
+        return [DeclaredStream(name=name, path=path, spec=None, error=error)]
+    except _BadTopicNameError as error:
+        wrong = InvalidSpecError(f"{shown_path(path)}: topics: {error}")
+        return [DeclaredStream(name=name, path=path, spec=None, error=wrong)]
+    return [DeclaredStream(name=spec.name, path=path, spec=spec, error=None) for spec in specs]
+
+
+class _BadTopicNameError(ValueError):
+    """The topics of a declaration do not give each table a name of its own."""
+
+
+def _one_per_topic(spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
+    """Return a stream for each topic, none under a name that another file has."""
+    topics: dict[str, str] = {}
+    for topic in spec.topics:
+        name = f"{spec.name}_{re.sub(r'[^a-z0-9]+', '_', topic.lower()).strip('_')}"
+        if problem := name_problem(name):
+            raise _BadTopicNameError(f"topic {topic!r} would be the stream {name!r}: {problem}")
+        if name in topics or name in taken:
+            other = f"topic {topics[name]!r}" if name in topics else f"{name}.yaml"
+            raise _BadTopicNameError(
+                f"topic {topic!r} would be the stream {name!r}, and so is {other}; give it a file "
+                "of its own, under another name"
+            )
+        topics[name] = topic
+    return [_of_topic(spec, name, topic) for name, topic in topics.items()]
+
+
+def _of_topic(spec: StreamSpec, name: str, topic: str) -> StreamSpec:
+    starting = spec.starting
+    if starting.offsets is not None:
+        own = {topic: starting.offsets.get(topic, {})}
+        starting = starting.model_copy(update={"offsets": own})
+    changed = {"name": name, "topic": topic, "topics": (), "table_per_topic": False}
+    return spec.model_copy(update={**changed, "starting": starting})
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if not path.resolve().is_relative_to(path.parent.resolve()):
+            raise BadYamlError(1, "the file is a link out of its folder; put the file itself here")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise BadYamlError(1, "this is not a file")
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadYamlError(1, f"the file cannot be read: {reason}") from error
+    if len(content) > _MAX_BYTES:
+        raise BadYamlError(1, f"the file is larger than {_MAX_BYTES:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
+
+
+def _spec_of(path: Path, name: str, tree: YamlTree) -> StreamSpec:
+    content = dict(tree.content)
+    mistakes = [
+        (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
+        for field, line in tree.repeated
+    ]
+    if content.pop("name", tree) is not tree:
+        mistakes.append(
+            (tree.line_of(("name",)), "name: the file's name is the stream's; remove it")
+        )
+    try:
+        spec = StreamSpec.model_validate({**content, "name": name})
+    except ValidationError as error:
+        problems = problems_in(error)
+        problems += _further_problems(content, name, problems)
+        mistakes += [(tree.line_of(one.field), _line_for(one, tree)) for one in problems]
+        raise _invalid(path, mistakes) from None
+    if mistakes:
+        raise _invalid(path, mistakes)
+    return spec
+
+
+def _further_problems(
+    content: Mapping[str, Any], name: str, problems: Iterable[Problem]
+) -> tuple[Problem, ...]:
+    """Find what is known only once the fields themselves are right, as far as they are."""
+    bad = {field for problem in problems for field in problem.touches}
+    good = {key: value for key, value in content.items() if key not in bad}
+    try:
+        StreamSpec.model_validate({"schema": "id BIGINT", **good, "name": name})
+    except ValidationError as error:
+        rests_on_bad = bad & {"schema", "mode", "keys", "sequence_by"}
+        known = {problem.field for problem in problems}
+        return tuple(
+            problem
+            for problem in problems_in(error)
+            if problem.field not in known
+            and not problem.touches & bad
+            and (not rests_on_bad or problem.touches <= {"topic", "topics"})
+            and not (problem.touches == {"topic"} and "topics" in bad)
+        )
+    return ()
+
+
+def _line_for(problem: Problem, tree: YamlTree) -> str:
+    field = problem.field
+    if not problem.is_missing:
+        field = tree.known_part(field) or field
+    return f"{_dotted(field)}: {problem.text}"
+
+
+def _dotted(field: Iterable[str | int]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in field)
+    return text.removeprefix(".")
+
+
+def _invalid(path: Path, problems: Iterable[tuple[int, str]]) -> InvalidSpecError:
+    shown = shown_path(path)
+    return InvalidSpecError("\n".join(f"{shown}:{line}: {text}" for line, text in sorted(problems)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -15,12 +15,10 @@ from ingestion.declaration.rules import RuleViolationsError
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import FieldPath
 
-FIELDS: Final = tuple(
-    field.alias or name for name, field in StreamSpec.model_fields.items() if name != "name"
-)
-
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
-    (): FIELDS,
+    (): tuple(
+        field.alias or name for name, field in StreamSpec.model_fields.items() if name != "name"
+    ),
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
     ("window",): tuple(Window.model_fields),
     ("starting",): tuple(Starting.model_fields),
@@ -48,26 +46,28 @@ _PATTERNS: Final = {
     "select": "write an SQL expression, such as `upper(name)`",
     "transform": "write package.module.function",
 }
-_SAYS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
-    "value_error": lambda context: str(context["error"]),
-    "literal_error": lambda context: f"write one of: {context['expected']}",
-    "string_type": lambda _: "must be text; put it in quotes",
-    "tuple_type": lambda _: "must be a list, such as [a, b]",
-    "mapping_type": lambda _: "must be a map, one `key: value` a line",
-    "dict_type": lambda _: "must be a map, one `key: value` a line",
-    "model_type": lambda _: "must be a map, one `key: value` a line",
-    "model_attributes_type": lambda _: "must be a map, one `key: value` a line",
-    "datetime_from_date_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
-    "datetime_parsing": lambda _: "write a time such as 2024-01-31T00:00:00Z",
-    "timezone_aware": lambda _: "has no zone; write a time such as 2024-01-31T00:00:00Z",
-    "bool_type": lambda _: "write true or false",
-    "int_type": lambda _: "must be a whole number, without quotes",
-    "int_from_float": lambda _: "must be a whole number",
-    "float_type": lambda _: "must be a number, without quotes",
-    "finite_number": lambda _: "must be a finite number",
-    "greater_than": lambda context: f"must be above {context['gt']}",
-    "greater_than_equal": lambda context: f"must be at least {context['ge']:g}",
-    "less_than_equal": lambda context: f"must be at most {context['le']:g}",
+_MAP: Final = "must be a map, one `key: value` a line"
+_TIME: Final = "write a time such as 2024-01-31T00:00:00Z"
+_SAYS: Final[Mapping[str, str]] = {
+    "value_error": "{error}",
+    "literal_error": "write one of: {expected}",
+    "string_type": "must be text; put it in quotes",
+    "tuple_type": "must be a list, such as [a, b]",
+    "mapping_type": _MAP,
+    "dict_type": _MAP,
+    "model_type": _MAP,
+    "model_attributes_type": _MAP,
+    "datetime_from_date_parsing": _TIME,
+    "datetime_parsing": _TIME,
+    "timezone_aware": f"has no zone; {_TIME}",
+    "bool_type": "write true or false",
+    "int_type": "must be a whole number, without quotes",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number, without quotes",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
 }
 
 
@@ -97,43 +97,40 @@ class Problem:
 
 
 def problems_in(error: ValidationError) -> tuple[Problem, ...]:
-    """Put every finding into plain words."""
-    found = [problem for details in error.errors() for problem in _in_words(details)]
-    meant = {(*problem.field[:-1], problem.meant) for problem in found if problem.meant}
-    return tuple(each for each in found if not (each.is_missing and each.field in meant))
+    """Put everything that is wrong into plain words."""
+    problems = [problem for details in error.errors() for problem in _in_words(details)]
+    meant = {(*problem.field[:-1], problem.meant) for problem in problems if problem.meant}
+    return tuple(one for one in problems if not (one.is_missing and one.field in meant))
 
 
-def unknown_key(field: FieldPath) -> Problem:
-    """Say that a key is unknown, and which one was probably meant."""
+def _in_words(details: ErrorDetails) -> list[Problem]:
+    field = details["loc"]
+    error = details.get("ctx", {}).get("error")
+    if isinstance(error, RuleViolationsError):
+        return [Problem(field=at, text=problem) for at, problem in error.violations]
+    if details["type"] == "extra_forbidden":
+        return [_unknown_key(field)]
+    return [Problem(field=field, text=_sentence(field, details))]
+
+
+def _unknown_key(field: FieldPath) -> Problem:
     key, known = str(field[-1]), _FIELDS_OF.get(field[:-1], ())
     meant = _RENAMED.get(key) or nearest(key, known)
     hint = f"did you mean `{meant}`?" if meant else f"there are: {', '.join(known)}"
     return Problem(field=field, text=f"unknown key; {hint}", meant=meant)
 
 
-def _in_words(details: ErrorDetails) -> list[Problem]:
-    field, kind, context = details["loc"], details["type"], details.get("ctx", {})
-    error = context.get("error")
-    if isinstance(error, RuleViolationsError):
-        return [Problem(field=each.field, text=each.problem) for each in error.violations]
-    if kind == "extra_forbidden":
-        return [unknown_key(field)]
-    return [Problem(field=field, text=_sentence(field, kind, context, details))]
-
-
-def _sentence(
-    field: FieldPath, kind: str, context: Mapping[str, Any], details: ErrorDetails
-) -> str:
+def _sentence(field: FieldPath, details: ErrorDetails) -> str:
+    kind, value = details["type"], details["input"]
     names = [part for part in field if isinstance(part, str)] or [""]
     if kind == "missing":
         return f"missing; write for example `{names[-1]}: {_EXAMPLES.get(names[-1], '…')}`"
-    value = details["input"]
     if value is None:
         return "has no value; write one, or remove the line"
     if kind == "string_pattern_mismatch":
         text = next((_PATTERNS[n] for n in reversed(names) if n in _PATTERNS), details["msg"])
     else:
-        text = _SAYS[kind](context) if kind in _SAYS else details["msg"]
+        text = _SAYS[kind].format(**details.get("ctx", {})) if kind in _SAYS else details["msg"]
     is_worth_showing = kind != "value_error" and isinstance(value, str | int | float)
     return f"{text}; found {_short(value)}" if is_worth_showing else text
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from ingestion.declaration.aggregates import CALL, FUNCTIONS, aggregates_of, scale_of
+from ingestion.declaration.aggregates import CALL, FUNCTIONS, aggregates_of
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import CURRENT, MODES, VALID_FROM, VALID_TO, WINDOW_COLUMNS
 from ingestion.declaration.names import nearest
-from ingestion.declaration.rules import RuleViolation, unknown_column
+from ingestion.declaration.rules import Violation, unknown_column
+from ingestion.declaration.types import SqlType
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT", "VARIANT")
 _INEXACT: Final = ("FLOAT", "DOUBLE")
+_MOST_DIGITS: Final = 38
 
 
-def mode_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def mode_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between a declaration and its write mode."""
     yield from _key_and_order_violations(spec)
     yield from _delete_violations(spec)
@@ -26,7 +28,7 @@ def mode_violations(spec: Declaration) -> Iterator[RuleViolation]:
     for field, name in mode_of.items():
         if field in spec.model_fields_set and field not in spec.write_mode.fields:
             problem = f"`mode: {spec.mode}` has no such thing; remove it, or write `mode: {name}`"
-            yield RuleViolation((field,), problem)
+            yield field, problem
     if spec.mode == "upsert" and spec.ignore_null_updates:
         yield from _partial_update_violations(spec)
     if spec.mode == "scd2":
@@ -35,73 +37,69 @@ def mode_violations(spec: Declaration) -> Iterator[RuleViolation]:
         yield from _aggregate_violations(spec)
 
 
-def _key_and_order_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _key_and_order_violations(spec: Declaration) -> Iterator[Violation]:
     mode = f"`mode: {spec.mode}`"
     if spec.write_mode.has_keys and not spec.keys:
         needed = f"missing; {mode} needs the columns that identify a row"
-        yield RuleViolation(("keys",), f"{needed}, for example `keys: [{spec.columns[0].name}]`")
+        yield "keys", f"{needed}, for example `keys: [{spec.columns[0].name}]`"
     if spec.keys and not spec.write_mode.has_keys:
-        yield RuleViolation(("keys",), f"{mode} keeps every record as a row of its own; remove it")
+        yield "keys", f"{mode} keeps every record as a row of its own; remove it"
     if spec.sequence_by and not spec.write_mode.has_order:
-        yield RuleViolation(("sequence_by",), f"{mode} lets no record win over another; remove it")
+        yield "sequence_by", f"{mode} lets no record win over another; remove it"
 
 
-def _delete_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _delete_violations(spec: Declaration) -> Iterator[Violation]:
     mode = f"`mode: {spec.mode}`"
     if spec.apply_as_deletes and not spec.write_mode.has_deletes:
-        yield RuleViolation(("apply_as_deletes",), f"{mode} deletes no rows; remove it")
+        yield "apply_as_deletes", f"{mode} deletes no rows; remove it"
     if spec.tombstones == "delete" and not spec.write_mode.has_deletes:
         problem = f"{mode} deletes no rows; write `ignore` or `quarantine`"
-        yield RuleViolation(("tombstones",), problem)
+        yield "tombstones", problem
 
 
-def _partial_update_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _partial_update_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.sequence_by:
-        yield RuleViolation(
-            ("ignore_null_updates",),
+        yield (
+            "ignore_null_updates",
             "a record that comes late would need an order of its own for every column; remove "
             "`sequence_by`, so that offsets order the records of a key, or send whole rows",
         )
     if spec.deletes == "soft":
-        yield RuleViolation(
-            ("ignore_null_updates",),
+        yield (
+            "ignore_null_updates",
             "a row that stays when it is deleted has nothing to keep; write `deletes: hard`",
         )
 
 
-def _history_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _history_violations(spec: Declaration) -> Iterator[Violation]:
     if len(spec.sequence_by) != 1:
-        yield RuleViolation(
-            ("sequence_by",),
+        yield (
+            "sequence_by",
             "`mode: scd2` needs exactly one column, which says from when on a version is valid; "
             "`_timestamp` (Kafka's) is allowed",
         )
     for name in spec.types:
         if name.lower() in (VALID_FROM, VALID_TO, CURRENT):
-            yield RuleViolation(
-                ("schema",), f"column {name} is one that `mode: scd2` adds; rename it"
-            )
+            yield "schema", f"column {name} is one that `mode: scd2` adds; rename it"
 
 
-def _aggregate_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _aggregate_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.delivery == "at_least_once":
-        yield RuleViolation(
-            ("delivery",),
+        yield (
+            "delivery",
             "a topic that is read again is folded again, and the sums would count it twice; write "
             "`exactly_once`",
         )
     if not spec.aggregates:
-        yield RuleViolation(
-            ("aggregates",),
+        yield (
+            "aggregates",
             "missing; `mode: aggregate` needs at least one, for example `{records: count(*)}`",
         )
     if spec.extra_fields == "keep":
-        yield RuleViolation(
-            ("extra_fields",), "a group has no fields of its own; write `ignore` or `reject`"
-        )
+        yield "extra_fields", "a group has no fields of its own; write `ignore` or `reject`"
     yield from _window_violations(spec)
     violations = [
-        RuleViolation(("aggregates", name), problem)
+        (("aggregates", name), problem)
         for name, text in spec.aggregates.items()
         for problem in _aggregate_problems(spec, name, text)
     ]
@@ -110,18 +108,18 @@ def _aggregate_violations(spec: Declaration) -> Iterator[RuleViolation]:
         yield from _name_collisions(spec)
 
 
-def _window_violations(spec: Declaration) -> Iterator[RuleViolation]:
-    types = {**spec.types, "_timestamp": "TIMESTAMP"}
+def _window_violations(spec: Declaration) -> Iterator[Violation]:
+    types = spec.sequence_types
     name = spec.window.column if spec.window else "_timestamp"
     if name not in types:
-        yield RuleViolation(("window", "column"), unknown_column(name, types))
-    elif types[name] != "TIMESTAMP":
+        yield ("window", "column"), unknown_column(name, types)
+    elif types[name].word != "TIMESTAMP":
         problem = f"{name} is {types[name]}; write a TIMESTAMP column, or _timestamp"
-        yield RuleViolation(("window", "column"), problem)
+        yield ("window", "column"), problem
 
 
 def _aggregate_problems(spec: Declaration, name: str, text: str) -> Iterator[str]:
-    types: Mapping[str, str] = spec.types
+    types = spec.types
     call = CALL.fullmatch(text)
     function = call[1].lower() if call else ""
     if not _NAME.fullmatch(name):
@@ -133,32 +131,32 @@ def _aggregate_problems(spec: Declaration, name: str, text: str) -> Iterator[str
     elif (column := call[2].strip("`")) not in types and (function, column) != ("count", "*"):
         yield unknown_column(column, types)
     else:
-        if problem := _type_problem(function, types.get(column, "")):
+        if column in types and (problem := _type_problem(function, types[column])):
             yield f"{column} is {types[column]}; {problem}"
         if function in ("first", "last") and not spec.sequence_by:
             yield f"`{function}` needs an order between records; declare `sequence_by`"
 
 
-def _type_problem(function: str, type_: str) -> str | None:
+def _type_problem(function: str, type_: SqlType) -> str | None:
     """Say why a function cannot be folded over values of a type."""
     if function in ("sum", "avg"):
-        if type_ in _INEXACT:
+        if type_.word in _INEXACT:
             return (
                 "adding such numbers depends on their order, and so would the table; declare the "
                 "column as DECIMAL"
             )
-        if type_ not in _WHOLE and not (type_.startswith("DECIMAL") and scale_of(type_) < 38):
+        if type_.word not in (*_WHOLE, "DECIMAL") or type_.scale == _MOST_DIGITS:
             return f"`{function}` adds whole numbers and DECIMALs of a scale below 38"
-    if function in ("min", "max") and type_.startswith(_NESTED):
+    if function in ("min", "max") and type_.word in _NESTED:
         return f"`{function}` needs values with an order"
-    if function == "set" and type_.startswith((*_NESTED, *_INEXACT)):
+    if function == "set" and type_.word in (*_NESTED, *_INEXACT):
         return "`set` needs values with a reliable equality"
-    if function == "approx_distinct" and type_ not in ("INT", "BIGINT", "STRING", "BINARY"):
+    if function == "approx_distinct" and type_.word not in ("INT", "BIGINT", "STRING", "BINARY"):
         return "`approx_distinct` counts values of INT, BIGINT, STRING and BINARY"
     return None
 
 
-def _name_collisions(spec: Declaration) -> Iterator[RuleViolation]:
+def _name_collisions(spec: Declaration) -> Iterator[Violation]:
     """Refuse two columns of one name; ``avg`` and some others have more than one."""
     taken = {name.lower(): f"key {name}" for name in spec.keys}
     if spec.window:
@@ -167,7 +165,8 @@ def _name_collisions(spec: Declaration) -> Iterator[RuleViolation]:
         for name in aggregate.columns("STRING"):
             if name.lower() in taken:
                 other = taken[name.lower()]
-                yield RuleViolation(
-                    ("aggregates", aggregate.name), f"column {name} is also of {other}; rename one"
+                yield (
+                    ("aggregates", aggregate.name),
+                    f"column {name} is also of {other}; rename one",
                 )
             taken[name.lower()] = f"aggregate {aggregate.name}"

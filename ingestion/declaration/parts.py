@@ -1,4 +1,4 @@
-"""The parts of a declaration that have parts of their own."""
+"""The types of a declaration's fields, and the fields that are maps of their own."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class FormatSpec(BaseModel):
         try:
             _ = self.options
         except ValidationError as error:
-            raise ValueError("; ".join(map(self._said, error.errors()))) from None
+            raise ValueError("; ".join(map(self._problem, error.errors()))) from None
         return self
 
-    def _said(self, found: ErrorDetails) -> str:
-        name, known = ".".join(map(str, found["loc"])), FORMATS[self.type].options.model_fields
-        if found["type"] == "extra_forbidden":
-            there = f"it has: {', '.join(known)}" if known else "it has none"
-            return f"`{self.type}` has no option `{name}`; {there}"
-        if found["type"] == "missing":
+    def _problem(self, details: ErrorDetails) -> str:
+        name, known = ".".join(map(str, details["loc"])), FORMATS[self.type].options.model_fields
+        if details["type"] == "extra_forbidden":
+            options = f"it has: {', '.join(known)}" if known else "it has none"
+            return f"`{self.type}` has no option `{name}`; {options}"
+        if details["type"] == "missing":
             return f"`{self.type}` needs the option `{name}`"
-        return f"option `{name}`: {found['msg']}"
+        return f"option `{name}`: {details['msg']}"
 
     @property
     def options(self) -> Options:

@@ -6,35 +6,29 @@ has to mend a file wants to mend it in one go. What the write mode asks is in ``
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, TypeAlias
 
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
 from ingestion.declaration.names import suggest
 
-_NO_EQUALITY: Final = re.compile(r"FLOAT|DOUBLE|ARRAY|MAP|STRUCT|VARIANT")
-_NO_ORDER: Final = re.compile(r"\b(MAP|VARIANT)\b")
-_NESTED_OR_BYTES: Final = re.compile(r"ARRAY|MAP|STRUCT|BINARY")
+_NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
+_NESTED_OR_BYTES: Final = ("ARRAY", "MAP", "STRUCT", "BINARY")
 # Formats without fields: what the one column must be.
 _BARE: Final = {"raw": "BINARY", "string": "STRING"}
 
 
-class RuleViolation(NamedTuple):
-    """One disagreement: the field to edit, and what is wrong with it."""
-
-    field: tuple[str, ...]
-    problem: str
+# The field to edit, or the way to it, and what is wrong with it.
+Violation: TypeAlias = tuple[str | tuple[str, ...], str]
 
 
 class RuleViolationsError(ValueError):
-    """Every disagreement of one declaration, in ``violations``."""
+    """Every disagreement of one declaration, in ``violations``: the way to a field, and a text."""
 
-    def __init__(self, violations: tuple[RuleViolation, ...]) -> None:
-        """Compose the message of all of them."""
-        super().__init__("; ".join(f"{'.'.join(at)}: {problem}" for at, problem in violations))
-        self.violations = violations
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = [((at,) if isinstance(at, str) else at, text) for at, text in violations]
+        super().__init__("; ".join(f"{'.'.join(at)}: {text}" for at, text in self.violations))
 
 
 def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str:
@@ -42,159 +36,158 @@ def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str
     return f"{name!r} is not a column of `{of}`; {suggest(name, known, likeness=0.5)}"
 
 
-def rule_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def rule_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between the fields of ``spec``."""
     yield from _topic_violations(spec)
-    yield from _column_violations("keys", spec.keys, list(spec.types))
-    yield from _column_violations("sequence_by", spec.sequence_by, [*spec.types, "_timestamp"])
+    yield from _column_violations("keys", spec.keys, spec.types)
+    yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
     yield from _type_violations(spec)
     yield from _transformation_violations(spec)
     yield from _format_violations(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
-        yield RuleViolation(
-            ("tombstones",),
+        yield (
+            "tombstones",
             f"a null value has no {', '.join(spec.sequence_by)}, so that a delete could not be "
             "placed; write `ignore` or `quarantine`, or sequence by _timestamp or by columns of "
             "`keys`",
         )
     if spec.quarantine_rate.warn_above > spec.quarantine_rate.fail_above:
-        yield RuleViolation(
+        yield (
             ("quarantine_rate", "warn_above"),
             f"{spec.quarantine_rate.warn_above:g} lies above `fail_above`, "
             f"{spec.quarantine_rate.fail_above:g}, so that it would never warn; write at most that",
         )
 
 
-def _topic_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _topic_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.topic is None and not spec.topics and spec.topic_pattern is None:
-        yield RuleViolation(
-            ("topic",), f"missing; write for example `topic: {spec.name}`, or `topics: [a, b]`"
-        )
+        yield "topic", f"missing; write for example `topic: {spec.name}`, or `topics: [a, b]`"
     if spec.topic_pattern is not None and (spec.topic is not None or spec.topics):
-        yield RuleViolation(("topic_pattern",), "declare topics by name or by pattern, not both")
+        yield "topic_pattern", "declare topics by name or by pattern, not both"
     if spec.topic_pattern is not None and spec.starting.offsets is not None:
-        yield RuleViolation(
-            ("starting", "offsets"), "nobody can name every partition of a pattern; write a time"
+        yield (
+            ("starting", "offsets"),
+            "nobody can name every partition of a pattern; write a time",
         )
     if spec.table_per_topic and not spec.topics:
-        yield RuleViolation(
-            ("table_per_topic",),
+        yield (
+            "table_per_topic",
             "each table is named for its topic when the file is loaded; write `topics: [a, b]`",
         )
     if spec.topic is not None and spec.topics:
-        yield RuleViolation(("topics",), "declare either `topic` or `topics`, not both")
+        yield "topics", "declare either `topic` or `topics`, not both"
     yield from _repetitions("topics", spec.topics)
 
 
 def _column_violations(
-    field: str, names: tuple[str, ...], allowed: list[str]
-) -> Iterator[RuleViolation]:
+    field: str, names: tuple[str, ...], allowed: Collection[str]
+) -> Iterator[Violation]:
     for name in names:
         if name not in allowed:
-            yield RuleViolation((field,), unknown_column(name, allowed))
+            yield field, unknown_column(name, allowed)
     yield from _repetitions(field, names)
 
 
-def _repetitions(field: str, names: tuple[str, ...]) -> Iterator[RuleViolation]:
+def _repetitions(field: str, names: tuple[str, ...]) -> Iterator[Violation]:
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
-            yield RuleViolation((field,), f"names {name!r} twice; remove one")
+            yield field, f"names {name!r} twice; remove one"
 
 
-def _type_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _type_violations(spec: Declaration) -> Iterator[Violation]:
     types = spec.types
     for name in spec.keys:
-        if _NO_EQUALITY.match(types.get(name, "")):
+        if name in types and types[name].word in _NO_EQUALITY:
             problem = f"{name} is {types[name]}, which has no reliable equality"
-            yield RuleViolation(("keys",), f"{problem}; identify rows by other columns")
+            yield "keys", f"{problem}; identify rows by other columns"
     for name in spec.sequence_by:
-        if _NO_ORDER.search(types.get(name, "")):
+        if name in types and types[name].contains("MAP", "VARIANT"):
             problem = f"{name} is {types[name]}, which has no order"
-            yield RuleViolation(("sequence_by",), f"{problem}; name other columns")
+            yield "sequence_by", f"{problem}; name other columns"
 
 
-def _transformation_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
     given = {column.name for column in spec.value_columns}
     for name in spec.select:
         if name not in spec.types:
-            yield RuleViolation(("select", name), unknown_column(name, spec.types))
+            yield ("select", name), unknown_column(name, spec.types)
     if spec.explode:
         yield from _explode_violations(spec, spec.explode)
     if spec.transform and spec.select:
-        yield RuleViolation(("select",), "declare either `select` or `transform`, not both")
+        yield "select", "declare either `select` or `transform`, not both"
     missing = [name for name in spec.types if name not in given and name not in spec.select]
     if missing and not spec.transform:
-        yield RuleViolation(
-            ("select",),
+        yield (
+            "select",
             f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
         )
 
 
-def _explode_violations(spec: Declaration, name: str) -> Iterator[RuleViolation]:
+def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
     types = {column.name: column.type for column in spec.value_columns}
     if spec.value_ddl is None:
         problem = "missing; declare the value's columns there, the array among them"
-        yield RuleViolation(("value_schema",), problem)
+        yield "value_schema", problem
     elif name not in types:
-        yield RuleViolation(("explode",), unknown_column(name, types, of="value_schema"))
-    elif not types[name].startswith("ARRAY<"):
+        yield "explode", unknown_column(name, types, of="value_schema")
+    elif types[name].word != "ARRAY":
         problem = f"{name} is {types[name]}; only the elements of an ARRAY can give rows"
-        yield RuleViolation(("explode",), problem)
+        yield "explode", problem
     if spec.ignore_null_updates:
-        yield RuleViolation(
-            ("explode",),
+        yield (
+            "explode",
             "with `ignore_null_updates` the elements of a record would be filled from each other; "
             "send whole rows",
         )
 
 
-def _format_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _format_violations(spec: Declaration) -> Iterator[Violation]:
     name, key = spec.format.type, spec.key_format.type
     if not FORMATS[key].for_keys:
-        yield RuleViolation(("key_format",), f"`{key}` is no format of keys; write `json`")
+        yield "key_format", f"`{key}` is no format of keys; write `json`"
     if spec.tombstone_policy == "delete":
         yield from _key_violations(spec)
     if name not in {"json", "json_schema"}:
         yield from _json_only_violations(spec)
     if name in _BARE:
         type_ = _BARE[name]
-        if [column.type for column in spec.value_columns] != [type_]:
+        if [column.type.word for column in spec.value_columns] != [type_]:
             problem = f"`format: {name}` fills exactly one column, a {type_}"
             example = f"write for example `value {type_} NOT NULL`"
-            yield RuleViolation(("schema",), f"{problem}; {example}")
+            yield "schema", f"{problem}; {example}"
     if name == "csv":
         for column in spec.value_columns:
-            if _NESTED_OR_BYTES.match(column.type):
+            if column.type.word in _NESTED_OR_BYTES:
                 problem = f"column {column.name}: a field of CSV is no {column.type}"
-                yield RuleViolation(("schema",), f"{problem}; declare STRING")
+                yield "schema", f"{problem}; declare STRING"
     if isinstance(spec.format.options, DebeziumOptions):
         yield from _debezium_violations(spec, spec.format.options)
 
 
-def _json_only_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
     name = spec.format.type
     for column in spec.value_columns:
-        if "VARIANT" in column.type:
+        if column.type.contains("VARIANT"):
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
-            yield RuleViolation(("schema",), f"{problem}; write the type that it has")
+            yield "schema", f"{problem}; write the type that it has"
     if spec.extra_fields == "keep":
         problem = f"`format: {name}` cannot keep them; write `ignore` or `reject`"
-        yield RuleViolation(("extra_fields",), problem)
+        yield "extra_fields", problem
 
 
-def _key_violations(spec: Declaration) -> Iterator[RuleViolation]:
+def _key_violations(spec: Declaration) -> Iterator[Violation]:
     """Refuse keys that no Kafka key could give, or not as the values do."""
     name, types = spec.key_format.type, spec.types
     of_keys = [types[key] for key in spec.keys if key in types]
-    if name in _BARE and of_keys != [_BARE[name]]:
+    if name in _BARE and [type_.word for type_ in of_keys] != [_BARE[name]]:
         problem = f"`{name}` reads exactly one key column, a {_BARE[name]}"
-        yield RuleViolation(("key_format",), f"{problem}; the keys are {', '.join(of_keys)}")
-    if name == "csv" and any(map(_NESTED_OR_BYTES.match, of_keys)):
-        yield RuleViolation(("key_format",), "a field of CSV is none of these keys; write `json`")
+        yield "key_format", f"{problem}; the keys are {', '.join(map(str, of_keys))}"
+    if name == "csv" and any(type_.word in _NESTED_OR_BYTES for type_ in of_keys):
+        yield "key_format", "a field of CSV is none of these keys; write `json`"
     of_value = {column.name for column in spec.value_columns}
     for key in spec.keys:
         if key in spec.select and key in of_value:
-            yield RuleViolation(
+            yield (
                 ("select", key),
                 f"it makes another {key} of the value's; a null value has only its Kafka key, to "
                 "which it is not applied, so that the delete would miss its row; write "
@@ -202,17 +195,17 @@ def _key_violations(spec: Declaration) -> Iterator[RuleViolation]:
             )
 
 
-def _debezium_violations(spec: Declaration, options: DebeziumOptions) -> Iterator[RuleViolation]:
+def _debezium_violations(spec: Declaration, options: DebeziumOptions) -> Iterator[Violation]:
     known = [column.name for column in spec.value_columns]
     units = options.timestamps if isinstance(options.timestamps, dict) else {}
     for option, names in (("columns", options.columns), ("timestamps", units)):
         for name in names:
             if name not in known:
-                yield RuleViolation(("format", option), unknown_column(name, known))
+                yield ("format", option), unknown_column(name, known)
     for name in spec.sequence_by:
         if name in known and name not in {*options.columns, *spec.keys}:
-            yield RuleViolation(
-                ("sequence_by",),
+            yield (
+                "sequence_by",
                 f"a delete does not tell its {name} reliably; sequence by a column that `columns` "
                 "takes from the envelope, such as `lsn: source.lsn`, or leave it out: Kafka keeps "
                 "the order of each key",

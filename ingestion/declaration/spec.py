@@ -25,6 +25,7 @@ from ingestion.declaration.modes import (
     VALID_TO,
 )
 from ingestion.declaration.rules import RuleViolationsError, rule_violations
+from ingestion.declaration.types import SqlType
 
 
 class StreamSpec(Declaration):
@@ -62,7 +63,7 @@ class StreamSpec(Declaration):
         if self.mode == "aggregate":
             return aggregate_columns(self)
         if self.mode == "scd2":
-            moment = {**self.types, "_timestamp": "TIMESTAMP"}[self.sequence_by[0]]
+            moment = self.sequence_types[self.sequence_by[0]]
             return f"{self.ddl}, {VALID_FROM} {moment}, {VALID_TO} {moment}, {CURRENT} BOOLEAN"
         if self.deletes == "soft":
             # Of a deleted row that stays, only the keys are known for sure.
@@ -83,29 +84,24 @@ class StreamSpec(Declaration):
 
     @property
     def _added_columns(self) -> tuple[DeclaredColumn, ...]:
-        added = {
+        is_added = {
             _DELETED: self.deletes == "soft",
             _EXTRA: self.extra_fields == "keep",
             _INDEX: self.explode is not None,
         }
-        return tuple(column for column, is_added in added.items() if is_added)
+        return tuple(column for column in is_added if is_added[column])
 
 
-_DELETED: Final = DeclaredColumn(
-    name=DELETED_COLUMN,
-    type="BOOLEAN",
-    nullable=True,
-    comment="Whether the newest record of the key is a delete",
+def _column(name: str, word: str, comment: str) -> DeclaredColumn:
+    return DeclaredColumn(name=name, type=SqlType(word=word), nullable=True, comment=comment)
+
+
+_DELETED: Final = _column(
+    DELETED_COLUMN, "BOOLEAN", "Whether the newest record of the key is a delete"
 )
-_EXTRA: Final = DeclaredColumn(
-    name=EXTRA_COLUMN,
-    type="VARIANT",
-    nullable=True,
-    comment="Fields of the record that the schema does not name",
+_EXTRA: Final = _column(
+    EXTRA_COLUMN, "VARIANT", "Fields of the record that the schema does not name"
 )
-_INDEX: Final = DeclaredColumn(
-    name=INDEX_COLUMN,
-    type="INT",
-    nullable=True,
-    comment="Which element of the record's array the row comes from, from 0",
+_INDEX: Final = _column(
+    INDEX_COLUMN, "INT", "Which element of the record's array the row comes from, from 0"
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
-# What gives another answer when it is asked again, by the names of sqlglot or of the function.
-_UNSTEADY: Final = {
+# Functions whose answer changes from call to call, by sqlglot's names or their own.
+_VOLATILE: Final = {
     *("rand", "randn", "random", "uuid", "randstr", "uniform", "shuffle"),
     *("now", "currenttimestamp", "currentdate", "localtimestamp", "currenttime"),
     *("current_timestamp", "current_date", "currentuser", "current_user", "session_user"),
@@ -20,20 +20,20 @@ def quoted(name: str) -> str:
 
 
 def refuse_bad_sql(text: str) -> None:
-    """Refuse SQL that cannot be read, or whose answer depends on when it is asked.
+    """Refuse SQL that cannot be parsed, reads another table, or has a volatile function.
 
     A batch that is written twice must give the same rows twice.
 
     Raises:
-        ValueError: it is one of these, or asks another table.
+        ValueError: it is one of these.
     """
     from sqlglot import errors, exp, parse_one
 
     try:
         parsed = parse_one(text, read="spark")
     except errors.SqlglotError as error:
-        said = str(error).partition("\n")[0]
-        raise ValueError(f"{text!r} is no SQL expression: {said}") from error
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{text!r} is no SQL expression: {reason}") from error
     if parsed.find(exp.Query) is not None:
         raise ValueError(
             f"{text!r} asks another table, which may answer differently when the batch is written "
@@ -41,9 +41,9 @@ def refuse_bad_sql(text: str) -> None:
         )
     for node in parsed.walk():
         names = {type(node).__name__.lower(), node.name.lower() if node.key == "anonymous" else ""}
-        if unsteady := names & _UNSTEADY:
+        if volatile := names & _VOLATILE:
             raise ValueError(
-                f"{text!r} has {unsteady.pop()}(), which answers differently each time: a batch "
+                f"{text!r} has {volatile.pop()}(), which answers differently each time: a batch "
                 "that is written again must give the same rows; take a column of the record, "
                 "such as _timestamp"
             )

@@ -1,67 +1,28 @@
-"""Types as Delta's log writes them, in the words of a declaration, so that the two compare."""
+"""The types that a stream's table can hold, as a tree.
+
+The DDL reader makes it (``ingestion.declaration.ddl``); the rules, the schema diff and the proof
+use it. Its text is the DDL that Spark prints.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-_WORDS: Final = {
-    "byte": "TINYINT",
-    "short": "SMALLINT",
-    "integer": "INT",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "boolean": "BOOLEAN",
-    "string": "STRING",
-    "binary": "BINARY",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP",
-    "timestamp_ntz": "TIMESTAMP_NTZ",
-    "variant": "VARIANT",
-}
-# Where Spark notes the length of a VARCHAR, which is a STRING to everybody else.
-VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+from ingestion.declaration.sql import quoted
+
+# A name that DDL takes without backticks.
+PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def as_declared(type_json: str, metadata: Mapping[str, Any] | None = None) -> str:
-    """Return a type of Delta's log, in JSON, as the declared types are written."""
-    length = (metadata or {}).get(VARCHAR)
-    return str(length).upper() if length else _written(json.loads(type_json))
-
-
-def without_nulls(declared: str) -> str:
-    """Return a declared type without what it says of nulls within, which no table enforces."""
-    return re.sub(r" NOT NULL\b", "", declared)
-
-
-def _written(kind: Any) -> str:
-    if isinstance(kind, str):
-        decimal = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind)
-        if decimal:
-            return f"DECIMAL({decimal[1]}, {decimal[2]})"
-        return _WORDS.get(kind, kind.upper())
-    if kind["type"] == "array":
-        return f"ARRAY<{_written(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"MAP<{_written(kind['keyType'])}, {_written(kind['valueType'])}>"
-    fields = (f"{each['name']}: {_written(each['type'])}" for each in kind["fields"])
-    return f"STRUCT<{', '.join(fields)}>"
-
-
-_SIZED: Final = re.compile(r"(\w+)(?:\((\d+)(?:, *(\d+))?\))?")
-_UNPROVABLE: Final = ("VARIANT",)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
-    """One type.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SqlType:
+    """One type of Spark SQL; equal to another of the same DDL, so that the order of fields counts.
 
     Attributes:
-        word: Its name in Spark SQL.
+        word: Its name, such as ``DECIMAL`` or ``STRUCT``.
         precision: Of a DECIMAL; of a VARCHAR, its length.
         scale: Of a DECIMAL.
         parts: What it is made of: fields by name, ``element``, or ``key`` and ``value``.
@@ -71,50 +32,43 @@ class Declared:
     word: str
     precision: int = 0
     scale: int = 0
-    parts: dict[str, Declared] = field(default_factory=dict)
+    parts: Mapping[str, SqlType] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """Name it."""
-        return self.word
+        """Write it as DDL."""
+        if self.word == "DECIMAL":
+            return f"DECIMAL({self.precision}, {self.scale})"
+        if self.word == "VARCHAR":
+            return f"VARCHAR({self.precision})"
+        if self.word == "STRUCT":
+            return f"STRUCT<{', '.join(map(self._field, self.parts))}>"
+        inner = ", ".join(map(str, self.parts.values()))
+        return f"{self.word}<{inner}>" if inner else self.word
 
+    def _field(self, name: str) -> str:
+        shown = name if PLAIN_NAME.fullmatch(name) else quoted(name)
+        return f"{shown}: {self.parts[name]}{' NOT NULL' if name in self.required else ''}"
 
-def declared(text: str) -> Declared:
-    """Read a type as ``ingestion.declaration.ddl`` writes it."""
-    word, _, rest = text.strip().partition("<")
-    if not rest:
-        return _scalar(text.strip())
-    inner = list(split_types(rest.removesuffix(">")))
-    if word == "STRUCT":
-        named = [each.partition(": ")[::2] for each in inner]
-        return Declared(
-            word=word,
-            parts={name: declared(type_.removesuffix(" NOT NULL")) for name, type_ in named},
-            required=frozenset(name for name, type_ in named if type_.endswith(" NOT NULL")),
-        )
-    names = ("element",) if word == "ARRAY" else ("key", "value")
-    return Declared(word=word, parts=dict(zip(names, map(declared, inner), strict=True)))
+    def __eq__(self, other: object) -> bool:
+        """Compare the DDL."""
+        return isinstance(other, SqlType) and str(self) == str(other)
 
+    def __hash__(self) -> int:
+        """Hash the DDL."""
+        return hash(str(self))
 
-def is_provable(type_: Declared) -> bool:
-    """Tell whether this proof knows what a column of the type holds after Spark wrote it."""
-    return type_.word not in _UNPROVABLE and all(map(is_provable, type_.parts.values()))
+    def walk(self) -> Iterator[SqlType]:
+        """Yield the type and all that it is made of."""
+        yield self
+        for part in self.parts.values():
+            yield from part.walk()
 
+    def contains(self, *words: str) -> bool:
+        """Tell whether the type, or any part of it, is of one of these names."""
+        return any(type_.word in words for type_ in self.walk())
 
-def _scalar(text: str) -> Declared:
-    found = _SIZED.fullmatch(text)
-    if found is None:
-        return Declared(word=text)
-    word, precision, scale = found.groups()
-    return Declared(word=word, precision=int(precision or 0), scale=int(scale or 0))
-
-
-def split_types(inner: str) -> Iterator[str]:
-    """Split at the commas that no bracket encloses."""
-    depth, start = 0, 0
-    for at, sign in enumerate(inner):
-        depth += (sign in "<(") - (sign in ">)")
-        if sign == "," and not depth:
-            yield inner[start:at].strip()
-            start = at + 1
-    yield inner[start:].strip()
+    def without_required(self) -> SqlType:
+        """Return the type without a NOT NULL within, which no table enforces."""
+        parts = {name: part.without_required() for name, part in self.parts.items()}
+        return replace(self, parts=parts, required=frozenset())

@@ -1,7 +1,9 @@
 """YAML as plain values that remember their lines.
 
 A declaration is plain scalars, lists and maps. Whatever else YAML can say (tags that build
-objects, aliases that unfold without end) is refused here, by line; a repeated key is noted.
+objects, aliases that unfold without end) is refused here, by line; a repeated key is noted. The
+nodes are read before ruamel makes values of them: loaded values no longer tell a repeated key, a
+merge, or a date that a person wrote as text.
 """
 
 from __future__ import annotations
@@ -26,15 +28,9 @@ _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
 
 
 class BadYamlError(ValueError):
-    """The text is not YAML, or more than plain values.
-
-    Attributes:
-        line: Where, counted from 1.
-        reason: What is wrong, and what to write instead.
-    """
+    """The text is not YAML, or more than plain values; ``line`` counts from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
-        """Take the place and the reason."""
         super().__init__(f"line {line}: {reason}")
         self.line = line
         self.reason = reason
@@ -56,7 +52,7 @@ class YamlTree:
 
     def line_of(self, path: FieldPath) -> int:
         """Return the line of a field, or of the nearest part around it that is there."""
-        return self.lines[self.known_part(path)] if self.known_part(path) else 1
+        return self.lines.get(self.known_part(path), 1)
 
     def known_part(self, path: FieldPath) -> FieldPath:
         """Return the longest beginning of a path that the document holds."""
@@ -71,15 +67,14 @@ def read_tree(text: str) -> YamlTree:
     Raises:
         BadYamlError: the text cannot be read as plain values.
     """
+    plain = _PlainValues()
     try:
         node = YAML(typ="rt", pure=True).compose(text)
-        plain = _Plain()
         content = None if node is None else plain.value_of(node, ())
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        raise BadYamlError(line, f"not YAML: {reason}") from error
+        raise BadYamlError(mark.line + 1 if mark else 1, f"not YAML: {reason}") from error
     except YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
@@ -89,36 +84,45 @@ def read_tree(text: str) -> YamlTree:
     return YamlTree(content=content, lines=plain.lines, repeated=tuple(plain.repeated))
 
 
-class _Plain:
+class _PlainValues:
     """Turns nodes into plain values, and notes their lines."""
 
     def __init__(self) -> None:
         self.lines: dict[FieldPath, int] = {}
         self.repeated: list[tuple[FieldPath, int]] = []
-        self._scalars = YAML(typ="safe", pure=True).constructor
         self._count = 0
+        scalars = YAML(typ="safe", pure=True).constructor
+        self._of_tag = {
+            f"{_TAG}null": lambda _: None,
+            f"{_TAG}bool": scalars.construct_yaml_bool,
+            f"{_TAG}int": lambda node: int(scalars.construct_yaml_int(node)),
+            f"{_TAG}float": lambda node: float(scalars.construct_yaml_float(node)),
+            **dict.fromkeys(_TEXT, _text),
+        }
 
     def value_of(self, node: Node, path: FieldPath) -> Any:
         self._count += 1
         if self._count > _MAX_VALUES:
-            raise BadYamlError(
-                _line(node), f"more than {_MAX_VALUES} values; aliases count each time"
-            )
+            raise _refused(node, f"more than {_MAX_VALUES} values; aliases count each time")
         if isinstance(node, MappingNode) and node.tag in _COLLECTIONS:
             return self._map(node, path)
         if isinstance(node, SequenceNode) and node.tag in _COLLECTIONS:
-            return [self._item(each, (*path, at)) for at, each in enumerate(node.value)]
-        if isinstance(node, ScalarNode):
-            return self._scalar(node)
-        raise _tagged(node)
+            return [self._item(item, (*path, at)) for at, item in enumerate(node.value)]
+        name = f"the tag {str(node.tag).replace(_TAG, '!!')}"
+        if not isinstance(node, ScalarNode) or node.tag not in self._of_tag:
+            raise _refused(node, f"{name} is not allowed; write a plain value")
+        try:
+            return self._of_tag[node.tag](node)
+        except (ValueError, KeyError) as error:
+            if isinstance(error, BadYamlError):
+                raise
+            raise _refused(node, f"{node.value!r} is not of {name}") from error
 
     def _map(self, node: MappingNode, path: FieldPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, ScalarNode) or key.tag not in _KEYS:
-                raise BadYamlError(
-                    _line(key), "a key must be plain text; quote it, or write it out"
-                )
+                raise _refused(key, "a key must be plain text; quote it, or write it out")
             here = (*path, _text(key))
             if key.value in values:
                 self.repeated.append((here, _line(key)))
@@ -131,35 +135,15 @@ class _Plain:
         self.lines[path] = _line(node)
         return self.value_of(node, path)
 
-    def _scalar(self, node: ScalarNode) -> Any:
-        if node.tag in _TEXT:
-            return _text(node)
-        try:
-            if node.tag == f"{_TAG}null":
-                return None
-            if node.tag == f"{_TAG}bool":
-                return self._scalars.construct_yaml_bool(node)
-            if node.tag == f"{_TAG}int":
-                return int(self._scalars.construct_yaml_int(node))
-            if node.tag == f"{_TAG}float":
-                return float(self._scalars.construct_yaml_float(node))
-        except (ValueError, KeyError) as error:
-            raise BadYamlError(_line(node), f"{node.value!r} is not of {_name(node)}") from error
-        raise _tagged(node)
-
 
 def _text(node: ScalarNode) -> str:
     if any("\ud800" <= character <= "\udfff" for character in node.value):
-        raise BadYamlError(_line(node), "half a character (a surrogate); write it in full")
+        raise _refused(node, "half a character (a surrogate); write it in full")
     return str(node.value)
 
 
-def _tagged(node: Node) -> BadYamlError:
-    return BadYamlError(_line(node), f"{_name(node)} is not allowed; write a plain value")
-
-
-def _name(node: Node) -> str:
-    return f"the tag {str(node.tag).replace(_TAG, '!!')}"
+def _refused(node: Node, reason: str) -> BadYamlError:
+    return BadYamlError(_line(node), reason)
 
 
 def _line(node: Node) -> int:

@@ -62,8 +62,7 @@ def _schema(spec: StreamSpec) -> StructType:
 def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
     # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
     # third of the write.
-    types = {column.name: column.type for column in spec.columns}
-    keys = [name for name in spec.keys if types[name] not in _WITHOUT_STATISTICS]
+    keys = [name for name in spec.keys if spec.types[name].word not in _WITHOUT_STATISTICS]
     statistics = [*keys, "_offset", "_seq"]
     (
         DeltaTable.createIfNotExists(spark)

@@ -41,7 +41,7 @@ def value_type(spec: StreamSpec) -> StructType:
 
 def asked_ddl(spec: StreamSpec) -> str:
     """Return the columns that a statement may read beside the record's, as DDL."""
-    return ", ".join(column.as_ddl() for column in spec.asked_columns)
+    return ", ".join(column.as_ddl() for column in spec.exploded_columns)
 
 
 def transform(
@@ -83,7 +83,7 @@ def _by_function(held: DataFrame, spec: StreamSpec) -> DataFrame:
     asked = asked.where(is_wanted(spec))
     columns = [quoted(column.name) for column in spec.columns]
     rows = function_of(spec)(asked).select(*spec.origin, F.struct(*columns).alias("_row"))
-    given = {column.name for column in spec.asked_columns}
+    given = {column.name for column in spec.exploded_columns}
     of_delete = F.struct(
         *(
             (F.col(f"_good.{quoted(f.name)}") if f.name in given else F.lit(None))

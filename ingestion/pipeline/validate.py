@@ -146,7 +146,7 @@ def _said_detail(spec: StreamSpec) -> Column:
 
 def _lacking(spec: StreamSpec) -> Column:
     """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
-    names = spec.required_of_value
+    names = spec.required_value_columns
     nulls = (F.when(F.col(f"_said.row.{quoted(name)}").isNull(), F.lit(name)) for name in names)
     return F.array_compact(F.array(*nulls)) if names else F.lit(None).cast("array<string>")
 

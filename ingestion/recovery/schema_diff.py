@@ -11,23 +11,26 @@ is refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from deltalake import DeltaTable
 
-from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import as_declared, without_nulls
+from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import read_position
 
 Effect = Literal["nothing", "evolve", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "nothing")
+# Where Spark notes a type with a VARCHAR in it.
+_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq"})
 
 
@@ -115,10 +118,9 @@ def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChang
         else:
             yield from _altered(spec, column, found[name], paths)
     for name in found.keys() - declared.keys():
-        kind = as_declared(found[name].type.to_json(), found[name].metadata)
         yield SchemaChange(
             field=name,
-            what=f"{kind} is in the table, and not declared",
+            what=f"{_stored_type(found[name])} is in the table, and not declared",
             effect="refused",
             remedy=f"{_how_to_keep(name)}; or oncelake rebuild {spec.name}",
         )
@@ -139,11 +141,9 @@ def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:
             effect="refused",
             remedy=f"declare `{column.name} {column.type}` without NOT NULL",
         )
-    text = column.comment.replace("\\", "\\\\").replace("'", "\\'")
-    comment = f" COMMENT '{text}'" if text else ""
     statement = (
         f"ALTER TABLE delta.`{paths.data}` ADD COLUMNS ({quoted(column.name)} "
-        f"{without_nulls(column.type)}{comment})"
+        f"{column.type.without_required()}{column.comment_ddl})"
     )
     return SchemaChange(field=column.name, what=what, effect="evolve", statement=statement)
 
@@ -151,7 +151,7 @@ def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:
 def _altered(
     spec: StreamSpec, column: DeclaredColumn, found: Any, paths: StreamPaths
 ) -> Iterator[SchemaChange]:
-    is_, due = as_declared(found.type.to_json(), found.metadata), without_nulls(column.type)
+    is_, due = _stored_type(found), column.type.without_required()
     if is_ != due:
         yield SchemaChange(
             field=column.name,
@@ -168,3 +168,28 @@ def _altered(
     elif not column.nullable and found.nullable:
         what = "is required of new records; the rows that are there may lack it"
         yield SchemaChange(field=column.name, what=what, effect="nothing")
+
+
+def _stored_type(field: Any) -> SqlType:
+    """Read the type of a field of Delta's log.
+
+    Where a VARCHAR is in it, which is a STRING to everybody else, Spark notes the whole type.
+    """
+    as_sql = (field.metadata or {}).get(_VARCHAR)
+    return _type_of(as_sql or json.loads(field.type.to_json()))
+
+
+def _type_of(stored: Any) -> SqlType:
+    if isinstance(stored, str):
+        try:
+            return parse_type(stored)
+        except ValueError:  # A type that no declaration can name.
+            return SqlType(word=stored.upper())
+    word = stored["type"].upper()
+    if word == "STRUCT":
+        parts = {field["name"]: field["type"] for field in stored["fields"]}
+    elif word == "ARRAY":
+        parts = {"element": stored["elementType"]}
+    else:
+        parts = {"key": stored["keyType"], "value": stored["valueType"]}
+    return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})

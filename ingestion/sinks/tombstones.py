@@ -20,7 +20,7 @@ from ingestion.sinks.sink import Target
 def remember_deletes(target: Target, deletes: DataFrame) -> None:
     """Write the place of each delete of this batch."""
     spec = target.spec
-    names = dict.fromkeys([*spec.keys, *spec.line, "_timestamp", "_epoch", "_seq"])
+    names = dict.fromkeys([*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"])
     remembered = deletes.select(*map(quoted, names))
     overwrite_seq(remembered, target.paths.tombstones, target.seq, stats_on=["_seq"])
 
@@ -33,7 +33,7 @@ def latest_deletes(target: Target) -> DataFrame | None:
     return (
         committed.alias("d")
         .groupBy(*(F.col(f"d.{quoted(key)}") for key in spec.keys))
-        .agg(F.max(sort_key("d", spec.line)).alias("_dead"))
+        .agg(F.max(sort_key("d", spec.order_columns)).alias("_dead"))
     )
 
 

@@ -54,7 +54,7 @@ class UpsertSink:
         self._good = good
         self._keys = target.spec.keys
         self._has_order = bool(target.spec.sequence_by)
-        self._line = target.spec.line
+        self._line = target.spec.order_columns
         self._winners = good.records
         self._winner_count = 0
         self._key_ranges: Mapping[str, tuple[Any, Any]] = {}

@@ -134,7 +134,7 @@ def test_a_table_of_groups_has_its_own_columns() -> None:
     place = (
         "STRUCT<epoch: INT, sequence_1: TIMESTAMP, topic: STRING, partition: INT, offset: BIGINT>"
     )
-    assert [(column.name, column.type) for column in spec.table_columns] == [
+    assert [(column.name, str(column.type)) for column in spec.table_columns] == [
         ("id", "BIGINT"),
         ("window_start", "TIMESTAMP"),
         ("window_end", "TIMESTAMP"),

@@ -204,4 +204,4 @@ def test_what_is_exploded_decides_what_the_rows_are() -> None:
     assert lines.rule == "upsert explode tags"
     assert lines.origin == ("_topic", "_partition", "_offset", "_index")
     assert lines.table_columns[-1].name == "_index"
-    assert [str(column.type) for column in lines.asked_columns] == ["BIGINT", "STRING", "STRING"]
+    assert [str(column.type) for column in lines.exploded_columns] == ["BIGINT", "STRING", "STRING"]

@@ -14,6 +14,7 @@ from zlib import crc32
 
 import pytest
 
+from ingestion.declaration.types import SqlType
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World
 
@@ -60,7 +61,7 @@ def deliver(world: World, log: list[dict[str, Any]]) -> None:
 
 def source_rows(world: World, table: str) -> list[dict[str, Any]]:
     """Return the rows that the database held in the end, in the declared types."""
-    types = {column.name: column.type for column in world.spec.columns}
+    types = world.spec.types
     rows = [
         {name: None if text is None else typed(types[name], text) for name, text in row.items()}
         for row in recorded(table)
@@ -68,12 +69,12 @@ def source_rows(world: World, table: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: [str(row[key]) for key in world.spec.keys])
 
 
-def typed(type: str, text: Any) -> Any:
+def typed(type: SqlType, text: Any) -> Any:
     """Return what PostgreSQL wrote as text as a value of a declared type."""
-    word, _, item = type.removesuffix(">").partition("<")
-    if word == "ARRAY":
+    if type.word == "ARRAY":
+        item = type.parts["element"]
         return [None if each is None else typed(item, each) for each in text]
-    return READ[word.partition("(")[0]](text)
+    return READ[type.word](text)
 
 
 def whole(text: str) -> int:

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import DecimalType, StructType
 
-from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.types import declared
+from ingestion.declaration.ddl import parse_columns, parse_type
 from ingestion.formats import avro, protobuf
 from ingestion.formats.arrow_udf import BadBytesError, _attempt, _relaxed, _told
 from ingestion.formats.coerce import MisfitError, rescaled, unscaled
@@ -45,7 +44,7 @@ message Row {
   repeated sint64 many = 5; double ratio = 6;
 }
 """
-COLUMNS = {column.name: declared(column.type) for column in parse_columns(DDL)}
+COLUMNS = {column.name: column.type for column in parse_columns(DDL)}
 
 
 def wanted() -> StructType:
@@ -181,7 +180,7 @@ def test_a_decimal_fits_or_is_refused(number: int, scale: int, precision: int, b
     try:
         due = coerce.exact_decimal(
             coerce.Fraction(number) / coerce.Fraction(10) ** scale,
-            declared(f"DECIMAL({precision}, {behind})"),
+            parse_type(f"DECIMAL({precision}, {behind})"),
         )
     except ValueError:
         due = None

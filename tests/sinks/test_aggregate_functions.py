@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
+from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.spec import StreamSpec
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
 from ingestion.verify.fold.modes.aggregate_functions import AGGREGATES
@@ -35,7 +36,12 @@ FITS = {
     "set": ("exact", "text", "day"),
 }
 EVERY = [
-    Aggregate(name=f"{function}_{column}", function=function, column=column, type=TYPES[column])
+    Aggregate(
+        name=f"{function}_{column}",
+        function=function,
+        column=column,
+        type=parse_type(TYPES[column]),
+    )
     for function in FUNCTIONS
     for column in FITS[function]
 ]
@@ -90,7 +96,7 @@ def test_states_fold_together_in_any_order(spark: SparkSession, told: list[Any])
 
 def test_an_estimate_does_not_depend_on_the_cut(spark: SparkSession) -> None:
     """Of many more values than a sketch holds, three parts give the estimate of the whole."""
-    each = Aggregate(name="n", function="approx_distinct", column="id", type="BIGINT")
+    each = Aggregate(name="n", function="approx_distinct", column="id", type=parse_type("BIGINT"))
     ids = spark.range(60_000).withColumn("_epoch", F.lit(1))
     ids = ids.selectExpr("id", "1 AS g", "_epoch")
     parts = [
@@ -115,7 +121,7 @@ def test_an_estimate_does_not_depend_on_the_cut(spark: SparkSession) -> None:
 )
 def test_a_sum_that_does_not_fit_is_an_error(spark: SparkSession, type_: str, value: str) -> None:
     """An overflow ends the batch, in a batch's own sum as in the fold; it is never a null."""
-    each = Aggregate(name="s", function="sum", column="v", type=type_)
+    each = Aggregate(name="s", function="sum", column="v", type=parse_type(type_))
     one = spark.sql(f"SELECT 1 AS g, CAST('{value}' AS {type_}) AS v")
     state = one.groupBy("g").agg(*_columns(of_records(each, F.lit(0))))
     again = state.alias("a").join(state.alias("b"), F.col("a.g") == F.col("b.g"))

@@ -17,7 +17,7 @@ def reading(expected: Expected) -> Decode:
         return DecodedRecord(
             values=tuple(
                 pairs.get(column.name)
-                if column.type == "STRING" or column.name not in pairs
+                if column.type.word == "STRING" or column.name not in pairs
                 else int(pairs[column.name])
                 for column in expected.columns
             )

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from ingestion.declaration.types import declared
+from ingestion.declaration.ddl import parse_type
 from ingestion.verify.decode.coerce import UnprovableError, of_json
 from ingestion.verify.decode.strict_json import BadRecordError, parse_object
 
@@ -82,7 +82,7 @@ def test_a_lenient_parsers_favourites_are_refused(value: bytes) -> None:
 )
 def test_values_become_what_spark_stores(type: str, text: str, stored: object) -> None:
     """A value that fits its type is taken without loss."""
-    value = of_json(declared(type))(parse_object(f'{{"v": {text}}}'.encode())["v"])
+    value = of_json(parse_type(type))(parse_object(f'{{"v": {text}}}'.encode())["v"])
 
     assert (value, repr(value)) == (stored, repr(stored))
 
@@ -129,11 +129,11 @@ def test_values_that_would_be_bent_are_refused(type: str, text: str) -> None:
     value = parse_object(f'{{"v": {text}}}'.encode())["v"]
 
     with pytest.raises((ValueError, OverflowError)):
-        of_json(declared(type))(value)
+        of_json(parse_type(type))(value)
 
 
 @pytest.mark.parametrize("type", ["VARIANT", "MAP<INT, INT>", "ARRAY<VARIANT>"])
 def test_a_type_unknown_to_the_classifier_is_no_verdict(type: str) -> None:
     """Columns that cannot be judged stop the proof instead of passing."""
     with pytest.raises(UnprovableError, match="not provable"):
-        of_json(declared(type))
+        of_json(parse_type(type))

@@ -176,13 +176,13 @@ def tombstones_of(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
     """
     element = () if spec.explode else (0,)
     # A key column may be one of the order's, too.
-    columns = list(dict.fromkeys([*spec.keys, *spec.line, "_epoch", "_seq"]))
+    columns = list(dict.fromkeys([*spec.keys, *spec.order_columns, "_epoch", "_seq"]))
     for rows in rows_of(path, None, columns):
         deletes = (dict(zip(columns, row, strict=True)) for row in rows)
         yield [
             RowChange(
                 key=text_of(delete[name] for name in spec.keys),
-                place=(delete["_epoch"], *(delete[name] for name in spec.line), *element),
+                place=(delete["_epoch"], *(delete[name] for name in spec.order_columns), *element),
                 row=None,
                 seq=delete["_seq"],
             )

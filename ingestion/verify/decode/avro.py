@@ -18,7 +18,7 @@ from avro.io import BinaryDecoder, DatumReader
 from avro.name import Names
 from avro.schema import Schema, UnionSchema, make_avsc_object
 
-from ingestion.declaration.types import Declared
+from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import Read, refuse
@@ -49,7 +49,7 @@ def reading(expected: Expected) -> ReadFramed:
 
 
 def opened(
-    schema: WriterSchema, wanted: Mapping[str, Declared], *, is_key: bool, rejects: bool
+    schema: WriterSchema, wanted: Mapping[str, SqlType], *, is_key: bool, rejects: bool
 ) -> ReadPayload:
     """Return what reads payloads of one schema.
 
@@ -171,7 +171,7 @@ class _BranchReader(DatumReader):
         return None if branch.type == "null" else (at, value)
 
 
-def fit(node: Any, type_: Declared) -> Read:
+def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
     if node.type == "union":
         branches = [None if each.type == "null" else fit(each, type_) for each in node.schemas]
@@ -191,7 +191,7 @@ def _branch(value: tuple[int, Any], branches: list[Read | None]) -> Any:
     return None if read is None else read(inner)
 
 
-def _of_connect(node: Any, type_: Declared) -> Read | None:
+def _of_connect(node: Any, type_: SqlType) -> Read | None:
     """Take what Kafka Connect has given a name of its own."""
     name = str(node.get_prop("connect.name")).removeprefix("io.debezium.").removeprefix("time.")
     if node.type == "long" and name in _CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
@@ -207,7 +207,7 @@ def _of_connect(node: Any, type_: Declared) -> Read | None:
     return None
 
 
-def _scalar(node: Any, type_: Declared) -> Read | None:
+def _scalar(node: Any, type_: SqlType) -> Read | None:
     logical = str(node.get_prop(_LOGICAL))
     if node.type in {"int", "long"}:
         return _number(node.type, logical, type_)
@@ -220,7 +220,7 @@ def _scalar(node: Any, type_: Declared) -> Read | None:
     return coerce.plain(type_, "BOOLEAN") if node.type == "boolean" else None
 
 
-def _number(word: str, logical: str, type_: Declared) -> Read | None:
+def _number(word: str, logical: str, type_: SqlType) -> Read | None:
     if logical == "date" and word == "int":
         return coerce.day(type_)
     for unit, ticks in _TICKS.items():
@@ -229,7 +229,7 @@ def _number(word: str, logical: str, type_: Declared) -> Read | None:
     return coerce.whole(type_)
 
 
-def _octets(node: Any, logical: str, type_: Declared) -> Read | None:
+def _octets(node: Any, logical: str, type_: SqlType) -> Read | None:
     if logical == "decimal" and int(node.get_prop("precision") or 0) > 0:
         take = coerce.scaled(type_, int(node.get_prop("scale") or 0))
         return take and (lambda value: take(int.from_bytes(value, signed=True)))

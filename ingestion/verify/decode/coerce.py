@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any, Final, NoReturn
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.types import Declared, declared, is_provable
+from ingestion.declaration.types import SqlType
 from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
 from ingestion.verify.read.record import EPOCH
 
@@ -45,15 +45,15 @@ def refuse(value: Any) -> NoReturn:
     raise BadRecordError(f"not a value of the declared type: {value!r:.80}")
 
 
-def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, Declared]:
+def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
     """Return the types of columns by name.
 
     Raises:
         UnprovableError: one of them is unknown to this proof.
     """
-    types = {column.name: declared(column.type) for column in columns}
+    types = {column.name: column.type for column in columns}
     for name, type_ in types.items():
-        if not is_provable(type_):
+        if type_.contains("VARIANT"):
             raise UnprovableError(f"column {name}, which is {type_}, is not provable")
     return types
 
@@ -61,7 +61,7 @@ def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, Declared]:
 # Values of JSON.
 
 
-def of_json(type_: Declared, *, rejects: bool = False) -> Read:
+def of_json(type_: SqlType, *, rejects: bool = False) -> Read:
     """Return what takes a parsed JSON value as a declared type.
 
     Args:
@@ -100,7 +100,7 @@ def refuse_names(fields: Mapping[str, Any], declared: Collection[str], *, reject
         raise BadRecordError(f"a name in another case: {sorted(others)}")
 
 
-def _json_nested(type_: Declared, rejects: bool) -> Read:
+def _json_nested(type_: SqlType, rejects: bool) -> Read:
     if type_.word == "MAP" and type_.parts["key"].word != "STRING":
         raise UnprovableError("maps with other keys than texts are not provable")
     kind: type[Any] = list if type_.word == "ARRAY" else dict
@@ -118,7 +118,7 @@ def _json_nested(type_: Declared, rejects: bool) -> Read:
     return read_nested
 
 
-def _json_decimal(value: Any, type_: Declared) -> Decimal:
+def _json_decimal(value: Any, type_: SqlType) -> Decimal:
     """Take a number in plain notation that needs no rounding to fit; none that is text."""
     if type(value) not in (int, WrittenNumber) or not _PLAIN.fullmatch(str(value)):
         refuse(value)
@@ -193,7 +193,7 @@ SCALARS: Final[Mapping[str, Read]] = {
 # Values whose own type a schema says; nothing is returned where the declared type is another.
 
 
-def whole(type_: Declared) -> Read | None:
+def whole(type_: SqlType) -> Read | None:
     """Take a whole number."""
     if type_.word in _BITS:
         bits = _BITS[type_.word]
@@ -207,12 +207,12 @@ def whole(type_: Declared) -> Read | None:
     return None
 
 
-def real(type_: Declared) -> Read | None:
+def real(type_: SqlType) -> Read | None:
     """Take a binary fraction, which a narrower column must hold as it is."""
     return (lambda value: _same_float(value, type_)) if type_.word in {"FLOAT", "DOUBLE"} else None
 
 
-def scaled(type_: Declared, scale: int) -> Read | None:
+def scaled(type_: SqlType, scale: int) -> Read | None:
     """Take a decimal, given as its unscaled whole number."""
     if type_.word == "DECIMAL":
         return lambda value: exact_decimal(Fraction(value) / 10**scale, type_)
@@ -227,14 +227,14 @@ def scaled(type_: Declared, scale: int) -> Read | None:
     return read
 
 
-def day(type_: Declared) -> Read | None:
+def day(type_: SqlType) -> Read | None:
     """Take days since 1970."""
     if type_.word == "DATE":
         return lambda value: (EPOCH + dt.timedelta(days=value)).date()
     return whole(type_) if type_.word in _BITS else None
 
 
-def moment(type_: Declared, ticks: int, *, zoned: bool) -> Read | None:
+def moment(type_: SqlType, ticks: int, *, zoned: bool) -> Read | None:
     """Take a number of ticks since 1970, so many a second."""
     if type_.word in _BITS:
         return whole(type_)
@@ -251,25 +251,25 @@ def moment(type_: Declared, ticks: int, *, zoned: bool) -> Read | None:
     return read
 
 
-def plain(type_: Declared, *words: str) -> Read | None:
+def plain(type_: SqlType, *words: str) -> Read | None:
     """Take a value as it is, where one of these types is declared."""
     return (lambda value: value) if type_.word in words else None
 
 
-def text(type_: Declared) -> Read | None:
+def text(type_: SqlType) -> Read | None:
     """Take a text, where it is not too long."""
     if type_.word == "VARCHAR":
         return lambda value: value if len(value) <= type_.precision else refuse(value)
     return plain(type_, "STRING")
 
 
-def never(what: str, type_: Declared) -> Read:
+def never(what: str, type_: SqlType) -> Read:
     """Refuse every value, since none of its kind is the declared type."""
     return lambda _: refuse(f"{what} for {type_}")
 
 
 def fields(
-    types: Mapping[str, Any], wanted: Mapping[str, Declared], fit: Callable[[Any, Declared], Read]
+    types: Mapping[str, Any], wanted: Mapping[str, SqlType], fit: Callable[[Any, SqlType], Read]
 ) -> Callable[[Mapping[str, Any]], list[Any]]:
     """Return what takes the wanted fields of a record; one that it lacks is null."""
     readers = [(n, fit(types[n], type_) if n in types else None) for n, type_ in wanted.items()]
@@ -281,7 +281,7 @@ def fields(
     return read
 
 
-def nested(word: str, parts: Any, type_: Declared, fit: Callable[[Any, Declared], Read]) -> Read:
+def nested(word: str, parts: Any, type_: SqlType, fit: Callable[[Any, SqlType], Read]) -> Read:
     """Take a record, a list or a map, given the types of its fields, items or values."""
     if type_.word != word:
         return never(word, type_)
@@ -296,7 +296,7 @@ def nested(word: str, parts: Any, type_: Declared, fit: Callable[[Any, Declared]
     return lambda value: {n: None if each is None else item(each) for n, each in value.items()}
 
 
-def _struct(take: Callable[[Mapping[str, Any]], list[Any]], type_: Declared) -> Read:
+def _struct(take: Callable[[Mapping[str, Any]], list[Any]], type_: SqlType) -> Read:
     def read(record: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(zip(type_.parts, take(record), strict=True))
         if any(found[name] is None for name in type_.required):
@@ -306,7 +306,7 @@ def _struct(take: Callable[[Mapping[str, Any]], list[Any]], type_: Declared) -> 
     return read
 
 
-def exact_decimal(number: Fraction, type_: Declared) -> Decimal:
+def exact_decimal(number: Fraction, type_: SqlType) -> Decimal:
     """Return a number as a DECIMAL that needs no rounding."""
     unscaled = number * 10**type_.scale
     if unscaled.denominator != 1 or abs(unscaled) >= 10**type_.precision:
@@ -316,7 +316,7 @@ def exact_decimal(number: Fraction, type_: Declared) -> Decimal:
         return Decimal(int(unscaled)).scaleb(-type_.scale)
 
 
-def _same_float(value: float, type_: Declared) -> float:
+def _same_float(value: float, type_: SqlType) -> float:
     if isinstance(value, float) and not math.isfinite(value):
         return value
     shape = "<f" if type_.word == "FLOAT" else "<d"

@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from ingestion.declaration.types import Declared
+from ingestion.declaration.types import SqlType
 from ingestion.verify.decode import coerce
 from ingestion.verify.decode.coerce import SCALARS, Read, refuse
 from ingestion.verify.decode.strict_json import WrittenNumber
@@ -56,7 +56,7 @@ def meaning_of(schema: Mapping[str, Any]) -> Meaning:
     return Meaning(_TICKS.get(str(name)), is_days, None, meaning_of(items) if items else None)
 
 
-def fit(meaning: Meaning, type_: Declared) -> Read:
+def fit(meaning: Meaning, type_: SqlType) -> Read:
     """Return what takes a parsed value that is not null as a declared type."""
     word = type_.word
     if word in {"STRUCT", "ARRAY", "MAP"}:
@@ -79,7 +79,7 @@ def fit(meaning: Meaning, type_: Declared) -> Read:
     return coerce.of_json(type_)
 
 
-def _decimal(value: Any, meaning: Meaning, type_: Declared) -> Decimal:
+def _decimal(value: Any, meaning: Meaning, type_: SqlType) -> Decimal:
     if type(value) is dict and sorted(value) == ["scale", "value"]:
         return _unscaled(value["value"], value["scale"], type_)
     is_number = type(value) is int or isinstance(value, WrittenNumber)
@@ -90,7 +90,7 @@ def _decimal(value: Any, meaning: Meaning, type_: Declared) -> Decimal:
     return coerce.exact_decimal(Fraction(str(value)), type_)
 
 
-def _unscaled(text: Any, scale: Any, type_: Declared) -> Decimal:
+def _unscaled(text: Any, scale: Any, type_: SqlType) -> Decimal:
     if type(text) is not str or type(scale) is not int:
         refuse(text)
     return unscaled(
@@ -98,7 +98,7 @@ def _unscaled(text: Any, scale: Any, type_: Declared) -> Decimal:
     )
 
 
-def unscaled(number: int, scale: int, type_: Declared) -> Decimal:
+def unscaled(number: int, scale: int, type_: SqlType) -> Decimal:
     """Return a decimal that is given by its digits and their scale."""
     if number and abs(scale) > _FARTHEST:
         refuse(number)
@@ -106,14 +106,14 @@ def unscaled(number: int, scale: int, type_: Declared) -> Decimal:
     return coerce.exact_decimal(Fraction(number) / Fraction(10) ** scale, type_)
 
 
-def _date(value: Any, meaning: Meaning, type_: Declared) -> Any:
+def _date(value: Any, meaning: Meaning, type_: SqlType) -> Any:
     if type(value) is int:
         read = coerce.day(type_) if meaning.is_days else None
         return read(value) if read else refuse(value)
     return SCALARS["DATE"](value)
 
 
-def _moment(value: Any, meaning: Meaning, type_: Declared) -> Any:
+def _moment(value: Any, meaning: Meaning, type_: SqlType) -> Any:
     zoned = type_.word == "TIMESTAMP"
     if type(value) is int:
         read = coerce.moment(type_, meaning.ticks, zoned=zoned) if meaning.ticks else None

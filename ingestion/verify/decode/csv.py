@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.declaration.formats import CsvOptions
-from ingestion.declaration.types import Declared
+from ingestion.declaration.types import SqlType
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import SCALARS, refuse
 from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
@@ -81,7 +81,7 @@ def _quoted(rest: str, quote: str) -> tuple[str, str]:
         text, at = text + quote, end + 2
 
 
-def _reader(type_: Declared) -> Callable[[str], Any]:
+def _reader(type_: SqlType) -> Callable[[str], Any]:
     if as_text := coerce.text(type_):
         return as_text
     if type_.word == "BOOLEAN":

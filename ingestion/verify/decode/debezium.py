@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ingestion.declaration.formats import DebeziumOptions
-from ingestion.declaration.types import Declared
+from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, coerce
 from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, read_datum
@@ -149,7 +149,7 @@ class ReadJsonEnvelope(DecodeKeyAndValue):
             }
         return self._readers[key]
 
-    def _meaning(self, name: str, type_: Declared, meanings: dict[str, Meaning] | None) -> Meaning:
+    def _meaning(self, name: str, type_: SqlType, meanings: dict[str, Meaning] | None) -> Meaning:
         if path := self._options.columns.get(name):
             return Meaning(ticks=_CLOCKS.get(path.rpartition(".")[2]))
         if meanings is not None:
@@ -216,6 +216,6 @@ def _nothing(value: Any) -> None:
     return None
 
 
-def _clock(type_: Declared, ticks: int) -> Read:
+def _clock(type_: SqlType, ticks: int) -> Read:
     read = coerce.moment(type_, ticks, zoned=True) or _nothing
     return lambda value: read(_bare(value))

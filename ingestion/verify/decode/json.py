@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ingestion.declaration.types import declared
 from ingestion.verify.decode import Decode, DecodedRecord, Expected
 from ingestion.verify.decode.coerce import of_json, refuse_names
 from ingestion.verify.decode.strict_json import parse, parse_object
@@ -31,8 +30,7 @@ class ReadJson:
         self._columns = expected.columns
         self._rejects = expected.extra_fields == "reject"
         self._readers = {
-            column.name: of_json(declared(column.type), rejects=self._rejects)
-            for column in expected.columns
+            column.name: of_json(column.type, rejects=self._rejects) for column in expected.columns
         }
         self._is_key = expected.is_key
 
@@ -52,6 +50,6 @@ class ReadJson:
         if raw.lstrip().startswith(b"{") or len(self._columns) != 1:
             return parse_object(raw)
         (column,) = self._columns
-        if column.type == "STRING" and not raw.startswith(b'"'):
+        if column.type.word == "STRING" and not raw.startswith(b'"'):
             return {column.name: raw.decode("utf-8")}
         return {column.name: parse(raw)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ingestion.declaration.parts import ExtraFields
-from ingestion.declaration.types import Declared
+from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import Read, refuse
@@ -37,9 +37,7 @@ def reading(expected: Expected) -> ReadFramed:
     return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
 
 
-def opened(
-    written: WriterSchema, wanted: Mapping[str, Declared], extra: ExtraFields
-) -> ReadPayload:
+def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields) -> ReadPayload:
     """Return what reads payloads of one schema.
 
     Raises:
@@ -59,7 +57,7 @@ def opened(
     return read
 
 
-def fit(node: Any, type_: Declared) -> Read:
+def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
     if isinstance(node, RepeatedItem):
         return _single(node.field, type_)
@@ -73,7 +71,7 @@ def fit(node: Any, type_: Declared) -> Read:
     return _single(node, type_)
 
 
-def _single(field: Any, type_: Declared) -> Read:
+def _single(field: Any, type_: SqlType) -> Read:
     word = word_of(field)
     if word == "message":
         return _message(field.message_type, type_)
@@ -83,7 +81,7 @@ def _single(field: Any, type_: Declared) -> Read:
     return _scalar(word, type_) or coerce.never(word, type_)
 
 
-def _scalar(word: str, type_: Declared) -> Read | None:
+def _scalar(word: str, type_: SqlType) -> Read | None:
     if word == "bool":
         return coerce.plain(type_, "BOOLEAN")
     if word == "string":
@@ -93,7 +91,7 @@ def _scalar(word: str, type_: Declared) -> Read | None:
     return coerce.real(type_) if word in {"float", "double"} else coerce.whole(type_)
 
 
-def _message(message: Any, type_: Declared) -> Read:
+def _message(message: Any, type_: SqlType) -> Read:
     if message.full_name == "google.protobuf.Timestamp" and type_.word == "TIMESTAMP":
         moment = coerce.moment(type_, 10**9, zoned=True) or coerce.never(message.full_name, type_)
         return lambda value: moment(value["seconds"] * 10**9 + value["nanos"])

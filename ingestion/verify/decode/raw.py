@@ -8,7 +8,7 @@ from ingestion.verify.decode.strict_json import BadRecordError
 
 def reading(expected: Expected) -> Decode:
     """Return what takes bytes, or where a STRING is declared, text."""
-    return _text if expected.columns[0].type == "STRING" else _octets
+    return _text if expected.columns[0].type.word == "STRING" else _octets
 
 
 def _octets(raw: bytes) -> DecodedRecord:

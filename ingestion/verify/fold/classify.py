@@ -77,18 +77,18 @@ class Classifier:
             UnprovableError: it holds a format, a type or a condition that only the engine knows.
         """
         self._epoch = epoch
-        self._types = {column.name: column.type for column in spec.columns}
+        self._types = spec.types
         self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
         self.transformation = transformation(spec, settings, apply_transformation)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
-        self._value_required = [value_names.index(name) for name in spec.required_of_value]
+        self._value_required = [value_names.index(name) for name in spec.required_value_columns]
         names = list(self._types)
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
         for name in spec.sequence_by:
-            if self._types.get(name, "").startswith(_NO_SEQUENCE):
+            if name in self._types and self._types[name].word in _NO_SEQUENCE:
                 raise UnprovableError(f"an order by {self._types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy

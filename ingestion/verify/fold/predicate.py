@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.types import SqlType
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import Row
 
@@ -111,13 +112,12 @@ class Condition:
                 raise self._unprovable(f"{node.sql(dialect='spark')} may be read in two ways")
         return parsed
 
-    def _arrow(self, type_: str) -> pa.DataType:
-        if type_.startswith("DECIMAL"):
-            precision, scale = map(int, type_[8:-1].split(","))
-            return pa.decimal128(precision, scale)
-        if type_ not in _ARROW:
+    def _arrow(self, type_: SqlType) -> pa.DataType:
+        if type_.word == "DECIMAL":
+            return pa.decimal128(type_.precision, type_.scale)
+        if type_.word not in _ARROW:
             raise self._unprovable(f"a column of type {type_} may be compared in two ways")
-        return _ARROW[type_]
+        return _ARROW[type_.word]
 
     def _unprovable(self, why: str) -> UnprovableError:
         said = why.partition("\n")[0]

@@ -73,9 +73,9 @@ class _Filter:
     is_independent = True
 
     def __init__(self, spec: StreamSpec) -> None:
-        names = [column.name for column in spec.asked_columns]
+        names = [column.name for column in spec.exploded_columns]
         self._taken = [names.index(column.name) for column in spec.columns]
-        self._where = Condition("where", spec.where or "TRUE", spec.asked_columns)
+        self._where = Condition("where", spec.where or "TRUE", spec.exploded_columns)
 
     def __call__(self, values: Sequence[Value]) -> list[Row | None]:
         decoded = [value.decoded for value in values]
@@ -95,7 +95,7 @@ class _OfTheEngine:
 
     def __init__(self, spec: StreamSpec, apply: Callable[[Sequence[dict[str, Any]]], Rows]) -> None:
         self._spec, self._apply = spec, apply
-        self._names = [column.name for column in spec.asked_columns]
+        self._names = [column.name for column in spec.exploded_columns]
 
     def __call__(self, values: Sequence[Value]) -> list[Row | None]:
         if not values:
