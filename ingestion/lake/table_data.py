@@ -14,7 +14,8 @@ def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = No
     are Python objects, which its threads release behind a scan's back, after the last row was
     handed out. Taking the GIL for that while the interpreter ends kills the thread inside a C++
     destructor, and that aborts the process: exit code 134, after all work is done
-    (apache/arrow#34314, #36389, #36980). Arrow's own file system has no Python object in it.
+    (apache/arrow#34314, #36389, #36980). A scan that was not read to its end leaves it waiting for
+    such a thread for ever. Arrow's own file system has no Python object in it.
 
     Args:
         table: At the version to read.

@@ -29,6 +29,15 @@ assert table.num_rows == {ROWS}
 """
 
 
+# Nothing of this scan is read before the process ends.
+ABANDON = """
+from deltalake import DeltaTable
+from ingestion.lake.table_data import open_dataset
+import sys
+batches = open_dataset(DeltaTable(sys.argv[1])).to_batches(batch_size=1_000)
+"""
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a table of a million rows, in several files of many row groups."""
@@ -53,6 +62,12 @@ def test_a_process_that_has_read_ends_with_0(large: Path) -> None:
         for _ in range(ENDS)
     ]
     assert codes == [0] * ENDS
+
+
+def test_a_process_that_has_abandoned_a_scan_ends(large: Path) -> None:
+    """What Arrow reads ahead is dropped; nobody waits for it for ever."""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", ABANDON, str(large)], check=True, timeout=60)
 
 
 VALUES = ("a b", "x:y", "ü", "50%", "a/b", "?#", "%41", "a+b&c=d", "[x]*", "\\n", "", None)
