@@ -120,8 +120,8 @@ class Condition:
         return _ARROW[type_.word]
 
     def _unprovable(self, why: str) -> UnprovableError:
-        said = why.partition("\n")[0]
-        return UnprovableError(f"{self._field} is not provable: `{self._condition}`: {said}")
+        reason = why.partition("\n")[0]
+        return UnprovableError(f"{self._field} is not provable: `{self._condition}`: {reason}")
 
 
 def _columns(expression: Expr) -> set[str]:

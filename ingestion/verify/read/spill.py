@@ -65,23 +65,22 @@ class SpillTable(Generic[Value]):
 
     def chunks(self, *, unfound: bool = False) -> Iterator[dict[str, Value]]:
         """Yield everything that is kept, or only what was not found."""
-        condition = "WHERE NOT found" if unfound else "WHERE pickled IS NOT NULL"
-        rows = self._run(f"SELECT key, pickled FROM {self._name} {condition} ORDER BY key")
-        while part := rows.fetchmany(CHUNK):
-            yield {key: pickle.loads(pickled) for key, pickled in part}
+        return self._chunks("NOT found" if unfound else "pickled IS NOT NULL")
 
     def chunks_of(self, prefix: str) -> Iterator[dict[str, Value]]:
         """Yield what is kept by keys that begin with ``prefix``."""
-        rows = self._run(
-            f"SELECT key, pickled FROM {self._name} WHERE key >= ? AND key < ? ORDER BY key",
-            (prefix, f"{prefix}\U0010ffff"),
-        )
-        while part := rows.fetchmany(CHUNK):
-            yield {key: pickle.loads(pickled) for key, pickled in part}
+        return self._chunks("key >= ? AND key < ?", prefix, f"{prefix}\U0010ffff")
 
     def clear(self) -> None:
         """Forget everything."""
         self._run(f"DELETE FROM {self._name}")
+
+    def _chunks(self, condition: str, *values: str) -> Iterator[dict[str, Value]]:
+        rows = self._run(
+            f"SELECT key, pickled FROM {self._name} WHERE {condition} ORDER BY key", values
+        )
+        while part := rows.fetchmany(CHUNK):
+            yield {key: pickle.loads(pickled) for key, pickled in part}
 
     def __len__(self) -> int:
         """Count what is kept."""

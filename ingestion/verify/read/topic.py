@@ -33,10 +33,10 @@ _GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 @dataclass(kw_only=True)
-class _Place:
+class _PartitionState:
     """Where the reading of one partition stands.
 
-    ``served_to`` is the end of the last stretch; every record before ``known_to`` has come, and
+    ``served_to`` is the end of the last range; every record before ``known_to`` has come, and
     those that were not asked for yet are ``ahead``.
     """
 
@@ -45,11 +45,11 @@ class _Place:
     ahead: deque[Record] = field(default_factory=deque)
     is_assigned: bool = False
 
-    def taken(self, end: int) -> list[Record]:
-        taken = []
+    def take_until(self, end: int) -> list[Record]:
+        records = []
         while self.ahead and self.ahead[0].offset < end:
-            taken.append(self.ahead.popleft())
-        return taken
+            records.append(self.ahead.popleft())
+        return records
 
     @property
     def bytes_ahead(self) -> int:
@@ -57,12 +57,12 @@ class _Place:
 
 
 class TopicReader:
-    """Reads stretches of topics, committed records only."""
+    """Reads ranges of topics, committed records only."""
 
     def __init__(self, settings: Settings, partitions: int) -> None:
         """Connect; ``opened`` closes the connection again."""
         self._settings = settings
-        self._places: dict[TopicPartition, _Place] = {}
+        self._partitions: dict[TopicPartition, _PartitionState] = {}
         self._consumer = Consumer(
             {
                 **client_options(settings),
@@ -86,58 +86,58 @@ class TopicReader:
         finally:
             reader._consumer.close()
 
-    def read(self, stretches: Iterable[OffsetRange]) -> Iterator[list[Record]]:
-        """Yield every record of some stretches, in chunks, a partition's in order.
+    def read(self, ranges: Iterable[OffsetRange]) -> Iterator[list[Record]]:
+        """Yield every record of some ranges, in chunks, a partition's in order.
 
         Raises:
             DependencyError: Kafka stopped answering, or retention overtook the reading.
         """
         ends = {}
-        for part in (part for part in stretches if part.span):
+        for part in (part for part in ranges if part.span):
             self._go_to(part.at, part.start)
             ends[part.at] = part.end
         while True:
             for at, end in list(ends.items()):
-                place = self._places[at]
-                if taken := place.taken(end):
-                    yield taken
-                if place.known_to >= end:
-                    place.served_to = end
+                state = self._partitions[at]
+                if records := state.take_until(end):
+                    yield records
+                if state.known_to >= end:
+                    state.served_to = end
                     del ends[at]
             if not ends:
                 return
             self._fetch(ends)
 
     def _go_to(self, at: TopicPartition, start: int) -> None:
-        place = self._places.setdefault(at, _Place())
-        if place.served_to != start:
+        state = self._partitions.setdefault(at, _PartitionState())
+        if state.served_to != start:
             self._pause(at)
-            place.ahead.clear()
-            place.known_to = start
+            state.ahead.clear()
+            state.known_to = start
 
     def _fetch(self, ends: Iterable[TopicPartition]) -> None:
         """Let the next records come, and keep them; each partition of ``ends`` must be read."""
         for at in ends:
-            place = self._places[at]
-            if not place.is_assigned:
-                self._consumer.incremental_assign([ClientTopicPartition(*at, place.known_to)])
-                place.is_assigned = True
+            state = self._partitions[at]
+            if not state.is_assigned:
+                self._consumer.incremental_assign([ClientTopicPartition(*at, state.known_to)])
+                state.is_assigned = True
         for message in self._consume():
             at = TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
-            place, offset = self._places[at], cast("int", message.offset())
-            if message.error() is None and offset >= place.known_to:
-                place.ahead.append(_record(message, at))
+            state, offset = self._partitions[at], cast("int", message.offset())
+            if message.error() is None and offset >= state.known_to:
+                state.ahead.append(_record(message, at))
                 offset += 1
-            place.known_to = max(place.known_to, offset)
-        if sum(place.bytes_ahead for place in self._places.values()) > _AHEAD_BYTES:
-            for at in self._places.keys() - set(ends):
+            state.known_to = max(state.known_to, offset)
+        if sum(state.bytes_ahead for state in self._partitions.values()) > _AHEAD_BYTES:
+            for at in self._partitions.keys() - set(ends):
                 self._pause(at)
 
     def _pause(self, at: TopicPartition) -> None:
-        place = self._places[at]
-        if place.is_assigned:
+        state = self._partitions[at]
+        if state.is_assigned:
             self._consumer.incremental_unassign([ClientTopicPartition(*at)])
-            place.is_assigned = False
+            state.is_assigned = False
 
     def _consume(self) -> list[Message]:
         """Return the next messages; one whose error is set says that its partition has no more."""
@@ -166,11 +166,11 @@ def is_compacted(settings: Settings, topic: str) -> bool:
         DependencyError: Kafka does not answer, or does not tell.
     """
     # The answer comes only while the client lives.
-    admin, asked = AdminClient(client_options(settings)), ConfigResource(ResourceType.TOPIC, topic)
+    admin, config = AdminClient(client_options(settings)), ConfigResource(ResourceType.TOPIC, topic)
     timeout = settings.kafka_timeout_seconds
     try:
-        answers = admin.describe_configs([asked], request_timeout=timeout)
-        return "compact" in str(answers[asked].result(timeout)["cleanup.policy"].value)
+        answers = admin.describe_configs([config], request_timeout=timeout)
+        return "compact" in str(answers[config].result(timeout)["cleanup.policy"].value)
     except (KafkaException, TimeoutError) as error:
         raise unreachable(settings, error) from error
 
