@@ -56,7 +56,8 @@ ends: setup ## End processes that have read or committed, and see each end with 
 	@$(bin)/python -m tests.ends --reads $(or $(ENDS),200) --ledger $(or $(ENDS),200) \
 		--verify $(or $(ENDS),200) --runs $(or $(RUNS),200)
 
-mutants: setup ## Plant one bug at a time, and see the tests catch it
+mutants: setup ## Plant one bug at a time, in the code and in the protocol, and see it caught
+	@LONG=1 $(bin)/pytest tests/model -k wrong_protocol
 	@$(bin)/python -m tests.mutants
 
 model: setup ## Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.assets import ingest_asset
+from ingestion.declaration.loader import DeclaredStream
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
 from tests.support.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +66,25 @@ def reported_in(instance: dg.DagsterInstance, asset: str) -> list[tuple[bool, li
         seqs = list(range(last - batches + 1, last + 1))
         reported.append((bool(event.metadata["recovered"].value), seqs))
     return reported
+
+
+def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """Materialize the world's stream in this process, by the engine and the session's Spark."""
+    at = world.settings
+    stream = DeclaredStream(
+        name=world.topic, path=at.streams / f"{world.topic}.yaml", spec=world.spec, error=None
+    )
+    lake = LakeResource(lake=str(at.lake), state=str(at.state), jars=str(at.jars))
+    return dg.materialize(
+        [ingest_asset(stream)],
+        instance=instance,
+        raise_on_error=False,
+        resources={
+            "kafka": KafkaResource(address=at.kafka, timeout_seconds=at.kafka_timeout_seconds),
+            "lake": lake,
+            "spark": SparkResource(lake=lake, master=at.spark_master),
+        },
+    )
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:

@@ -1,4 +1,4 @@
-"""Faults of a run in Dagster, with the real engine: nothing twice, nothing untold."""
+"""Faults of a run in Dagster, with the real engine: nothing twice, nothing unreported."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.assets import ingest_asset
-from ingestion.declaration.loader import DeclaredStream
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.sinks.upsert import UpsertSink
-from resources.kafka import KafkaResource
-from resources.lake import LakeResource
-from resources.spark import SparkResource
-from tests.assets.shell import reported_in
+from tests.assets.shell import failure_of, materialize, reported_in
 from tests.support.world import World, row
 
 pytestmark = [
@@ -30,27 +25,8 @@ pytestmark = [
 ]
 
 
-def materialize(world: World, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    """Materialize the world's stream in this process, by the engine and the session's Spark."""
-    at = world.settings
-    stream = DeclaredStream(
-        name=world.topic, path=at.streams / f"{world.topic}.yaml", spec=world.spec, error=None
-    )
-    lake = LakeResource(lake=str(at.lake), state=str(at.state), jars=str(at.jars))
-    return dg.materialize(
-        [ingest_asset(stream)],
-        instance=instance,
-        raise_on_error=False,
-        resources={
-            "kafka": KafkaResource(address=at.kafka, timeout_seconds=at.kafka_timeout_seconds),
-            "lake": lake,
-            "spark": SparkResource(lake=lake, master=at.spark_master),
-        },
-    )
-
-
-def seqs_told(world: World, instance: dg.DagsterInstance) -> list[int]:
-    """Return the seqs that Dagster's materializations speak of, each as often as it is told."""
+def reported_seqs(world: World, instance: dg.DagsterInstance) -> list[int]:
+    """Return the seqs that Dagster's materializations speak of, each as often as it is reported."""
     return [seq for _, seqs in reported_in(instance, world.topic) for seq in seqs]
 
 
@@ -78,7 +54,7 @@ def test_a_run_that_is_canceled_in_a_merge_costs_nothing(
     assert second.success
     assert world.rows() == [row(n, f"v{n + 4}", at=n + 4) for n in range(4)]
     assert all(each.balanced for each in world.ledger)
-    assert seqs_told(world, instance) == [each.seq for each in world.ledger]
+    assert reported_seqs(world, instance) == [each.seq for each in world.ledger]
 
 
 def _cancel_in_a_job(world: World, instance: dg.DagsterInstance) -> None:
@@ -108,7 +84,7 @@ def test_expectations_cover_what_was_unreported(world: World, instance: dg.Dagst
     ]
     assert not found.passed
     assert "1 unexpected" in str(found.description)
-    assert seqs_told(world, instance) == [1, 2]
+    assert reported_seqs(world, instance) == [1, 2]
 
 
 def test_a_second_run_is_refused_by_the_first_ones_name(
@@ -127,3 +103,23 @@ def test_a_second_run_is_refused_by_the_first_ones_name(
     assert "run first" in said
     assert "StreamLockedError" in said
     assert not Path(world.paths.data).exists()
+
+
+def test_a_red_batch_fails_and_is_refused_until_it_is_accepted(
+    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that drops a record fails a blocking check, and the next run is refused."""
+    world.send(row(1, "a"), row(2, "dropped"))
+    honest = UpsertSink._source
+    with monkeypatch.context() as patched:
+        patched.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
+        red = materialize(world, instance)
+
+    refused = materialize(world, instance)
+
+    assert not red.success
+    failed = [it for it in red.get_asset_check_evaluations() if it.blocking and not it.passed]
+    assert any("records read 2 ≠ 1 accounted for" in str(it.description) for it in failed)
+    assert [batch.balanced for batch in world.ledger] == [False]
+    assert not refused.success
+    assert f"oncelake accept {world.topic}" in failure_of(refused)

@@ -1,4 +1,4 @@
-"""A run in a process of its own, with a crash planned."""
+"""A run with a crash planned: in a process of its own, or in this one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,20 +16,31 @@ import psutil
 
 from ingestion.errors import StreamLockedError
 from ingestion.lake.failpoints import Failpoint
-from tests.crash.failpoint_hook import EVENT_WRITTEN, PlannedCrash
+from tests.crash.failpoint_hook import EVENT_WRITTEN, PlannedCrash, crashing_at
 from tests.support.world import ROOT, World
 
 # The way to die that no code of ours has a place for: at the N-th rename of any thread.
 NTH_RENAME = "nth_rename"
+# The way to die that starts no process: an exception where the others are killed.
+IN_PROCESS = "in_process"
 _SECONDS = 300.0
 
 
-def run_to_its_end(world: World, crash: PlannedCrash) -> tuple[str, tuple[str, ...]]:
+def run_to_its_end(
+    world: World, crash: PlannedCrash, *, here: Callable[[], object] | None = None
+) -> tuple[str, tuple[str, ...]]:
     """Run the stream in a process group of its own until its planned crash.
+
+    Args:
+        world: The stream; its ``command`` is what runs.
+        crash: Where and how it ends.
+        here: What runs instead when it is to crash in this process; a run, unless given.
 
     Returns:
         How it ended, in words, and what is wrong with that.
     """
+    if crash.way == IN_PROCESS:
+        return _crash_here(crash, here or world.run)
     with _started(world, crash) as process:
         if crash.way == "freeze":
             return _while_frozen(world, process)
@@ -48,6 +59,18 @@ def run_to_its_end(world: World, crash: PlannedCrash) -> tuple[str, tuple[str, .
     if crash.way == NTH_RENAME:
         said = f"{said}{_renaming(world)}" if code else "not reached"
     return said, () if expected else (f"the run ended with {code}: {_last_words(world)}",)
+
+
+def _crash_here(crash: PlannedCrash, run: Callable[[], object]) -> tuple[str, tuple[str, ...]]:
+    with crashing_at(crash.place, crash.nth):
+        try:
+            run()
+        except Exception as error:
+            # Spark wraps what its callback raised; anything else is no planned crash.
+            if f"PlannedError: {crash.place}" not in f"{type(error).__name__}: {error}":
+                raise
+            return "crashed", ()
+    return "not reached", ()
 
 
 def _while_frozen(world: World, process: subprocess.Popen[bytes]) -> tuple[str, tuple[str, ...]]:

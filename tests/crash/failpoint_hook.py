@@ -1,7 +1,8 @@
-"""The hook that ``ingestion.lake.failpoints`` calls in a child process: it carries out a crash.
+"""The hook that ``ingestion.lake.failpoints`` calls: it carries out a planned crash.
 
-Every kill is real. The plan comes from the environment, so that it also reaches a process that
-Dagster started.
+In a child process every kill is real; the plan comes from the environment, so that it also reaches
+a process that Dagster started. In this process a run ends by an exception, which costs no JVM and
+leaves the same tables to be healed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pyspark import SparkContext
 
+from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
 
 _PLAN = "ONCELAKE_CRASH_PLAN"
@@ -29,7 +33,7 @@ EVENT_WRITTEN = "event_written"
 
 
 class PlannedError(RuntimeError):
-    """The exception of the way ``exception``."""
+    """Ends a run at a place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,25 @@ class PlannedCrash:
             "ONCELAKE_TESTING": "1",
             _PLAN: json.dumps(asdict(self)),
         }
+
+
+@contextmanager
+def crashing_at(place: str, nth: int = 1) -> Iterator[Callable[[], int]]:
+    """Let this process's runs end at a place, the N-th time that they get there.
+
+    Yields:
+        What counts how often they did.
+    """
+    visits = 0
+
+    def crash(at: Failpoint) -> None:
+        nonlocal visits
+        visits += at == place
+        if at == place and visits == nth:
+            raise PlannedError(place)
+
+    with patch.object(failpoints, "_hook", lambda: crash):
+        yield lambda: visits
 
 
 def act(place: Failpoint) -> None:

@@ -1,4 +1,4 @@
-"""A redrive that is killed either happened or did not, and the next one makes it whole."""
+"""A redrive that dies either happened or did not, and the next one makes it whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.redrive import RedriveReport
 from ingestion.settings import Settings
-from tests.crash.child_process import run_to_its_end
+from tests.crash.child_process import IN_PROCESS, run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.long import twins
 from tests.support.proof import find_problems
@@ -50,18 +50,22 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
 @pytest.mark.parametrize(
     ("place", "way", "happened"),
     [
-        pytest.param(Failpoint.PREPARED, "kill_jvm", False, id="prepared"),
-        pytest.param(Failpoint.COMMITTED, "kill_group", True, id="committed"),
-        *twins(pytest.param(Failpoint.QUARANTINED, "kill_group", False, id="marked")),
+        pytest.param(Failpoint.PREPARED, IN_PROCESS, False, id="prepared"),
+        pytest.param(Failpoint.COMMITTED, IN_PROCESS, True, id="committed"),
+        *twins(
+            pytest.param(Failpoint.PREPARED, "kill_jvm", False, id="prepared, killed"),
+            pytest.param(Failpoint.COMMITTED, "kill_group", True, id="committed, killed"),
+            pytest.param(Failpoint.QUARANTINED, "kill_group", False, id="marked, killed"),
+        ),
     ],
 )
 def test_a_redrive_that_dies_is_whole_or_nothing(
     world: World, place: Failpoint, way: str, *, happened: bool
 ) -> None:
-    """Killed with its marks written, or with its commit made, it is made whole exactly once."""
+    """Dead with its marks written, or with its commit made, it is made whole exactly once."""
     crash = PlannedCrash(place=place, nth=1, way=way, visits=str(world.settings.state / "visits"))
 
-    _, evidence = run_to_its_end(world, crash)
+    _, evidence = run_to_its_end(world, crash, here=world.redrive)
 
     assert evidence == ()
     marked = [each["redriven_seq"] for each in world.quarantined()]

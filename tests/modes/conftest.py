@@ -10,8 +10,10 @@ from functools import cache
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.modes.scenario import RECORDS, produce_records
+from tests.modes.scenario import IS_WHOLE, RECORDS, produce_records
 from tests.support.world import World, settings_in
+
+collect_ignore = [] if IS_WHOLE else ["test_mode_kills.py"]
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,12 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from deltalake import DeltaTable
 
-from ingestion.lake import failpoints
-from ingestion.lake.failpoints import Failpoint
 from tests.support.long import IS_LONG
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, settings_in
@@ -188,27 +183,3 @@ def assert_proven(world: World, scenario: Scenario) -> None:
     assert verdict.holds, verdict.differences
     assert len(verdict.limits) == 1, verdict.limits
     assert not world.run().batches
-
-
-class PlannedError(RuntimeError):
-    """Ends a run at a place."""
-
-
-@contextmanager
-def crashing_at(place: Failpoint, nth: int = 1) -> Iterator[Callable[[], int]]:
-    """Let this process's runs end at a place, the N-th time that they get there.
-
-    Yields:
-        What tells how often they did.
-    """
-    times = 0
-
-    def crash(at: Failpoint) -> None:
-        nonlocal times
-        times += at == place
-        if at == place and times == nth:
-            raise PlannedError(place)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(failpoints, "_hook", lambda: crash)
-        yield lambda: times

@@ -1,6 +1,6 @@
 """Every write mode, and real kills around its commit: the next run heals what they left.
 
-One cell; ``make modes-matrix`` tries them all.
+Only for ``make modes-matrix``: in ``make test`` every mode dies in its own process (test_modes.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from ingestion.pipeline.report import RunReport
 from tests.crash.child_process import run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.modes.scenario import (
-    IS_WHOLE,
     RECORDS,
     SCENARIOS,
     Scenario,
@@ -57,16 +56,12 @@ class Cell(NamedTuple):
         return f"{self.scenario} {self.place} {self.batch}{lost}"
 
 
-EVERY = [
+CELLS = [
     Cell(*parts)
     for parts in product(
         SCENARIOS, (Failpoint.PREPARED, Failpoint.COMMITTED), RECORDS_BY_BATCH, (False, True)
     )
 ]
-# Where a batch applied twice would show: a fold is no set.
-FEW = [Cell(BY_NAME["aggregate"], Failpoint.COMMITTED, 7, True)]
-CELLS = EVERY if IS_WHOLE else FEW
-
 
 Table = list[tuple[Any, ...]]
 

@@ -1,24 +1,40 @@
-"""Every write mode: one table, whatever the batches, and whatever dies on the way."""
+"""Every write mode: one table, whatever the batches, and whatever dies or waits on the way."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ingestion.lake.failpoints import Failpoint
-from tests.modes.scenario import TRIED, Scenario, assert_proven, crashing_at, reader_of, table_of
+from ingestion.lake.stream import Stream
+from ingestion.pipeline.create_table import create_table
+from tests.crash.failpoint_hook import crashing_at
+from tests.modes.scenario import (
+    REBUILT,
+    REDRIVEN,
+    SCHEMA,
+    TRIED,
+    Scenario,
+    assert_proven,
+    produce_records,
+    reader_of,
+    table_of,
+)
 from tests.support.world import World
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+STRICT = SCHEMA.replace("amount DECIMAL(9, 2)", "amount DECIMAL(9, 2) NOT NULL")
 
 
 @pytest.mark.parametrize("scenario", TRIED, ids=str)
 def test_the_table_is_the_same_however_the_topic_is_read(
     source: World, scenario: Scenario, tmp_path: Path
 ) -> None:
-    """In one batch; in three and a lost checkpoint; and where runs die around their commits."""
+    """In one batch; in three, where runs die around their commits and checkpoints are lost."""
     whole = reader_of(source, tmp_path / "whole", scenario)
     report = whole.run()
     cut = reader_of(source, tmp_path / "cut", scenario, max_offsets_per_trigger=8)
@@ -30,6 +46,7 @@ def test_the_table_is_the_same_however_the_topic_is_read(
     shutil.rmtree(cut.paths.checkpoints)
     with crashing_at(Failpoint.COMMITTED) as committed, pytest.raises(Exception, match="committed"):
         cut.run()
+    shutil.rmtree(cut.paths.checkpoints)
     healed = cut.run()
 
     assert table_of(cut) == table_of(whole)
@@ -41,3 +58,39 @@ def test_the_table_is_the_same_however_the_topic_is_read(
     assert (prepared(), committed()) == (2, 1)
     for world in (whole, cut):
         assert_proven(world, scenario)
+
+
+@pytest.mark.parametrize("scenario", REBUILT, ids=str)
+def test_a_rebuild_makes_the_same_table(source: World, scenario: Scenario, tmp_path: Path) -> None:
+    """Also where the first was written in other batches, and where it cannot be replayed."""
+    world = reader_of(source, tmp_path, scenario, max_offsets_per_trigger=8)
+    world.run()
+    before = table_of(world)
+    world.declare(max_offsets_per_trigger=1_000)
+
+    world.rebuild()
+
+    assert table_of(world) == before
+    assert len(world.ledger) == 1
+    assert_proven(world, scenario)
+
+
+@pytest.mark.parametrize("scenario", REDRIVEN, ids=str)
+def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_path: Path) -> None:
+    """Half of the records wait until the declaration is mended; each is then folded once."""
+    produce_records(world)
+    world.send(b"garbage")
+    whole = reader_of(world, tmp_path / "whole", scenario)
+    whole.run()
+    late = reader_of(world, tmp_path / "late", scenario)
+    create_table(world.spark, Stream(spec=late.spec, settings=late.settings), run_id="the first")
+    strict = replace(late, declared={**late.declared, "schema": STRICT})
+    waited = strict.run().total("quarantined")
+
+    report = late.redrive()
+
+    assert report.is_balanced
+    assert report.waiting == waited > report.redriven > 1
+    assert late.redrive().batches == ()
+    assert table_of(late) == table_of(whole)
+    assert_proven(late, scenario)

@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
 
 from ingestion.errors import OffsetsExpiredError, RefusedError, TopicRecreatedError
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems
-from tests.support.world import World, row
+from tests.support.world import World, row, settings_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-@pytest.fixture
-def behind(world: World) -> World:
-    """A table that has read two records, and a topic that has lost the next two unread."""
-    world.send(row(1, "a"), row(2, "b"))
-    world.run()
+@pytest.fixture(scope="module")
+def read(
+    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+) -> Iterator[Callable[[str], World]]:
+    """Tables that have read two records each, and topics that have changed since."""
+    folder = tmp_path_factory.mktemp("read")
+    with ExitStack() as topics:
+
+        @cache
+        def read(change: str) -> World:
+            settings = settings_in(folder / change, kafka_address)
+            world = topics.enter_context(World.made(settings, spark))
+            world.send(row(1, "a"), row(2, "b"))
+            world.run()
+            CHANGES[change](world)
+            return world
+
+        yield read
+    shutil.rmtree(folder)
+
+
+def lose_two_records(world: World) -> None:
+    """Let the next two records be gone before they are read."""
     world.send(row(3, "c"), row(4, "d"), row(5, "e"))
     world.forget_before(partition=0, offset=4)
-    return world
+
+
+def make_again(world: World) -> None:
+    """Delete the topic and make it again, with one record that was there before, and others."""
+    world.delete_topic()
+    world.create_topic()
+    world.send(row(2, "b"), row(3, "c"), row(4, "d"))
+
+
+CHANGES = {"lost": lose_two_records, "made again": make_again}
+
+
+@pytest.fixture
+def behind(read: Callable[[str], World], tmp_path: Path) -> World:
+    """A copy of a table whose topic has lost the next two records unread."""
+    return read("lost").copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+@pytest.fixture
+def of_another_topic(read: Callable[[str], World], tmp_path: Path) -> World:
+    """A copy of a table whose topic was made again."""
+    return read("made again").copied_to(tmp_path / "lake", state=tmp_path / "state")
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
@@ -49,43 +95,34 @@ def test_at_most_once_goes_on_behind_a_loss_and_counts_it(behind: World) -> None
     assert verdict.holds
 
 
-def made_again(world: World) -> None:
-    """Delete the topic and make it again, with one record that was there before, and another."""
-    world.send(row(1, "a"), row(2, "b"))
-    world.run()
-    world.delete_topic()
-    world.create_topic()
-    world.send(row(2, "b"), row(3, "c"), row(4, "d"))
-
-
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_most_once"])
-def test_another_topic_is_a_persons_to_decide(world: World, delivery: str) -> None:
+def test_another_topic_is_a_persons_to_decide(of_another_topic: World, delivery: str) -> None:
     """Neither level that promises no record twice reads a topic that was made again."""
-    made_again(world)
-    world.declare(delivery=delivery)
+    of_another_topic.declare(delivery=delivery)
 
     with pytest.raises(TopicRecreatedError):
-        world.run()
-    assert [each["id"] for each in world.rows()] == [1, 2]
+        of_another_topic.run()
+    assert [each["id"] for each in of_another_topic.rows()] == [1, 2]
 
 
-def test_at_least_once_reads_a_topic_that_was_made_again(world: World) -> None:
+def test_at_least_once_reads_a_topic_that_was_made_again(of_another_topic: World) -> None:
     """A new epoch begins by itself; an upsert ends as if every record had come once."""
-    made_again(world)
-    world.declare(delivery="at_least_once")
+    of_another_topic.declare(delivery="at_least_once")
 
-    report = world.run()
+    report = of_another_topic.run()
 
-    assert [each["id"] for each in world.rows()] == [1, 2, 3, 4]
+    assert [each["id"] for each in of_another_topic.rows()] == [1, 2, 3, 4]
     assert report.notices[0].startswith("delivery: at_least_once: epoch 2 began")
-    verdict = verify(world.spec, world.settings)
+    verdict = verify(of_another_topic.spec, of_another_topic.settings)
     assert verdict.holds
 
 
 def test_at_least_once_may_double_what_has_no_key(world: World) -> None:
     """In a table of appended records, what the topic holds again is there again."""
     world.declare(mode="append", keys=[])
-    made_again(world)
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    make_again(world)
     world.declare(delivery="at_least_once")
 
     world.run()

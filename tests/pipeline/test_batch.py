@@ -2,42 +2,81 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+
 import pytest
+from pyspark.sql import SparkSession
 
 from ingestion.errors import InvalidSpecError, KeyInTwoPartitionsError
-from tests.support.world import World, row
+from tests.support.world import World, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_records_become_rows_and_the_books_balance(world: World) -> None:
-    """Every record is a row, and the ledger says from which offsets."""
-    world.send(row(1, "a"), row(2, "b"))
-    world.send(row(3, "c"), partition=1)
+BAD = {
+    b"garbage": "malformed_json",
+    b'{"name": "no key"}': "missing_key",
+    b'{"id": "x"}': "wrong_type",
+    b"\xff\xfe": "invalid_utf8",
+    b"": "empty_value",
+    None: "tombstone_without_key",
+    b'{"id": 5}{"id": 6}': "trailing_data",
+    b'{"id": 5} x': "trailing_data",
+}
 
-    report = world.run()
 
-    assert world.rows() == [row(1, "a"), row(2, "b"), row(3, "c")]
-    (batch,) = world.ledger
+@pytest.fixture(scope="module")
+def ingested(
+    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+) -> Iterator[World]:
+    """One batch of two partitions: rows, a key that comes often, and bad records."""
+    folder = tmp_path_factory.mktemp("ingested")
+    with World.made(settings_in(folder, kafka_address), spark) as world:
+        world.send(*(row(1, f"v{i}") for i in range(50)), row(2, "b"), *BAD, b' {"id": 7}\n')
+        world.send(row(3, "c"), partition=1)
+        world.run()
+        yield world
+    shutil.rmtree(folder)
+
+
+def test_records_become_rows_and_the_books_balance(ingested: World) -> None:
+    """Every record is a row, or in quarantine, and the ledger says from which offsets."""
+    assert ingested.rows() == [row(1, "v49"), row(2, "b"), row(3, "c"), row(7, None)]
+    (batch,) = ingested.ledger
     assert batch.balanced
     assert [(str(c.range), c.records, c.gaps) for c in batch.ranges] == [
-        (f"{world.topic}-0 [0, 2)", 2, 0),
-        (f"{world.topic}-1 [0, 1)", 1, 0),
+        (f"{ingested.topic}-0 [0, 60)", 60, 0),
+        (f"{ingested.topic}-1 [0, 1)", 1, 0),
     ]
-    assert (batch.counts["read"], batch.counts["inserted"]) == (3, 3)
-    assert (report.seq, report.lag, report.row_count) == (1, 0, 3)
+    assert (batch.counts["read"], batch.counts["inserted"]) == (61, 4)
 
 
-def test_a_second_run_commits_nothing(world: World) -> None:
+def test_the_newest_of_many_records_of_a_key_wins(ingested: World) -> None:
+    """Of a key that comes many times in one batch, the last offset is the row."""
+    (batch,) = ingested.ledger
+
+    assert row(1, "v49") in ingested.rows()
+    assert batch.counts["superseded"] == 49
+
+
+def test_bad_records_are_kept_raw_with_their_reason(ingested: World) -> None:
+    """What cannot be decoded, or lacks a key, is in quarantine with its bytes and its offset."""
+    assert [(bad["_offset"], bad["value"], bad["reason"]) for bad in ingested.quarantined()] == [
+        (offset, *record) for offset, record in enumerate(BAD.items(), 51)
+    ]
+    assert ingested.ledger[0].counts["quarantined"] == 8
+
+
+def test_a_second_run_commits_nothing(ingested: World) -> None:
     """With nothing new in the topic, the Delta version stays as it was."""
-    world.send(row(1, "a"))
-    first = world.run()
+    version = ingested.log.versions()[0]
 
-    second = world.run()
+    second = ingested.run()
 
-    assert second.delta_version == first.delta_version
-    assert second.batches == ()
-    assert len(world.ledger) == 1
+    assert (second.seq, second.lag, second.row_count) == (1, 0, 4)
+    assert (second.delta_version, second.batches) == (version, ())
+    assert len(ingested.ledger) == 1
 
 
 def test_an_empty_topic_makes_an_empty_table(world: World) -> None:
@@ -48,28 +87,19 @@ def test_an_empty_topic_makes_an_empty_table(world: World) -> None:
     assert world.rows() == []
 
 
-def test_the_newest_of_many_records_of_a_key_wins(world: World) -> None:
-    """Of a key that comes many times in one batch, the last offset is the row."""
-    world.send(*(row(1, f"v{i}") for i in range(50)), row(2, "b"))
-
-    world.run()
-
-    assert world.rows() == [row(1, "v49"), row(2, "b")]
-    (batch,) = world.ledger
-    assert (batch.counts["superseded"], batch.counts["inserted"]) == (49, 2)
-
-
 def test_a_late_older_record_is_stale(world: World) -> None:
-    """With an order, a record older than the row changes nothing and is counted."""
+    """With an order the newer wins wherever it came from, in a batch and against the row."""
     world.declare(sequence_by=["at"])
-    world.send(row(1, "new", at=5), row(2, "b", at=1))
+    world.send(row(1, "new", at=5), row(2, "b", at=1), row(3, "newer", at=2))
+    world.send(row(3, "older", at=1), partition=1)
     world.run()
     world.send(row(1, "old", at=3), partition=1)
     world.send(row(2, "c", at=2))
 
     world.run()
 
-    assert world.rows() == [row(1, "new", at=5), row(2, "c", at=2)]
+    assert world.rows() == [row(1, "new", at=5), row(2, "c", at=2), row(3, "newer", at=2)]
+    assert world.ledger[0].counts["superseded"] == 1
     assert {n: c for n, c in world.ledger[1].counts.items() if c} == {
         "offsets": 2,
         "read": 2,
@@ -152,29 +182,6 @@ def test_a_condition_that_spark_does_not_understand_is_refused(
     assert not world.log.exists
 
 
-def test_bad_records_are_kept_raw_with_their_reason(world: World) -> None:
-    """What cannot be decoded, or lacks a key, is in quarantine with its bytes and its offset."""
-    world.send(b"garbage", row(1, "a"), {"name": "no key"}, b'{"id": "x"}', b"\xff\xfe", b"")
-    world.send(None)
-    world.send(b'{"id": 5}{"id": 6}', b'{"id": 5} x', b' {"id": 7}\n')
-
-    world.run()
-
-    assert world.rows() == [row(1, "a"), row(7, None)]
-    assert [(bad["_offset"], bad["value"], bad["reason"]) for bad in world.quarantined()] == [
-        (0, b"garbage", "malformed_json"),
-        (2, b'{"name": "no key"}', "missing_key"),
-        (3, b'{"id": "x"}', "wrong_type"),
-        (4, b"\xff\xfe", "invalid_utf8"),
-        (5, b"", "empty_value"),
-        (6, None, "tombstone_without_key"),
-        (7, b'{"id": 5}{"id": 6}', "trailing_data"),
-        (8, b'{"id": 5} x', "trailing_data"),
-    ]
-    assert world.ledger[0].counts["quarantined"] == 8
-    assert world.ledger[0].balanced
-
-
 def test_a_batch_where_all_is_quarantined_moves_the_offsets(world: World) -> None:
     """Nothing but bad records is still one commit, with no row, and is not read again."""
     world.send(b"no", b"nothing")
@@ -202,17 +209,6 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
     for part in ("id=1", f"{world.topic}-0 offset 0", f"{world.topic}-1 offset 0", "sequence_by"):
         assert part in str(refused.value)
     assert world.log.last_seq(world.topic) == (0 if in_one_batch else 1)
-
-
-def test_one_key_in_two_partitions_is_fine_with_an_order(world: World) -> None:
-    """With an order, the newer record wins, wherever it came from."""
-    world.declare(sequence_by=["at"])
-    world.send(row(1, "new", at=2))
-    world.send(row(1, "old", at=1), partition=1)
-
-    world.run()
-
-    assert world.rows() == [row(1, "new", at=2)]
 
 
 def test_a_key_column_may_be_called_like_kafkas_own(world: World) -> None:

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from ingestion.lake.failpoints import Failpoint
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
-from tests.modes.scenario import PlannedError, Scenario, crashing_at, reader_of
+from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.modes.scenario import Scenario, reader_of
 from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, transactional

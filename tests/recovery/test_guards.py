@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import ingestion.operations.run
@@ -24,7 +26,7 @@ from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.operations.accept import accept
 from ingestion.recovery.position import read_position
 from ingestion.sinks.upsert import UpsertSink
-from tests.support.world import World, row, transactional
+from tests.support.world import World, row, settings_in, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -162,32 +164,51 @@ def test_red_survives_the_loss_of_the_ledger(world: World, monkeypatch: pytest.M
     assert world.run().is_balanced
 
 
-def test_an_overlap_is_dropped_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that the table holds already are not applied again, and are in the books."""
-    world.send(row(1, "a"), row(2, "b"))
-    world.run()
-    world.send(row(3, "c"))
-    _start_at(monkeypatch, world, 1)
+@pytest.fixture(scope="module")
+def ingested(
+    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+) -> Iterator[World]:
+    """A stream that has read two of the three records of its topic."""
+    folder = tmp_path_factory.mktemp("ingested")
+    with World.made(settings_in(folder, kafka_address), spark) as world:
+        world.send(row(1, "a"), row(2, "b"))
+        world.run()
+        world.send(row(3, "c"))
+        yield world
+    shutil.rmtree(folder)
 
-    report = world.run()
+
+@pytest.fixture
+def behind(ingested: World, tmp_path: Path) -> World:
+    """A copy of it, one record behind."""
+    return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+def test_an_overlap_is_dropped_and_counted(behind: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that the table holds already are not applied again, and are in the books."""
+    _start_at(monkeypatch, behind, 1)
+
+    report = behind.run()
 
     (batch,) = report.batches
     assert (batch.counts["overlap"], batch.counts["inserted"]) == (1, 1)
-    assert [str(c.range) for c in batch.ranges if c.records] == [f"{world.topic}-0 [2, 3)"]
+    assert [str(c.range) for c in batch.ranges if c.records] == [f"{behind.topic}-0 [2, 3)"]
     assert batch.balanced
 
 
 def test_a_plan_wholly_below_the_table_commits_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    behind: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that the table holds already leaves no commit."""
-    world.send(row(1, "a"), row(2, "b"))
-    first = world.run()
-    _start_at(monkeypatch, world, 0)
+    """A batch that the table holds already leaves no commit; the next one counts no overlap."""
+    behind.declare(max_offsets_per_trigger=2)
+    before = behind.log.versions()[0]
+    _start_at(monkeypatch, behind, 0)
 
-    second = world.run()
+    report = behind.run()
 
-    assert (second.batches, second.delta_version) == ((), first.delta_version)
+    (batch,) = report.batches
+    assert (batch.seq, batch.counts["read"], batch.counts.get("overlap", 0)) == (2, 1, 0)
+    assert report.delta_version == before + 1
 
 
 def test_a_hole_stops_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,26 +243,23 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
 
 
 def test_a_statement_skipped_by_delta_is_no_success(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    behind: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When our seq is in the log with other ranges, the MERGE is skipped, and the run stops."""
-    world.send(row(1, "a"))
-    world.run()
-    world.send(row(2, "b"))
     honest = UpsertSink.prepare
 
     def overtaken(sink: UpsertSink) -> Any:
-        position = read_position(world.paths)
+        position = read_position(behind.paths)
         assert position is not None
-        write_empty_commit(world.paths, replace(position.next_metadata("a zombie"), reason="x"))
+        write_empty_commit(behind.paths, replace(position.next_metadata("a zombie"), reason="x"))
         return honest(sink)
 
     monkeypatch.setattr(UpsertSink, "prepare", overtaken)
 
     with pytest.raises(CommitConflictError, match="of run a zombie"):
-        world.run()
+        behind.run()
 
-    assert world.rows() == [row(1, "a")]
+    assert behind.rows() == [row(1, "a"), row(2, "b")]
 
 
 def _start_at(monkeypatch: pytest.MonkeyPatch, world: World, offset: int) -> None:

@@ -1,15 +1,24 @@
-"""What the next run does about what the last one, or somebody else, left behind."""
+"""What the next run does about what the last one, or somebody else, left behind.
+
+One stream is ingested once; tests that leave its topic as it is take copies of its lake.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 
 from ingestion.errors import (
     ForeignTableError,
     IdentityChangedError,
+    IngestionError,
     OffsetsExpiredError,
     SchemaChangedError,
     TableReplacedError,
@@ -22,81 +31,209 @@ from ingestion.lake.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.reset import reset
-from tests.support.long import twins
-from tests.support.world import World, row
+from tests.support.damage import forget_commits
+from tests.support.long import IS_LONG, twins
+from tests.support.world import World, row, settings_in
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_a_deleted_checkpoint_does_not_matter(world: World) -> None:
-    """Without its checkpoint, a run goes on at the table's offsets."""
-    world.send(row(1, "a"))
-    world.run()
-    shutil.rmtree(world.paths.checkpoints)
-    unchanged = world.run()
-    world.send(row(2, "b"))
+LATEST = [row(1, "b"), row(2, "c")]
 
-    report = world.run()
 
-    assert unchanged.batches == ()
+@pytest.fixture(scope="module")
+def ingested(
+    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
+) -> Iterator[World]:
+    """A stream of two batches, what it was after the first, and a record that is not read yet."""
+    folder = tmp_path_factory.mktemp("ingested")
+    with World.made(settings_in(folder, kafka_address), spark) as world:
+        world.send(row(1, "a"), b"bad")
+        world.run()
+        shutil.copytree(world.paths.checkpoints, folder / "older")
+        world.send(row(1, "b"))
+        world.run()
+        world.send(row(2, "c"))
+        yield world
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def behind(ingested: World, tmp_path: Path) -> World:
+    """A copy of its tables and its checkpoint, one record behind the topic."""
+    copy = ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+    shutil.copytree(ingested.paths.checkpoints, copy.paths.checkpoints)
+    return copy
+
+
+def damage_checkpoint(world: World, kind: str, content: str | None) -> None:
+    """Take a file of the checkpoint away, or write something else into it."""
+    (generation,) = world.paths.checkpoints.iterdir()
+    (generation / kind).unlink()
+    if content is not None:
+        (generation / kind).write_text(content)
+
+
+def append_nothing(world: World) -> None:
+    """Commit as somebody who changes no row, such as an OPTIMIZE."""
+    table = DeltaTable(world.paths.data)
+    write_deltalake(table, table.to_pyarrow_table()[:0], mode="append")
+
+
+HARMLESS: dict[str, Callable[[World], object]] = {
+    "checkpoint deleted": lambda world: shutil.rmtree(world.paths.checkpoints),
+    "metadata garbage": lambda world: damage_checkpoint(world, "metadata", "v1\n{garbage"),
+    "somebody's empty commit": append_nothing,
+}
+if IS_LONG:
+    HARMLESS |= {
+        "offsets gone": lambda world: damage_checkpoint(world, "offsets/0", None),
+        "commits empty": lambda world: damage_checkpoint(world, "commits/0", ""),
+        "sources garbage": lambda world: damage_checkpoint(world, "sources/0/0", "v1\n{garbage"),
+    }
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+def test_what_does_not_matter_costs_no_record(behind: World, change: str) -> None:
+    """Whatever becomes of the checkpoint, and behind somebody's upkeep, the new is read once."""
+    HARMLESS[change](behind)
+
+    report = behind.run()
+
     assert [batch.counts["read"] for batch in report.batches] == [1]
-    assert world.rows() == [row(1, "a"), row(2, "b")]
+    assert (report.seq, behind.rows()) == (3, LATEST)
 
 
-def test_a_checkpoint_rolled_back_is_discarded(world: World) -> None:
+def test_a_checkpoint_rolled_back_is_discarded(behind: World, ingested: World) -> None:
     """An older copy of the checkpoint is not believed, and the run says so."""
-    world.send(row(1, "a"))
-    world.run()
-    older = world.paths.checkpoints.with_name("older")
-    shutil.copytree(world.paths.checkpoints, older)
-    world.send(row(1, "b"))
-    world.run()
-    shutil.rmtree(world.paths.checkpoints)
-    older.rename(world.paths.checkpoints)
-    world.send(row(2, "c"))
+    shutil.rmtree(behind.paths.checkpoints)
+    shutil.copytree(ingested.settings.lake.with_name("older"), behind.paths.checkpoints)
 
-    report = world.run()
+    report = behind.run()
 
     assert "the last Spark checkpoint was not as the table says" in report.notices[0]
     assert [batch.counts["read"] for batch in report.batches] == [1]
-    assert world.rows() == [row(1, "b"), row(2, "c")]
+    assert behind.rows() == LATEST
+
+
+def test_each_run_begins_a_generation_of_its_own(behind: World) -> None:
+    """No checkpoint outlives its run; one that agreed with the table is not worth a word."""
+    assert [at.name for at in behind.paths.checkpoints.iterdir()] == ["2"]
+
+    report = behind.run()
+
+    assert report.notices == ()
+    assert [at.name for at in behind.paths.checkpoints.iterdir()] == ["3"]
+
+
+def test_a_table_gone_beside_its_ledger_is_refused_until_reset(behind: World) -> None:
+    """A table that vanished is never taken for a new stream."""
+    shutil.rmtree(behind.paths.data)
+
+    with pytest.raises(TableReplacedError, match=f"oncelake reset {behind.topic}"):
+        behind.run()
+    moved = reset(behind.topic, behind.settings, run_id="me")
+    behind.run()
+
+    assert {at.name.removeprefix(behind.topic) for at in moved} == {"__ledger", "__quarantine"}
+    assert behind.rows() == LATEST
 
 
 @pytest.mark.parametrize(
-    ("kind", "damage"),
-    [
-        ("metadata", "garbage"),
-        *twins(("offsets/0", "gone"), ("commits/0", "empty"), ("sources/0/0", "garbage")),
-    ],
-    ids=lambda part: part,
+    ("with_ledger", "error"), [(True, TableReplacedError), (False, ForeignTableError)]
 )
-def test_a_damaged_checkpoint_does_not_matter(world: World, kind: str, damage: str) -> None:
-    """Whichever file of the checkpoint is damaged, the run reads what is new, once."""
-    world.send(row(1, "a"))
-    world.run()
-    (generation,) = world.paths.checkpoints.iterdir()
-    file = generation / kind
-    file.unlink()
-    if damage != "gone":
-        file.write_text("" if damage == "empty" else "v1\n{garbage")
-    world.send(row(2, "b"))
+def test_somebody_elses_table_is_refused(
+    behind: World, with_ledger: bool, error: type[IngestionError]
+) -> None:
+    """A table with rows and no commit of ours is left alone, whether or not a ledger is there."""
+    copy = DeltaTable(behind.paths.data).to_pyarrow_table()
+    if with_ledger:
+        shutil.rmtree(behind.paths.data)
+    else:
+        reset(behind.topic, behind.settings, run_id="me")
+    write_deltalake(behind.paths.data, copy)
 
-    report = world.run()
-
-    assert [batch.counts["read"] for batch in report.batches] == [1]
-    assert world.rows() == [row(1, "a"), row(2, "b")]
+    with pytest.raises(error):
+        behind.run()
 
 
-def test_each_run_begins_a_generation_of_its_own(world: World) -> None:
-    """No checkpoint outlives its run; one that agreed with the table is not worth a word."""
-    world.send(row(1, "a"))
-    world.run()
-    world.send(row(2, "b"))
+def test_a_restored_table_is_refused_until_accepted(behind: World) -> None:
+    """After somebody's RESTORE the offsets say more than the rows; a person must decide."""
+    (second,) = (v for v in behind.log.versions() if _seq(behind, v) == 2)
+    DeltaTable(behind.paths.data).restore(second - 1)
 
-    report = world.run()
+    with pytest.raises(TableRestoredError):
+        behind.run()
+    accept(behind.spec, behind.settings, reason="meant to", run_id="me")
+    behind.run()
 
-    assert report.notices == ()
-    assert [at.name for at in world.paths.checkpoints.iterdir()] == ["2"]
+    assert behind.rows() == [row(1, "a"), row(2, "c")]
+
+
+def _seq(world: World, version: int) -> int | None:
+    metadata = world.log.read(version).metadata
+    return metadata.seq if metadata else None
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"keys": ["id", "name"]}, IdentityChangedError, "oncelake rebuild"),
+        (
+            {"schema": "id INT NOT NULL, name STRING, at BIGINT, more INT"},
+            SchemaChangedError,
+            "at is INT in the table, declared BIGINT; more INT is new",
+        ),
+    ],
+    ids=["keys", "columns"],
+)
+def test_a_declaration_that_does_not_fit_the_table_is_refused(
+    behind: World, fields: dict[str, Any], error: type[IngestionError], says: str
+) -> None:
+    """Other keys need a new table; a declared column that the table does not have is named."""
+    behind.declare(**fields)
+
+    with pytest.raises(error, match=says):
+        behind.run()
+
+
+def test_a_lost_ledger_is_made_again_from_the_log(behind: World) -> None:
+    """Rows that a crash, or a hand, took from the ledger come back from the commits."""
+    before = behind.ledger
+    shutil.rmtree(behind.paths.ledger)
+
+    report = behind.run()
+
+    assert [each.seq for each in report.recovered] == [1, 2]
+    for healed, original in zip(behind.ledger[:2], before, strict=True):
+        assert (healed.ranges, healed.balanced) == (original.ranges, True)
+        assert {n: c for n, c in healed.counts.items() if c} == {
+            n: c for n, c in original.counts.items() if c
+        }
+
+
+def test_commits_that_aged_out_are_remembered_by_the_ledger(behind: World) -> None:
+    """When Delta's log no longer holds our commits, the ledger tells the offsets."""
+    append_nothing(behind)
+    forget_commits(behind.paths.data)
+
+    report = behind.run()
+
+    assert "the ledger gave the offsets" in report.notices[0]
+    assert (report.seq, behind.rows()) == (3, LATEST)
+
+
+def test_side_rows_of_a_dead_attempt_are_removed(behind: World) -> None:
+    """Quarantine rows of a seq that was never committed are not evidence of anything."""
+    bad = DeltaTable(behind.paths.quarantine).to_pyarrow_table()
+    (left_over,) = bad.to_pylist()
+    left_over |= {"_seq": 7, "_offset": 99}
+    left_over = pa.Table.from_pylist([left_over], schema=bad.schema)
+    write_deltalake(behind.paths.quarantine, left_over, mode="append")
+
+    behind.run()
+
+    assert [bad["_seq"] for bad in behind.quarantined()] == [1]
 
 
 def test_a_new_partition_is_read_from_its_start(world: World) -> None:
@@ -182,158 +319,6 @@ def test_the_first_run_begins_at_what_retention_has_left(world: World) -> None:
 
     assert world.rows() == [row(2, "kept")]
     assert report.is_balanced
-
-
-def test_a_table_gone_beside_its_ledger_is_refused_until_reset(world: World) -> None:
-    """A table that vanished is never taken for a new stream."""
-    world.send(row(1, "a"))
-    world.run()
-    shutil.rmtree(world.paths.data)
-
-    with pytest.raises(TableReplacedError, match=f"oncelake reset {world.topic}"):
-        world.run()
-    moved = reset(world.topic, world.settings, run_id="me")
-    world.run()
-
-    assert [at.name for at in moved] == [f"{world.topic}__ledger"]
-    assert world.rows() == [row(1, "a")]
-
-
-def test_another_table_beside_the_ledger_is_refused(world: World) -> None:
-    """A table that was made again by somebody is not the one the offsets belong to."""
-    world.send(row(1, "a"))
-    world.run()
-    copy = DeltaTable(world.paths.data).to_pyarrow_table()
-    shutil.rmtree(world.paths.data)
-    write_deltalake(world.paths.data, copy)
-
-    with pytest.raises(TableReplacedError):
-        world.run()
-
-
-def test_a_foreign_table_is_refused(world: World) -> None:
-    """A table with rows and no commit of ours is left alone."""
-    world.send(row(1, "a"))
-    world.run()
-    copy = DeltaTable(world.paths.data).to_pyarrow_table()
-    reset(world.topic, world.settings, run_id="me")
-    write_deltalake(world.paths.data, copy)
-
-    with pytest.raises(ForeignTableError):
-        world.run()
-
-
-def test_a_restored_table_is_refused_until_accepted(world: World) -> None:
-    """After somebody's RESTORE the offsets say more than the rows; a person must decide."""
-    world.send(row(1, "a"))
-    world.run()
-    world.send(row(2, "b"))
-    world.run()
-    world.spark.sql(f"RESTORE TABLE delta.`{world.paths.data}` TO VERSION AS OF 2")
-
-    with pytest.raises(TableRestoredError):
-        world.run()
-    accept(world.spec, world.settings, reason="meant to", run_id="me")
-    world.send(row(3, "c"))
-    world.run()
-
-    assert world.rows() == [row(1, "a"), row(3, "c")]
-
-
-def test_changed_keys_are_refused(world: World) -> None:
-    """Keys that differ from those the table was written with need a new table."""
-    world.send(row(1, "a"))
-    world.run()
-    world.declare(keys=["id", "name"])
-
-    with pytest.raises(IdentityChangedError, match="oncelake rebuild"):
-        world.run()
-
-
-def test_changed_columns_are_refused(world: World) -> None:
-    """A declared column that the table does not have is named."""
-    world.send(row(1, "a"))
-    world.run()
-    world.declare(schema="id INT NOT NULL, name STRING, at BIGINT, more INT")
-
-    says = "at is INT in the table, declared BIGINT; more INT is new"
-    with pytest.raises(SchemaChangedError, match=says):
-        world.run()
-
-
-def test_a_lost_ledger_is_made_again_from_the_log(world: World) -> None:
-    """Rows that a crash, or a hand, took from the ledger come back from the commits."""
-    world.send(row(1, "a"), row(2, "b"))
-    world.run()
-    world.send(row(1, "c"))
-    world.run()
-    before = world.ledger
-    shutil.rmtree(world.paths.ledger)
-
-    report = world.run()
-
-    assert [each.seq for each in report.recovered] == [1, 2]
-    for healed, original in zip(world.ledger, before, strict=True):
-        assert (healed.ranges, healed.balanced) == (original.ranges, True)
-        assert {n: c for n, c in healed.counts.items() if c} == {
-            n: c for n, c in original.counts.items() if c
-        }
-
-
-def test_commits_that_aged_out_are_remembered_by_the_ledger(world: World) -> None:
-    """When Delta's log no longer holds our commits, the ledger tells the offsets."""
-    world.send(row(1, "a"))
-    world.run()
-    world.spark.sql(f"OPTIMIZE delta.`{world.paths.data}`")
-    for _ in range(12):
-        write_deltalake(
-            world.paths.data, DeltaTable(world.paths.data).to_pyarrow_table()[:0], mode="append"
-        )
-    DeltaTable(world.paths.data).create_checkpoint()
-    for version in world.log.versions()[3:]:
-        (world.paths.data / "_delta_log" / f"{version:020d}.json").unlink()
-    world.send(row(2, "b"))
-
-    report = world.run()
-
-    assert "the ledger gave the offsets" in report.notices[0]
-    assert (report.seq, world.rows()) == (2, [row(1, "a"), row(2, "b")])
-
-
-def test_side_rows_of_a_dead_attempt_are_removed(world: World) -> None:
-    """Quarantine rows of a seq that was never committed are not evidence of anything."""
-    world.send(b"bad")
-    world.run()
-    left_over = DeltaTable(world.paths.quarantine).to_pyarrow_table().to_pylist()
-    write_deltalake(
-        world.paths.quarantine,
-        _like(world, [{**left_over[0], "_seq": 7, "_offset": 99}]),
-        mode="append",
-    )
-
-    world.run()
-
-    assert [bad["_seq"] for bad in world.quarantined()] == [1]
-
-
-def _like(world: World, rows: list[dict[str, object]]) -> object:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist(
-        rows, schema=DeltaTable(world.paths.quarantine).to_pyarrow_table().schema
-    )
-
-
-def test_an_idle_stream_keeps_its_place(world: World) -> None:
-    """Somebody's OPTIMIZE after our commit changes nothing."""
-    world.send(row(1, "a"))
-    world.run()
-    world.spark.sql(f"OPTIMIZE delta.`{world.paths.data}`")
-    world.send(row(2, "b"))
-
-    report = world.run()
-
-    assert (report.seq, world.rows()) == (2, [row(1, "a"), row(2, "b")])
 
 
 def test_a_truncated_topic_is_refused(world: World) -> None:

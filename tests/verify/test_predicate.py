@@ -6,6 +6,8 @@ import datetime as dt
 from decimal import Decimal
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from ingestion.declaration.ddl import parse_columns
 from ingestion.verify.decode.coerce import UnprovableError
@@ -47,6 +49,20 @@ def selected(condition: str) -> list[int]:
 def test_a_condition_selects_what_spark_would(condition: str, ids: list[int]) -> None:
     """A condition that is null selects nothing."""
     assert selected(condition) == ids
+
+
+@pytest.mark.spark
+def test_spark_selects_what_the_proof_selects(spark: SparkSession) -> None:
+    """Every condition that is taken for unambiguous selects the same rows in Spark."""
+    rows = spark.createDataFrame(ROWS, DDL)
+    answers = (
+        F.sort_array(F.collect_list(F.when(F.expr(condition), F.col("id")))).alias(str(number))
+        for number, (condition, _) in enumerate(CONDITIONS)
+    )
+
+    (found,) = rows.agg(*answers).collect()
+
+    assert dict(zip([c for c, _ in CONDITIONS], found, strict=True)) == dict(CONDITIONS)
 
 
 @pytest.mark.parametrize(
