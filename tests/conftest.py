@@ -87,6 +87,21 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def module_world(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_address: str,
+    java_options: str,
+    spark: SparkSession,
+) -> Iterator[World]:
+    """A stream that the tests of a module share: ingested once, and damaged in copies."""
+    folder = tmp_path_factory.mktemp("module")
+    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    with World.made(settings, spark) as made:
+        yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the developer's own ONCELAKE_ variables out of every test."""

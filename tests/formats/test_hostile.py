@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.verify.verify import verify
 from tests.corpus.json_messages import MESSAGES, SCHEMA
 from tests.support.proof import find_problems
-from tests.support.world import World, settings_in
+from tests.support.world import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -20,19 +17,12 @@ ROWS = [each for each in MESSAGES if each.reason is None]
 
 
 @pytest.fixture(scope="module")
-def read(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    java_options: str,
-    spark: SparkSession,
-) -> Iterator[World]:
+def read(module_world: World) -> World:
     """The whole corpus, read in one run."""
-    folder = tmp_path_factory.mktemp("hostile")
-    with World.made(settings_in(folder, kafka_address), spark) as world:
-        world.declare(schema=SCHEMA, quarantine_rate={"stop_above": 1.0})
-        world.send(*(each.value for each in MESSAGES))
-        world.run()
-        yield world
+    module_world.declare(schema=SCHEMA, quarantine_rate={"stop_above": 1.0})
+    module_world.send(*(each.value for each in MESSAGES))
+    module_world.run()
+    return module_world
 
 
 def test_every_hostile_message_is_accounted_for(read: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.errors import (
     InvalidSpecError,
@@ -22,7 +20,7 @@ from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.adopt_topic import adopt_topic
 from tests.support.long import twins
 from tests.support.proof import find_problems
-from tests.support.world import World, row, settings_in
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -37,19 +35,10 @@ def fill(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def filled(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    java_options: str,
-    spark: SparkSession,
-) -> Iterator[World]:
+def filled(module_world: World) -> World:
     """Such a table, of which tests take copies; its topic stays as it is."""
-    folder = tmp_path_factory.mktemp("filled")
-    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
-    with World.made(settings, spark) as world:
-        fill(world)
-        yield world
-    shutil.rmtree(folder)
+    fill(module_world)
+    return module_world
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
@@ -20,7 +19,7 @@ from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems
-from tests.support.world import World, row, settings_in
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -47,16 +46,11 @@ def ingest_and_redrive(world: World) -> RedriveReport:
 
 
 @pytest.fixture(scope="module")
-def redriven(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
-) -> Iterator[World]:
+def redriven(module_world: World) -> World:
     """A stream whose quarantine was redriven, ingested once for all tests of this module."""
-    home = tmp_path_factory.mktemp("redrive")
-    with World.made(settings_in(home, kafka_address), spark) as world:
-        REPORTS[world.topic] = ingest_and_redrive(world)
-        world.write_declaration()
-        yield world
-    shutil.rmtree(home, ignore_errors=True)
+    REPORTS[module_world.topic] = ingest_and_redrive(module_world)
+    module_world.write_declaration()
+    return module_world
 
 
 @pytest.fixture
@@ -148,7 +142,6 @@ DAMAGES: dict[str, tuple[Callable[[World], None], str]] = {
 def test_what_a_redrive_left_behind_is_proven(damaged: World, damage: str) -> None:
     """A record that was sent in without its mark, or marked without being sent in, is found."""
     do, expected = DAMAGES[damage]
-    assert differences(damaged) == []
 
     do(damaged)
 

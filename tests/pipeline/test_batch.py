@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
-from pyspark.sql import SparkSession
 
 from ingestion.errors import InvalidSpecError, KeyInTwoPartitionsError
-from tests.support.world import World, row, settings_in
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -27,17 +23,12 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def ingested(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
-) -> Iterator[World]:
+def ingested(module_world: World) -> World:
     """One batch of two partitions: rows, a key that comes often, and bad records."""
-    folder = tmp_path_factory.mktemp("ingested")
-    with World.made(settings_in(folder, kafka_address), spark) as world:
-        world.send(*(row(1, f"v{i}") for i in range(50)), row(2, "b"), *BAD, b' {"id": 7}\n')
-        world.send(row(3, "c"), partition=1)
-        world.run()
-        yield world
-    shutil.rmtree(folder)
+    module_world.send(*(row(1, f"v{i}") for i in range(50)), row(2, "b"), *BAD, b' {"id": 7}\n')
+    module_world.send(row(3, "c"), partition=1)
+    module_world.run()
+    return module_world
 
 
 def test_records_become_rows_and_the_books_balance(ingested: World) -> None:
@@ -88,29 +79,37 @@ def test_an_empty_topic_makes_an_empty_table(world: World) -> None:
 
 
 def test_a_late_older_record_is_stale(world: World) -> None:
-    """With an order the newer wins wherever it came from, in a batch and against the row."""
-    world.declare(sequence_by=["at"])
-    world.send(row(1, "new", at=5), row(2, "b", at=1), row(3, "newer", at=2))
+    """With an order the newer wins wherever it came from, in a batch and against the row.
+
+    A late delete is a late record like any other.
+    """
+    world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    world.send(row(1, "new", at=5), row(2, "b", at=1), row(3, "newer", at=2), row(4, "d", at=5))
     world.send(row(3, "older", at=1), partition=1)
     world.run()
     world.send(row(1, "old", at=3), partition=1)
-    world.send(row(2, "c", at=2))
+    world.send(row(2, "c", at=2), row(4, "gone", at=3))
 
     world.run()
 
-    assert world.rows() == [row(1, "new", at=5), row(2, "c", at=2), row(3, "newer", at=2)]
+    assert world.rows() == [
+        row(1, "new", at=5),
+        row(2, "c", at=2),
+        row(3, "newer", at=2),
+        row(4, "d", at=5),
+    ]
     assert world.ledger[0].counts["superseded"] == 1
     assert {n: c for n, c in world.ledger[1].counts.items() if c} == {
-        "offsets": 2,
-        "read": 2,
+        "offsets": 3,
+        "read": 3,
         "updated": 1,
-        "stale": 1,
+        "stale": 2,
     }
     assert world.ledger[1].balanced
 
 
 def test_a_delete_is_remembered_against_a_late_update(world: World) -> None:
-    """An update older than the delete of its key does not raise the dead; a newer one does."""
+    """An update older than the delete of its key does not resurrect it; a newer one does."""
     world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
     world.send(row(1, "a", at=1), row(2, "b", at=1))
     world.run()

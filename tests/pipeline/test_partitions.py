@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import ingestion.operations.run
-from ingestion.errors import DependencyError
+from ingestion.errors import DependencyError, OffsetsExpiredError
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.accept import accept
 from tests.support.world import World, row
@@ -17,7 +17,7 @@ from tests.support.world import World, row
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_an_expired_start_of_a_new_partition_can_be_accepted(world: World) -> None:
+def test_an_expired_start_of_a_new_partition_is_refused_until_accepted(world: World) -> None:
     """The lost range of a partition that the table never saw begins at 0."""
     world.send(row(1, "a"))
     world.run()
@@ -25,6 +25,8 @@ def test_an_expired_start_of_a_new_partition_can_be_accepted(world: World) -> No
     world.send(row(2, "lost"), row(3, "kept"), partition=2)
     world.forget_before(2, 1)
 
+    with pytest.raises(OffsetsExpiredError, match=r"-2 \[0, 1\)"):
+        world.run()
     accepted = accept(world.spec, world.settings, reason="seen too late", run_id="me")
     report = world.run()
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from ingestion.errors import SchemaChangedError
 from ingestion.recovery.schema_diff import plan_schema_change
 from tests.support.proof import find_problems
-from tests.support.world import COLUMNS, World, row, settings_in
+from tests.support.world import COLUMNS, World, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -20,18 +18,11 @@ MORE = f"{COLUMNS}, city STRING COMMENT 'It''s where', lines ARRAY<STRUCT<n: INT
 
 
 @pytest.fixture(scope="module")
-def planned(
-    tmp_path_factory: pytest.TempPathFactory,
-    kafka_address: str,
-    java_options: str,
-    spark: SparkSession,
-) -> Iterator[World]:
+def planned(module_world: World) -> World:
     """A table that plans are made for, and none is carried out."""
-    folder = tmp_path_factory.mktemp("planned")
-    with World.made(settings_in(folder, kafka_address), spark) as world:
-        world.send(row(1, "a", 1))
-        world.run()
-        yield world
+    module_world.send(row(1, "a", 1))
+    module_world.run()
+    return module_world
 
 
 @pytest.fixture

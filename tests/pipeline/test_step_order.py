@@ -49,16 +49,3 @@ def test_rows_that_do_not_carry_their_seq_turn_the_books_red(
     report = world.run()
 
     assert report.batches[0].problems == ("the table holds 1 rows of this batch, expected 2",)
-
-
-def test_a_late_delete_changes_nothing(world: World) -> None:
-    """A delete that is older than the row is stale, like any other record."""
-    world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
-    world.send(row(1, "new", at=5))
-    world.run()
-    world.send(row(1, "gone", at=3))
-
-    world.run()
-
-    assert world.rows() == [row(1, "new", at=5)]
-    assert (world.ledger[1].counts["stale"], world.ledger[1].balanced) == (1, True)

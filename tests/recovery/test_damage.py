@@ -7,14 +7,12 @@ is refused here is refused before anything could be written.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 
 from ingestion.errors import (
     DamagedTableError,
@@ -47,7 +45,7 @@ from tests.support.damage import (
     second_newest_commit,
 )
 from tests.support.long import twins
-from tests.support.world import World, row, settings_in
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -58,26 +56,21 @@ _CHECKPOINTS = "spark.databricks.delta.properties.defaults.checkpointInterval"
 
 
 @pytest.fixture(scope="module")
-def ingested(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
-) -> Iterator[World]:
+def ingested(module_world: World) -> World:
     """A stream of six batches, with a checkpoint in its log, bad records and deletes."""
-    folder = tmp_path_factory.mktemp("ingested")
-    spark.conf.set(_CHECKPOINTS, 4)
-    with World.made(settings_in(folder, kafka_address), spark) as world:
-        world.declare(max_offsets_per_trigger=3)
-        for number in range(BATCHES - 1):
-            world.send(row(number, "a"), b"bad")
-            world.send(None, id=number - 1)
-        world.run()
-        shutil.copytree(world.settings.lake, folder / "older")
-        world.send(row(99, "newest"), b"bad")
-        world.send(None, id=0)
-        world.run()
-        assert [each.seq for each in world.ledger] == list(range(1, BATCHES + 1))
-        spark.conf.unset(_CHECKPOINTS)
-        yield world
-    shutil.rmtree(folder)
+    module_world.spark.conf.set(_CHECKPOINTS, 4)
+    module_world.declare(max_offsets_per_trigger=3)
+    for number in range(BATCHES - 1):
+        module_world.send(row(number, "a"), b"bad")
+        module_world.send(None, id=number - 1)
+    module_world.run()
+    shutil.copytree(module_world.settings.lake, module_world.settings.lake.with_name("older"))
+    module_world.send(row(99, "newest"), b"bad")
+    module_world.send(None, id=0)
+    module_world.run()
+    assert [each.seq for each in module_world.ledger] == list(range(1, BATCHES + 1))
+    module_world.spark.conf.unset(_CHECKPOINTS)
+    return module_world
 
 
 @pytest.fixture

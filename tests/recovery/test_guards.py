@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import ingestion.operations.run
@@ -26,7 +25,7 @@ from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.operations.accept import accept
 from ingestion.recovery.position import read_position
 from ingestion.sinks.upsert import UpsertSink
-from tests.support.world import World, row, settings_in, transactional
+from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -165,17 +164,12 @@ def test_red_survives_the_loss_of_the_ledger(world: World, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="module")
-def ingested(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
-) -> Iterator[World]:
+def ingested(module_world: World) -> World:
     """A stream that has read two of the three records of its topic."""
-    folder = tmp_path_factory.mktemp("ingested")
-    with World.made(settings_in(folder, kafka_address), spark) as world:
-        world.send(row(1, "a"), row(2, "b"))
-        world.run()
-        world.send(row(3, "c"))
-        yield world
-    shutil.rmtree(folder)
+    module_world.send(row(1, "a"), row(2, "b"))
+    module_world.run()
+    module_world.send(row(3, "c"))
+    return module_world
 
 
 @pytest.fixture

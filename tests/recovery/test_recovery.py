@@ -6,14 +6,13 @@ One stream is ingested once; tests that leave its topic as it is take copies of 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 
 from ingestion.errors import (
     ForeignTableError,
@@ -33,7 +32,7 @@ from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.reset import reset
 from tests.support.damage import forget_commits
 from tests.support.long import IS_LONG, twins
-from tests.support.world import World, row, settings_in
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -42,20 +41,15 @@ LATEST = [row(1, "b"), row(2, "c")]
 
 
 @pytest.fixture(scope="module")
-def ingested(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
-) -> Iterator[World]:
+def ingested(module_world: World) -> World:
     """A stream of two batches, what it was after the first, and a record that is not read yet."""
-    folder = tmp_path_factory.mktemp("ingested")
-    with World.made(settings_in(folder, kafka_address), spark) as world:
-        world.send(row(1, "a"), b"bad")
-        world.run()
-        shutil.copytree(world.paths.checkpoints, folder / "older")
-        world.send(row(1, "b"))
-        world.run()
-        world.send(row(2, "c"))
-        yield world
-    shutil.rmtree(folder)
+    module_world.send(row(1, "a"), b"bad")
+    module_world.run()
+    shutil.copytree(module_world.paths.checkpoints, module_world.settings.lake.with_name("older"))
+    module_world.send(row(1, "b"))
+    module_world.run()
+    module_world.send(row(2, "c"))
+    return module_world
 
 
 @pytest.fixture
@@ -296,18 +290,6 @@ def test_expired_offsets_are_refused_until_accepted(world: World) -> None:
     assert accepted.accepted == "retention was too short"
     assert [str(c.range) for c in accepted.ranges] == [f"{world.topic}-0 [1, 3)"]
     assert [batch.kind for batch in world.ledger] == ["ingest", "accept", "ingest"]
-
-
-def test_an_expired_new_partition_is_refused(world: World) -> None:
-    """A partition that was added and lost its first records before we saw it is a loss too."""
-    world.send(row(1, "a"))
-    world.run()
-    world.add_partitions(3)
-    world.send(row(2, "lost"), row(3, "kept"), partition=2)
-    world.forget_before(2, 1)
-
-    with pytest.raises(OffsetsExpiredError, match=r"-2 \[0, 1\)"):
-        world.run()
 
 
 def test_the_first_run_begins_at_what_retention_has_left(world: World) -> None:

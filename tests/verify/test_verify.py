@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
@@ -25,7 +23,7 @@ from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.sinks.upsert import UpsertSink
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
-from tests.support.world import World, row, settings_in, transactional
+from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -77,27 +75,22 @@ def send_more(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def ingested(
-    tmp_path_factory: pytest.TempPathFactory, kafka_address: str, spark: SparkSession
-) -> Iterator[World]:
+def ingested(module_world: World) -> World:
     """A stream that has been through everything, ingested once for all tests of this module."""
-    home = tmp_path_factory.mktemp("verify")
-    with World.made(settings_in(home, kafka_address), spark) as world:
-        world.declare(
-            schema=COLUMNS,
-            sequence_by=["at"],
-            apply_as_deletes="name = 'gone'",
-            tombstones="ignore",
-        )
-        world.write_declaration()
-        send_first_records(world)
-        world.run()
-        send_more(world)
-        world.run()
-        world.send(row(7, "gone", at=6), row(9, "i", at=1))
-        world.run()
-        yield world
-    shutil.rmtree(home, ignore_errors=True)
+    module_world.declare(
+        schema=COLUMNS,
+        sequence_by=["at"],
+        apply_as_deletes="name = 'gone'",
+        tombstones="ignore",
+    )
+    module_world.write_declaration()
+    send_first_records(module_world)
+    module_world.run()
+    send_more(module_world)
+    module_world.run()
+    module_world.send(row(7, "gone", at=6), row(9, "i", at=1))
+    module_world.run()
+    return module_world
 
 
 @pytest.fixture
