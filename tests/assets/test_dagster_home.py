@@ -163,18 +163,17 @@ def _a_lost_run_is_found_cured_and_reported(world: World, home: Home) -> None:
     version = world.log.versions()[0]
 
     code, findings = home.examine()
-    for finding in findings:
-        home.type_as_shown(finding["command"])
-    healthy = home.examine()
-    again = home.dagster(*home.materialize())
 
     assert code == 1
     assert [finding["what"] for finding in findings] == [
         f"run {lost[:8]} is STARTED, and its process is gone",
         f"the slot of pool {world.topic} is claimed by run {lost[:8]}, which is dead",
-    ]
+    ], findings
     assert all(lost in finding["evidence"] for finding in findings)
-    assert healthy == (0, [])
+    for finding in findings:
+        home.type_as_shown(finding["command"])
+    assert home.examine() == (0, [])
+    again = home.dagster(*home.materialize())
     assert again.returncode == 0, again.stdout + again.stderr
     assert world.log.versions()[0] == version
     assert reported_batches(home.path, world.topic) == [(True, [1]), (False, [])]

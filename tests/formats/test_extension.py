@@ -50,7 +50,7 @@ def test_a_new_format_is_one_file(world: World, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("with_latest_batch")
 def test_a_new_mode_is_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has offsets, fence and books; its proof is one file more, or verify says so."""
+    """It has offsets, transaction id and books; its proof is one file more, or verify says so."""
     world.declare(mode="latest_batch", keys=[], max_offsets_per_trigger=2)
     world.send(row(1, "a"), row(2, "b"), row(3, "c"), b"bad", b"worse")
     world.run()

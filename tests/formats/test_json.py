@@ -100,7 +100,7 @@ def decoded_rows(decoded: DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def dispositions(spark: SparkSession) -> dict[str, Row]:
+def validated_messages(spark: SparkSession) -> dict[str, Row]:
     """What became of each message."""
     rows = validated(spark, declared(), [each.value for each in MESSAGES])
     return {each.name: row for each, row in zip(MESSAGES, rows, strict=True)}
@@ -115,10 +115,10 @@ def opinions() -> dict[str, str]:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=[each.name for each in MESSAGES])
 def test_a_message_is_a_row_or_quarantined_with_its_reason(
-    message: Message, fates: dict[str, Row], opinions: dict[str, str]
+    message: Message, validated_messages: dict[str, Row], opinions: dict[str, str]
 ) -> None:
     """Nothing is taken that is not what it says, and both readers see it alike."""
-    row = fates[message.name]
+    row = validated_messages[message.name]
 
     assert (row["_reason"], row["_disposition"] == "row") == (
         message.reason,

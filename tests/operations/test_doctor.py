@@ -53,10 +53,10 @@ def commit(paths: StreamPaths, seq: int) -> None:
     """Make a commit of ours that no ledger row speaks of."""
     if not paths.data.exists():
         write_deltalake(paths.data, pa.table({"_seq": pa.array([], pa.int64())}))
-    note = CommitMetadata(
+    metadata = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
-    write_empty_commit(paths, note)
+    write_empty_commit(paths, metadata)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Every record has one fate, and the reason when it is quarantined."""
+"""Every record has one disposition, and the reason when it is quarantined."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def validated(
 
 
 @pytest.mark.parametrize(
-    ("value", "fields", "fate", "reason"),
+    ("value", "fields", "disposition", "reason"),
     [
         (WHOLE, {}, "row", None),
         (b'{"must": "x", "at": 1}', {}, "quarantined", "missing_key"),
@@ -79,22 +79,24 @@ def test_a_record_has_one_disposition(
     spark: SparkSession,
     value: bytes | None,
     fields: dict[str, Any],
-    fate: str,
+    disposition: str,
     reason: str | None,
 ) -> None:
     """What a record is, is said once, by the declaration and nothing else."""
     row = validated(spark, declared(**fields), value)
 
-    assert (row["_disposition"], row["_reason"]) == (fate, reason)
-    assert (row["_value"] is not None) == (fate == "quarantined" and value is not None)
+    assert (row["_disposition"], row["_reason"]) == (disposition, reason)
+    assert (row["_value"] is not None) == (disposition == "quarantined" and value is not None)
 
 
-@pytest.mark.parametrize(("next_offset", "fate"), [(6, "overlap"), (5, "row")])
-def test_what_the_table_holds_is_overlap(spark: SparkSession, next_offset: int, fate: str) -> None:
+@pytest.mark.parametrize(("next_offset", "disposition"), [(6, "overlap"), (5, "row")])
+def test_what_the_table_holds_is_overlap(
+    spark: SparkSession, next_offset: int, disposition: str
+) -> None:
     """A record below the next offset was read before; the one at it was not."""
     reached = Offsets({TopicPartition("t", 0): next_offset})
 
-    assert validated(spark, declared(), WHOLE, reached=reached)["_disposition"] == fate
+    assert validated(spark, declared(), WHOLE, reached=reached)["_disposition"] == disposition
 
 
 def test_a_time_without_a_zone_is_utc(spark: SparkSession) -> None:

@@ -352,7 +352,7 @@ def test_nothing_altered_is_nothing_to_accept(copied: World) -> None:
 def test_a_property_that_breaks_the_promise_is_refused(
     copied: World, name: str, value: str
 ) -> None:
-    """The fence must not expire, and an upsert must be able to update."""
+    """The transaction id must not expire, and an upsert must be able to update."""
     DeltaTable(copied.paths.data).alter.set_table_properties({name: value})
 
     assert_refused(copied, TableSettingsError, name, "UNSET TBLPROPERTIES")

@@ -1,4 +1,4 @@
-"""A statement of ours is fenced and explained, and the next one of the session is not."""
+"""A statement of ours is idempotent and explained, and the next one of the session is not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table(spark: SparkSession, path: Path) -> TableLog:
 
 
 def delete_row(spark: SparkSession, log: TableLog, row: int) -> None:
-    """Delete a row by SQL, which takes the fence from the session."""
+    """Delete a row by SQL, which takes the transaction id from the session."""
     spark.sql(f"DELETE FROM delta.`{log.path}` WHERE id = {row}")
 
 

@@ -25,7 +25,7 @@ class LatestBatch:
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
-        """Overwrite the table, fenced by ``txn``."""
+        """Overwrite the table, idempotent by ``txn``."""
         spark, path, name = self._target.spark, self._target.paths.data, self._target.spec.name
         if not self._good.count:
             commit_without_rows(spark, name, path, metadata)

@@ -181,7 +181,7 @@ def test_what_the_log_no_longer_holds_is_no_difference() -> None:
     ids=["another", "none"],
 )
 def test_a_txn_that_is_not_the_seq_is_named(changed: dict[str, Any], found: str) -> None:
-    """The fence and the metadata of a commit say one number."""
+    """The transaction id and the metadata of a commit say one number."""
     problems = messages(
         ledger.broken_agreement(LEDGER[:2], [COMMITS[0], commit(LEDGER[1], **changed)])
     )

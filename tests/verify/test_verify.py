@@ -318,7 +318,7 @@ def test_a_run_that_is_committing_is_waited_for_by_nobody(damaged: World) -> Non
 
 
 def test_a_commit_that_is_not_the_engines_is_named(damaged: World) -> None:
-    """A second commit under the stream's fence is a fault of its own."""
+    """A second commit under the stream's transaction id is a fault of its own."""
     table = DeltaTable(damaged.paths.data)
     write_deltalake(
         table,
