@@ -18,7 +18,7 @@ from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa:
 from tests.support.quick_jvm import lasting, quick_jvm
 from tests.support.registry import Subject, schema_registry
 from tests.support.schedule import schedule
-from tests.support.world import ROOT, World, settings_in
+from tests.support.world import JARS, World, settings_in
 
 # In the background a shell ignores SIGINT; Dagster then ignores SIGTERM as well, and so would each
 # broker that is started after it, which costs twenty seconds to end.
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One broker a session; it dies with the session, whatever happens to that."""
     folder = tmp_path_factory.mktemp("kafka")
-    yield broker.up(folder, jars=ROOT / ".jars", tied_to_caller=True).address
+    yield broker.up(folder, jars=JARS, tied_to_caller=True).address
     broker.down(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -56,7 +56,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterat
     session = start_session(
         Settings(
             state=state,
-            jars=ROOT / ".jars",
+            jars=JARS,
             spark_master="local[2]",
             spark_driver_memory="2g",
             spark_java_options=lasting(java_options),

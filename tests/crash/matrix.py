@@ -33,7 +33,7 @@ from tests.crash.child_process import NTH_RENAME
 from tests.crash.failpoint_hook import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
 from tests.support.quick_jvm import quick_jvm
-from tests.support.world import ROOT, World, settings_in
+from tests.support.world import JARS, ROOT, World, settings_in
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.
@@ -150,7 +150,7 @@ def broker_of_its_own() -> Iterator[str]:
     """Run a broker that dies with this process."""
     folder = Path(tempfile.mkdtemp(prefix="crash-kafka-"))
     try:
-        yield broker.up(folder, jars=ROOT / ".jars", tied_to_caller=True).address
+        yield broker.up(folder, jars=JARS, tied_to_caller=True).address
         broker.down(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

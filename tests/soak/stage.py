@@ -24,7 +24,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from tests.support.quick_jvm import quick_jvm
 from tests.support.traffic import GONE, Traffic
-from tests.support.world import ROOT, environment_of, settings_in
+from tests.support.world import JARS, ROOT, environment_of, settings_in
 
 STREAM = "soaked"
 PARTITIONS = 3
@@ -110,7 +110,7 @@ class Stage:
 
     def raise_broker(self) -> str:
         """Start the broker if it is down; it dies with this process."""
-        return broker.up(self.folder / "kafka", jars=ROOT / ".jars", tied_to_caller=True).address
+        return broker.up(self.folder / "kafka", jars=JARS, tied_to_caller=True).address
 
     def raise_daemon(self) -> None:
         """Start Dagster's daemon if it is down."""

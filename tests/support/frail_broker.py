@@ -17,9 +17,7 @@ from pyspark.sql import SparkSession
 from ingestion.local import broker
 from ingestion.settings import Settings
 from tests.support.proxy import Proxy
-from tests.support.world import World
-
-JARS = Path(__file__).parent.parent.parent / ".jars"
+from tests.support.world import JARS, World
 
 # What the engine may wait for one answer; these tests are about what comes after.
 PATIENCE_SECONDS = 2.0

@@ -24,7 +24,7 @@ from pyspark import SparkContext
 
 from ingestion.kafka.java import find_java
 from ingestion.pipeline.session import start_session
-from tests.support.world import ROOT, World, row, settings_in
+from tests.support.world import JARS, ROOT, World, row, settings_in
 
 _C1_ONLY = "-XX:TieredStopAtLevel=1"
 _QUICK = f"{_C1_ONLY} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -35,7 +35,7 @@ def quick_jvm(kafka_address: str) -> str:
     """Return the options, after making the archive where there is none for this Java and jars."""
     archive = _archive()
     # Of several workers, one makes it; JVMs of the others do without until it is there.
-    with (ROOT / ".jars" / "quick.lock").open("w") as lock, suppress(BlockingIOError):
+    with (JARS / "quick.lock").open("w") as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not archive.exists():
             subprocess.run(
@@ -61,10 +61,10 @@ def _archive() -> Path:
     Java takes an archive only with the class path that it was made with.
     """
     said = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
-    jars = sorted((ROOT / ".jars" / "spark").glob("*.jar"))
+    jars = sorted((JARS / "spark").glob("*.jar"))
     path = "".join(f"{at}{at.stat().st_size}" for at in (*jars, Path(pyspark.__file__)))
     key = hashlib.sha256(said + path.encode())
-    return ROOT / ".jars" / f"quick-{key.hexdigest()[:12]}.jsa"
+    return JARS / f"quick-{key.hexdigest()[:12]}.jsa"
 
 
 def _make(kafka_address: str, archive: Path) -> None:

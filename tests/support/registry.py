@@ -35,7 +35,7 @@ from cryptography.x509.oid import NameOID
 
 from ingestion.kafka.java import find_java
 from ingestion.local.process import launch, recorded_process, stop
-from tests.support.world import ROOT
+from tests.support.world import JARS
 
 _MAIN = "io.quarkus.runner.GeneratedMain"
 
@@ -43,7 +43,7 @@ _MAIN = "io.quarkus.runner.GeneratedMain"
 @contextmanager
 def schema_registry(folder: Path) -> Iterator[str]:
     """Yield the address of a registry that lives as long as the block, and no longer than us."""
-    found = list((ROOT / ".jars" / "registry").glob("*.tar.gz"))
+    found = list((JARS / "registry").glob("*.tar.gz"))
     assert found, "the registry of the tests is not there; run: make .jars/.tests-fetched"
     with tarfile.open(found[0]) as packed:
         packed.extractall(folder, filter="data")

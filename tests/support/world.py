@@ -35,6 +35,8 @@ from ingestion.settings import Settings
 
 COLUMNS = "id INT NOT NULL, name STRING, at INT"
 ROOT = Path(__file__).parents[2]
+# Resolved: a copy of the project that links to them shares the archive of ``quick_jvm``, too.
+JARS = (ROOT / ".jars").resolve()
 
 
 def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
@@ -44,7 +46,7 @@ def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
         lake=folder / "lake",
         state=folder / "state",
         streams=folder / "streams",
-        jars=ROOT / ".jars",
+        jars=JARS,
         spark_master="local[2]",
         **{"spark_driver_memory": "1g", "kafka_timeout_seconds": 10, **more},
     )
