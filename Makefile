@@ -34,8 +34,8 @@ test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and 
 	@LONG=1 $(bin)/pytest $(in_parallel)
 
 # Not worksteal, which knows no groups: the registry's and the frail broker's JVMs, and streams that
-# a module ingests once, stay on one worker each (tests/support/schedule.py); all else goes one by one.
-in_parallel := --numprocesses $(WORKERS) --dist loadgroup
+# a module ingests once, stay on one worker each; all else goes one by one (tests/support/schedule.py).
+in_parallel := --numprocesses $(WORKERS) --dist loadscope
 
 unit: setup ## Run the tests that need neither Spark nor Kafka
 	@$(bin)/pytest -m "not spark and not kafka"

@@ -17,21 +17,17 @@ from ingestion.settings import Settings
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
 from tests.support.quick_jvm import lasting, quick_jvm
 from tests.support.registry import Subject, schema_registry
-from tests.support.schedule import schedule
+from tests.support.schedule import (  # noqa: F401 (hooks)
+    pytest_collection_modifyitems,
+    pytest_configure_node,
+    pytest_xdist_make_scheduler,
+)
 from tests.support.world import JARS, World, settings_in
 
 # In the background a shell ignores SIGINT; Dagster then ignores SIGTERM as well, and so would each
 # broker that is started after it, which costs twenty seconds to end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-# Before xdist's own hook, which reads the groups.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Plan the work of several workers; one alone goes file by file."""
-    if hasattr(config, "workerinput"):
-        schedule(items)
 
 
 @pytest.fixture(scope="session")
