@@ -1,8 +1,8 @@
-"""Hadoop's checksum files: what Spark wrote, sealed, so that one flipped bit is noticed.
+"""The log of a Delta table, read without Spark, and the checksums that guard its files.
 
-Beside every ``name`` that the JVM writes on a local disk it leaves ``.name.crc``: a header, the
-length of a chunk, and a CRC-32 of each. Spark itself checks it on every read; delta-rs does not,
-and would take a digit that a disk has flipped for the offset that was committed.
+Beside every ``name`` that the JVM writes on a local disk Hadoop leaves ``.name.crc``: a header, the
+length of a chunk, and a CRC-32 of each. Spark checks it on every read; delta-rs does not, and would
+take a digit that a disk has flipped for the offset that was committed.
 """
 
 from __future__ import annotations
