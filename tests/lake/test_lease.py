@@ -120,7 +120,7 @@ def test_the_command_exits_as_its_help_says(home: Path, monkeypatch: pytest.Monk
     freed, free = oncelake("unlock", "orders"), oncelake("unlock", "orders")
 
     assert (refused.exit_code, freed.exit_code, free.exit_code) == (4, 0, 0)
-    assert "took away the lease of run dead" in freed.stdout
+    assert "removed the lease of run dead" in freed.stdout
     assert "is free" in free.stdout
 
 
