@@ -12,28 +12,22 @@ from deltalake.schema import PrimitiveType
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows, overwrite_seq, rows_of_seq
 
 
 def mark_redriven(sent: DataFrame, quarantine: Path, seq: int, *, within: Column) -> int:
-    """Mark the rows of the records that a redrive sends in.
+    """Mark the rows of the records that a redrive sends in; return how many bear the mark now.
 
     By Spark: the JVM that holds the lock is what writes.
 
     Args:
         sent: The records; each place comes once.
-        quarantine: The table's folder.
-        seq: Number of the redrive to come.
         within: Which rows of the quarantine, ``t``, may be meant: those of one epoch, in which a
             place is one record's.
-
-    Returns:
-        How many rows bear this mark now, read back.
     """
     same = within & F.col("t.redriven_seq").isNull()
     for name in COORDINATES:
@@ -54,11 +48,7 @@ def redrive_marks(quarantine: Path, seq: int) -> int:
 
 
 def clear_marks_beyond(quarantine: Path, seq: int) -> int:
-    """Take away the marks of redrives that died before their commit.
-
-    Returns:
-        How many records had one.
-    """
+    """Remove the marks of redrives that died before their commit; return how many there were."""
     if not DeltaTable.is_deltatable(str(quarantine)):
         return 0
     left_over = count_rows(quarantine, pc.field("redriven_seq") > seq)
@@ -69,6 +59,7 @@ def clear_marks_beyond(quarantine: Path, seq: int) -> int:
     return left_over
 
 
+_RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
 _SCHEMA_ID: Final = r"^schema id (\d+):"
 # What tables of an earlier version do not have.
@@ -87,24 +78,15 @@ def write_quarantine(
 
     Args:
         bad: Quarantined records as ``ingestion.pipeline.validate`` returns them.
-        paths: The stream's tables.
-        metadata: Of the batch to come.
-        spec: The declaration that found them bad.
 
     Returns:
         How many the table holds of this batch now, read back.
     """
     rows = bad.select(
-        "_topic",
-        "_partition",
-        "_offset",
+        *COORDINATES,
         "_timestamp",
         F.lit(metadata.seq).cast("long").alias("_seq"),
-        F.col("_key").alias("key"),
-        F.col("_value").alias("value"),
-        F.col("_headers").alias("headers"),
-        F.col("_reason").alias("reason"),
-        F.col("_detail").alias("detail"),
+        *(F.col(f"_{name}").alias(name) for name in (*_RAW, "reason", "detail")),
         F.lit(None).cast("long").alias("redriven_seq"),
         F.regexp_extract("_detail", _SCHEMA_ID, 1).try_cast("int").alias("schema_id"),
         F.lit(engine_version()).alias("engine_version"),
@@ -134,13 +116,10 @@ def add_missing_columns(path: Path) -> None:
 def waiting_records(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
-    Args:
-        spark: The session.
-        path: The quarantine's folder.
-        reason: Only those of this reason.
+    With a ``reason``, only those that were refused for it.
     """
     rows = spark.read.format("delta").load(str(path)).where("redriven_seq IS NULL")
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)
-    raw = (F.col(name).alias(f"_{name}") for name in ("key", "value", "headers"))
+    raw = (F.col(name).alias(f"_{name}") for name in _RAW)
     return rows.select(*COORDINATES, "_timestamp", *raw, "_seq")

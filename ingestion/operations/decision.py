@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 

@@ -21,8 +21,7 @@ from deltalake import DeltaTable
 from ingestion.declaration.messages import printable
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_data import open_dataset
-from ingestion.lake.table_log import TableLog
+from ingestion.lake.table_log import TableLog, open_dataset
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ingestion.declaration.fingerprint import fingerprint
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, fingerprint
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap, swap_tables

@@ -25,7 +25,7 @@ from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting_records
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import start_with_spark
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.spark_errors import translate_engine_errors

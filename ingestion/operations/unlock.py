@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.lease import Lease, read_lease
-from ingestion.lake.lock import holder_of
+from ingestion.lake.lock import Lease, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings
 

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, read_lease
-from ingestion.lake.lock import Holder, held_by_python, holder_of
+from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
 from ingestion.operations.unlock import unlock

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.paths import StreamPaths

@@ -19,13 +19,11 @@ from deltalake import write_deltalake
 
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.lake.empty_commit import write_empty_commit
-from ingestion.lake.lease import Lease
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import Holder
+from ingestion.lake.lock import Holder, Lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking
-from ingestion.lake.table_log import TableLog
+from ingestion.lake.table_log import TableLog, write_empty_commit
 from ingestion.operations.doctor.findings import Finding
 from ingestion.operations.doctor.machine import Folder, diagnose_machine
 from ingestion.operations.doctor.stream import examine_leftovers, orphans

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from ingestion.cli.demo.flights import Message
 from ingestion.cli.output import say, table
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 
 _SHOWN = ("carrier", "flight", "origin", "dest", "status", "arr_delay", "updated_at")
 _COORDINATES = ("_partition", "_offset", "_seq")

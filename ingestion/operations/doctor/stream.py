@@ -10,9 +10,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from ingestion.lake.lease import read_lease
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import Holder, holder_of
+from ingestion.lake.lock import Holder, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
