@@ -119,8 +119,8 @@ def _aggregate_problems(spec: Declaration, name: str, text: str) -> Iterator[str
     if not _NAME.fullmatch(name):
         yield "a column's name is letters, digits and `_`, a letter first"
     elif not call or function not in FUNCTIONS:
-        problem = f"write `function(column)`, with one of: {', '.join(FUNCTIONS)}"
-        yield problem + hint(function, FUNCTIONS)
+        usage = f"write `function(column)`, with one of: {', '.join(FUNCTIONS)}"
+        yield usage + hint(function, FUNCTIONS)
     elif (column := call[2].strip("`")) not in types and (function, column) != ("count", "*"):
         yield unknown_column(column, types)
     else:
