@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, reading
+from ingestion.verify.decode import DecodedRecord, DecodeWithKey, Expected, reading
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
 from ingestion.verify.fold.predicate import Condition
@@ -78,7 +78,13 @@ class Classifier:
         """
         self._epoch = epoch
         self._types = spec.types
-        self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
+        value = Expected(
+            columns=spec.value_columns,
+            options=spec.format.options,
+            settings=settings,
+            extra_fields=spec.extra_fields,
+        )
+        self._read = reading(spec.format, value)
         self.transformation = transformation(spec, settings, apply_transformation)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
@@ -101,9 +107,9 @@ class Classifier:
         )
         self._read_key = None
         if self._tombstones == "delete":
-            by_name = {column.name: column for column in spec.columns}
-            keys = _expected(spec, [by_name[name] for name in spec.keys], settings, is_key=True)
-            self._read_key = reading(spec.key_format, keys)
+            columns, options = [spec.columns[i] for i in self._key_at], spec.key_format.options
+            key = Expected(columns=columns, options=options, settings=settings, is_key=True)
+            self._read_key = reading(spec.key_format, key)
 
     def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
         """Classify records of one batch.
@@ -189,8 +195,8 @@ class Classifier:
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is None:
             return self._of_tombstone(record)
-        if isinstance(self._read, DecodeKeyAndValue):
-            return self._read.both(record.value, record.key)
+        if isinstance(self._read, DecodeWithKey):
+            return self._read(record.value, record.key)
         return self._read(record.value)
 
     def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
@@ -240,23 +246,6 @@ def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
 
 def _with_row(value: Value, row: Row | None) -> Value | None:
     return None if row is None else value._replace(decoded=replace(value.decoded, values=row))
-
-
-def _expected(
-    spec: StreamSpec,
-    columns: Sequence[DeclaredColumn],
-    settings: Settings | None,
-    *,
-    is_key: bool = False,
-) -> Expected:
-    format_spec = spec.key_format if is_key else spec.format
-    return Expected(
-        columns=columns,
-        is_key=is_key,
-        options=format_spec.options,
-        extra_fields="ignore" if is_key else spec.extra_fields,
-        settings=settings,
-    )
 
 
 class Classifiers:
