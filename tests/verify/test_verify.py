@@ -246,7 +246,7 @@ def test_a_ledger_row_that_was_removed_is_named(damaged: World) -> None:
     """A batch that the ledger forgot is told, and its records are still accounted for."""
     DeltaTable(damaged.paths.ledger).delete("seq = 2")
 
-    assert [problem for problem in differences(damaged) if "behind batch" not in problem] == [
+    assert [problem for problem in differences(damaged) if "after batch" not in problem] == [
         "batch 2: is not in the ledger",
         "batch 2: its commit, version 3, has no ledger row",
     ]
