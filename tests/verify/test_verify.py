@@ -426,7 +426,7 @@ def test_a_second_epoch_is_proven_and_the_first_is_a_limit(world: World) -> None
     (problem,) = differences(world)
 
     assert (verdict.holds, verdict.epoch, verdict.rows) == (True, 2, 2), verdict.differences
-    assert "epoch 2 began behind batch 1" in verdict.limits[0]
+    assert "epoch 2 began after batch 1" in verdict.limits[0]
     assert "key (id=1)" in problem
     assert "is not the row of its newest record" in problem
 
