@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -50,6 +50,15 @@ def matches_checksum(file: Path) -> bool:
         return False
     chunks = (content[at : at + length] for at in range(0, len(content), length))
     return sealed[_HEADER.size :] == b"".join(zlib.crc32(each).to_bytes(4) for each in chunks)
+
+
+# delta-rs has other words for what Delta counts.
+_METRICS: Final = {
+    "num_target_rows_inserted": "numTargetRowsInserted",
+    "num_target_rows_updated": "numTargetRowsUpdated",
+    "num_target_rows_deleted": "numTargetRowsDeleted",
+    "num_added_rows": "numOutputRows",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +140,10 @@ class TableLog:
     def _commit(self, version: int) -> Commit:
         actions = self._actions(version)
         made: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-        metrics = made.get("operationMetrics") or {}
+        metrics = {
+            _METRICS.get(name, name): value
+            for name, value in (made.get("operationMetrics") or {}).items()
+        }
         return Commit(
             version=version,
             timestamp_ms=int(made.get("timestamp", 0)),

@@ -22,18 +22,20 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_data import open_dataset
 from ingestion.operations.run import start_with_spark
+from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
+from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
 
 Seqs = Mapping[int, int]
 
@@ -105,14 +107,15 @@ class Redrive:
                     f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
                 )
             found = self._waiting(paths)
+            engine, _ = choose_engine(stream, alters=alters_table(stream))
         if not found:
             return self._report(found, recovered=first.recovered)
         self._refuse_partial_updates(found)
         spark = self.spark()
-        with held_by_jvm(spark, paths, me):
-            start = start_with_spark(spark, stream, run_id=self.run_id)
+        with held_by_committer(engine, spark, stream, me):
+            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
             recovered = (*first.recovered, *start.recovered)
-            return self._send(spark, stream, start.position, recovered)
+            return self._send(spark, stream, engine, start.position, recovered)
 
     def _refuse_partial_updates(self, found: Seqs) -> None:
         if self.spec.ignore_null_updates:
@@ -128,6 +131,7 @@ class Redrive:
         self,
         spark: SparkSession,
         stream: Stream,
+        engine: EngineName,
         position: Position,
         recovered: tuple[LedgerRow, ...],
     ) -> RedriveReport:
@@ -137,7 +141,9 @@ class Redrive:
         for epoch in epochs_of(remembered):
             if not any(map(epoch.has, found)):
                 continue
-            writer = RedriveWriter(stream, position=position, run_id=self.run_id, epoch=epoch)
+            writer = RedriveWriter(
+                stream, position=position, run_id=self.run_id, engine=engine, epoch=epoch
+            )
             redriven = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
             position = writer.position
             still_bad.update(redriven.still_bad)
