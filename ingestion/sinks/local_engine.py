@@ -62,7 +62,11 @@ class LocalEngine:
         paths = validated.mapInArrow(spill, "path STRING").collect()
         parts = [pa.ipc.open_file(pa.memory_map(row["path"])).read_all() for row in paths]
         schema = parts[0].schema if parts else to_arrow_schema(validated.schema, timezone="UTC")
-        self._tables.register("batch", pa.concat_tables(parts) if parts else schema.empty_table())
+        self.hold(pa.concat_tables(parts) if parts else schema.empty_table())
+
+    def hold(self, batch: pa.Table) -> None:
+        """Take a batch that is there already."""
+        self._tables.register("batch", batch)
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; ``keep`` those that are asked for more than once."""
