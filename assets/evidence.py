@@ -105,7 +105,7 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
-    from ingestion.lake.table_data import open_dataset
+    from ingestion.lake.table_log import open_dataset
 
     try:
         table = open_dataset(DeltaTable(paths.quarantine))

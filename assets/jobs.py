@@ -56,6 +56,12 @@ def ingest_schedule(spec: StreamSpec) -> dg.ScheduleDefinition | None:
     )
 
 
+def op_job(op: dg.OpDefinition, description: str) -> dg.JobDefinition:
+    """Return the job of one op, named after it, which runs in the process that starts it."""
+    graph = dg.GraphDefinition(name=f"{op.name}_job", description=description, node_defs=[op])
+    return graph.to_job(executor_def=dg.in_process_executor)
+
+
 class RedriveConfig(dg.Config):
     """What a person may choose when the job is started."""
 
@@ -97,15 +103,7 @@ def redrive_job(spec: StreamSpec) -> dg.JobDefinition:
                 allow_retries=False,
             )
 
-    @dg.job(
-        name=f"redrive_{spec.name}_job",
-        description=f"Send the quarantine of {spec.name} through today's declaration again",
-        executor_def=dg.in_process_executor,
-    )
-    def job() -> None:
-        redrive_stream()
-
-    return job
+    return op_job(redrive_stream, str(redrive_stream.description))
 
 
 def _metadata_of(report: RedriveReport) -> dict[str, Any]:

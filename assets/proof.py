@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.jobs import op_job
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.operations.apply_transformation import spark_transformation
@@ -37,15 +38,7 @@ def verify_job(spec: StreamSpec) -> dg.JobDefinition:
                 allow_retries=False,
             )
 
-    @dg.job(
-        name=f"verify_{spec.name}_job",
-        description=f"Prove table, quarantine and ledger of {spec.name} from its topic",
-        executor_def=dg.in_process_executor,
-    )
-    def job() -> None:
-        prove_stream()
-
-    return job
+    return op_job(prove_stream, f"Prove table, quarantine and ledger of {spec.name} from its topic")
 
 
 def prove(spec: StreamSpec, settings: Settings) -> Verdict | str:

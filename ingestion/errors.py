@@ -5,30 +5,7 @@
     │   ├── InvalidSpecError         the declaration or the settings must be edited (exit 2)
     │   ├── SetupError               something is missing on this machine (exit 2)
     │   ├── RecordsMissedError       Spark skipped records that the topic holds (exit 1)
-    │   └── RefusedError             a person must decide first (exit 3)
-    │       ├── TopicRecreatedError      the topic has another id
-    │       ├── ClusterChangedError      the cluster has another id
-    │       ├── TopicMissingError        a topic does not exist
-    │       ├── TopicTruncatedError      a partition ends before the table's next offset
-    │       ├── OffsetsExpiredError      retention passed offsets that were never read
-    │       ├── IdentityChangedError     keys or order changed without a new epoch
-    │       ├── SchemaChangedError       the table's columns are not the declared ones
-    │       ├── ForeignTableError        the table holds rows that no commit of ours wrote
-    │       ├── TableReplacedError       the table is gone, or is not the one in the ledger
-    │       ├── TableRolledBackError     the table is older than its ledger: an older copy came back
-    │       ├── TableRestoredError       somebody restored an older version
-    │       ├── TableAlteredError        somebody else changed rows after our last commit
-    │       ├── TableSettingsError       a property or feature breaks the guarantee
-    │       ├── DamagedTableError        a file of a table is missing, cut short or changed
-    │       ├── RecordsForgottenError    quarantine or tombstones lack rows that were committed
-    │       ├── MemoryLostError          neither log nor ledger has the offsets that were read
-    │       ├── UnfitStorageError        the file system lacks what the guarantee needs
-    │       ├── UnbalancedBatchError     an earlier batch is red and not accepted
-    │       ├── KeyInTwoPartitionsError  one key in two partitions, and no declared order
-    │       ├── TooManyBadRecordsError   more of a batch is bad than may go to quarantine
-    │       ├── OffsetHoleError          a batch starts beyond the table's next offset
-    │       ├── NotReplayableError       the mode would count records twice
-    │       └── CommitConflictError      the table has our seq with other ranges
+    │   └── RefusedError             a person must decide first (exit 3); its kinds stand below
     └── TransientError               the same command may succeed later
         ├── StreamLockedError        another run holds the stream (exit 4)
         ├── TableBusyError           commits by others conflicted repeatedly (exit 5)

@@ -1,4 +1,4 @@
-"""The settings, read from the environment or ``.env`` only here.
+"""The settings, read from the environment or, after it, from ``.env``, and only here.
 
 Relative paths resolve against the project root, the nearest folder upward that contains
 ``dagster.yaml``, so that every command uses the same lake in any working directory.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ingestion.errors import DependencyError, InvalidSpecError
 
@@ -48,10 +48,7 @@ class Settings(BaseSettings):
     kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
     kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
     kafka_timeout_seconds: float = Field(
-        30.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="How long to wait for any answer from Kafka.",
+        30.0, gt=0, allow_inf_nan=False, description="How long to wait for any answer from Kafka."
     )
 
     schema_registry: str | None = Field(None, description="URL of the schema registry.")
@@ -102,18 +99,6 @@ class Settings(BaseSettings):
             raise ValueError("must be a folder or file of this machine, not a URL")
         return project_root() / path.expanduser()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Prefer the environment to ``.env``, and read no other source."""
-        return init_settings, env_settings, dotenv_settings
-
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses: the configured ones, else the embedded Kafka's.
 
@@ -133,10 +118,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: Any) -> Settings:
-    """Read the settings from the environment and from ``.env`` in the project root.
-
-    Args:
-        **given: Settings from the caller, which take precedence.
+    """Read the settings: those ``given``, then the environment, then the project root's ``.env``.
 
     Raises:
         InvalidSpecError: a variable has a value that is not allowed; names the variable only,

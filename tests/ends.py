@@ -45,7 +45,7 @@ paths = StreamPaths.of("{STREAM}", load_settings())
 # One for each function that reads rows by Arrow.
 _READS: Final[Mapping[str, str]] = {
     "open_dataset": """
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 table = open_dataset(DeltaTable(paths.data)).to_table()
 """,
     "count_rows": """
@@ -78,7 +78,7 @@ rows = rows_of(paths.data, None, ["id", "name"])
 first = next(rows)
 """,
     "head": """
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 rows = open_dataset(DeltaTable(paths.data)).head(10)
 """,
 }

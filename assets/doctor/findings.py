@@ -14,16 +14,8 @@ from typing import Final
 
 from assets.doctor.instance import InstanceFacts
 from assets.doctor.runs import RunFacts, SlotFacts
-from ingestion.operations.doctor.findings import (
-    DEAD_RUN,
-    LEAKED_SLOT,
-    NO_DAEMON,
-    QUEUED_BEHIND_ITS_STREAM,
-    QUEUED_BEHIND_OTHERS,
-    RUN_NOT_BEGUN,
-    SENSOR_OFF,
-    Finding,
-)
+from ingestion.operations.doctor import findings
+from ingestion.operations.doctor.findings import Finding
 
 _ABOUT: Final = "dagster"
 _QUEUE_PATIENCE_SECONDS: Final = 600.0
@@ -40,12 +32,14 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
     yield from _of_daemon(facts)
     for stream, sensor in facts.sensors:
         if sensor not in facts.switched_on:
-            yield SENSOR_OFF.of(stream, f"sensor {sensor}", prefix=facts.prefix, sensor=sensor)
+            yield findings.SENSOR_OFF.of(
+                stream, f"sensor {sensor}", prefix=facts.prefix, sensor=sensor
+            )
 
 
 def _of_run(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
     if run.is_dead(facts.now):
-        kind = RUN_NOT_BEGUN if run.pid is None else DEAD_RUN
+        kind = findings.RUN_NOT_BEGUN if run.pid is None else findings.DEAD_RUN
         call = (
             f'terminateRun(runId: "{run.run_id}", '
             "terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename }"
@@ -68,7 +62,7 @@ def _of_queued(run: RunFacts, facts: InstanceFacts) -> Iterator[Finding]:
         return
     evidence = f"{_evidence(run, facts.now)}; runs before it: {len(busy)}"
     same = next((other for other in busy if other.about == run.about != _ABOUT), None)
-    kind = QUEUED_BEHIND_OTHERS if same is None else QUEUED_BEHIND_ITS_STREAM
+    kind = findings.QUEUED_BEHIND_OTHERS if same is None else findings.QUEUED_BEHIND_ITS_STREAM
     yield kind.of(run.about, evidence, run=run.run_id[:8], other=same and same.run_id[:8])
 
 
@@ -78,7 +72,7 @@ def _of_slot(slot: SlotFacts, facts: InstanceFacts) -> Iterator[Finding]:
     if not (is_leaked or run.is_dead(facts.now)):
         return
     waiting = f"; steps that wait for it: {slot.waiting}" if slot.waiting else ""
-    yield LEAKED_SLOT.of(
+    yield findings.LEAKED_SLOT.of(
         slot.pool,
         _evidence(run, facts.now) + waiting,
         run=run.run_id[:8],
@@ -94,7 +88,7 @@ def _of_daemon(facts: InstanceFacts) -> Iterator[Finding]:
     waiting = [*facts.switched_on, *(f"queued run {run.run_id[:8]}" for run in queued)]
     last = "never" if facts.heartbeat is None else _since(facts.heartbeat, facts.now)
     evidence = f"last sign of life: {last}; waiting: {', '.join(waiting)}"
-    yield NO_DAEMON.of(_ABOUT, evidence, prefix=facts.prefix)
+    yield findings.NO_DAEMON.of(_ABOUT, evidence, prefix=facts.prefix)
 
 
 def _evidence(run: RunFacts, now: float) -> str:

@@ -10,20 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ingestion.cli import (
-    decisions,
-    doctor,
-    kafka,
-    ledger,
-    plan,
-    quarantine,
-    rebuild,
-    redrive,
-    run,
-    status,
-    streams,
-    verify,
-)
+from ingestion.cli import decisions, doctor, kafka, plan, quarantine, run, status, streams, verify
 from ingestion.cli.command import OncelakeCommand
 
 app = typer.Typer(
@@ -53,25 +40,17 @@ def oncelake(
     """Take the options that all commands share; ``OncelakeCommand`` reads them from the context."""
 
 
-app.command("run", cls=OncelakeCommand)(run.run)
-app.command("status", cls=OncelakeCommand)(status.status)
-app.command("ledger", cls=OncelakeCommand)(ledger.ledger)
-app.command("doctor", cls=OncelakeCommand)(doctor.doctor)
-app.command("verify", cls=OncelakeCommand)(verify.verify)
-app.command("quarantine", cls=OncelakeCommand)(quarantine.quarantine)
-app.command("redrive", cls=OncelakeCommand)(redrive.redrive)
-app.command("plan", cls=OncelakeCommand)(plan.plan)
-app.command("rebuild", cls=OncelakeCommand)(rebuild.rebuild)
-app.command("validate", cls=OncelakeCommand)(streams.validate)
-app.command("schema", cls=OncelakeCommand)(streams.schema)
-kafka_app.command("up", cls=OncelakeCommand)(kafka.up)
-kafka_app.command("down", cls=OncelakeCommand)(kafka.down)
-kafka_app.command("status", cls=OncelakeCommand)(kafka.status)
+for command in (
+    run.run,
+    *(status.status, status.ledger, doctor.doctor, verify.verify),
+    *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
+    *(streams.validate, streams.schema),
+    *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
+):
+    app.command(cls=OncelakeCommand)(command)
+for command in (kafka.up, kafka.down, kafka.status):
+    kafka_app.command(cls=OncelakeCommand)(command)
 app.add_typer(kafka_app, name="kafka")
-app.command("accept", cls=OncelakeCommand)(decisions.accept)
-app.command("adopt-topic", cls=OncelakeCommand)(decisions.adopt_topic)
-app.command("reset", cls=OncelakeCommand)(decisions.reset)
-app.command("unlock", cls=OncelakeCommand)(decisions.unlock)
 
 
 def main() -> None:

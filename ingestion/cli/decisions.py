@@ -10,8 +10,8 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, new_run_id
-from ingestion.cli.streams import load_stream, refuse_unknown
-from ingestion.errors import REFUSED
+from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+from ingestion.errors import REFUSED, InvalidSpecError
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
@@ -28,7 +28,6 @@ def accept(
     The acceptance and its reason are written into the ledger, and the next run goes on behind it.
     Look at `oncelake ledger STREAM` first.
     """
-    from ingestion.errors import InvalidSpecError
     from ingestion.operations.accept import accept as accept_stream
 
     if not reason.strip():
@@ -56,13 +55,12 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a stream's tables away, so that the next run ingests its topic from scratch.
+    """Archive a stream's tables, so that the next run ingests its topic from scratch.
 
     No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
     answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
     from ingestion.operations.reset import reset as reset_stream
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     tables = _tables_on_disk(stream, settings)
@@ -76,7 +74,7 @@ def reset(
     for path in moved:
         output.say(f"{stream}: archived {path}")
     if not moved:
-        output.say(f"{stream}: there was nothing to put away")
+        output.say(f"{stream}: there was nothing to archive")
 
 
 def unlock(
@@ -89,13 +87,12 @@ def unlock(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take away the lease that a killed run left behind (only with ONCELAKE_LOCK=lease).
+    """Remove the lease that a killed run left behind (only with ONCELAKE_LOCK=lease).
 
     Refuses (exit 4) while a process of the holder lives, and names it. The default lock, one of
     the kernel, goes with its process: there is never anything to unlock.
     """
     from ingestion.operations.unlock import unlock as unlock_stream
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     refuse_unknown(stream, settings, exists=bool(_tables_on_disk(stream, settings)))
@@ -103,16 +100,14 @@ def unlock(
     if as_json:
         output.document({"stream": stream, "unlocked": lease})
     elif lease:
-        output.say(f"{stream}: took away the lease of run {lease.run_id} (since {lease.since})")
+        output.say(f"{stream}: removed the lease of run {lease.run_id} (since {lease.since})")
     else:
         output.say(f"{stream}: is free")
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
     if as_json:
-        from ingestion.cli.json_output import row_document
-
-        output.document({"stream": stream, **row_document(row)})
+        output.document({"stream": stream, **output.row_document(row)})
         return
     output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
     for counted in row.ranges:
@@ -129,14 +124,10 @@ def _tables_on_disk(stream: str, settings: Settings) -> list[Path]:
 
 
 def _confirm(stream: str, tables: list[Path]) -> None:
-    from ingestion.errors import InvalidSpecError
-
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidSpecError(
-            f"{stream}: reset puts its tables away. Next: add --yes if that is meant"
-        )
+        raise InvalidSpecError(f"{stream}: reset archives its tables. Next: add --yes to do so")
     for path in tables:
         output.note(f"  {path}")
-    if not typer.confirm(f"Put these of {stream} into the archive?", err=True):
+    if not typer.confirm(f"Archive these of {stream}?", err=True):
         output.note("nothing was changed")
         raise typer.Exit(REFUSED)

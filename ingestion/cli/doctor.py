@@ -9,7 +9,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AnyStream, AsJson
 from ingestion.cli.progress import progress
-from ingestion.cli.streams import chosen
+from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import first_exit_code
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
     (a sensor that is off, a run that is under way) do not count.
     """
     from ingestion.operations.doctor.examine import examine
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)

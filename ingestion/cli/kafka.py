@@ -9,6 +9,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson
+from ingestion.cli.streams import load_settings
 from ingestion.errors import DONE, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ def up(port: _Port = None, as_json: AsJson = False) -> None:
     find it by themselves, unless ONCELAKE_KAFKA names other brokers.
     """
     from ingestion.local import broker
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     if not as_json:
@@ -39,7 +39,6 @@ def up(port: _Port = None, as_json: AsJson = False) -> None:
 def status(as_json: AsJson = False) -> None:
     """Tell whether the embedded Kafka runs, and where; exits with 5 when it does not."""
     from ingestion.local import broker
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     running = broker.status(settings.state / "kafka")
@@ -50,7 +49,6 @@ def status(as_json: AsJson = False) -> None:
 def down(as_json: AsJson = False) -> None:
     """Stop the embedded Kafka; its records stay for the next `oncelake kafka up`."""
     from ingestion.local import broker
-    from ingestion.settings import load_settings
 
     was_up = broker.down(load_settings().state / "kafka")
     if as_json:

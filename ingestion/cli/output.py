@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from ingestion.kafka.offsets import Offsets
+    from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.failure import Failure
 
 _NO_SCREEN = 1_000
@@ -56,6 +58,22 @@ def document(value: Any) -> None:
     sys.stdout.write(text + "\n")
 
 
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Return these fields of a value, as a document has them."""
+    return {name: getattr(value, name) for name in names}
+
+
+def row_document(row: LedgerRow, *more: str) -> dict[str, Any]:
+    """Return the columns of a ledger row that programs rely on, and more of its fields."""
+    place = ("table_id", "seq", "kind", "epoch", "committed_at", "run_id", "delta_version")
+    return fields_of(row, *place, "ranges", "counts", "balanced", "accepted", *more)
+
+
+def next_document(reached: Offsets) -> list[dict[str, Any]]:
+    """Return the next offset of each partition as a list of objects."""
+    return [{**at._asdict(), "offset": offset} for at, offset in reached.items()]
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
@@ -80,6 +98,8 @@ def _plain(value: object) -> object:
     """Return a value as JSON holds it; a time keeps the offset of its zone, as it always has."""
     from pydantic_core import to_jsonable_python
 
+    if hasattr(value, "as_row"):
+        return value.as_row()
     return value.isoformat() if isinstance(value, dt.datetime) else to_jsonable_python(value)
 
 

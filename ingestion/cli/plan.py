@@ -1,4 +1,4 @@
-"""``oncelake plan``: what a changed declaration would do to the table, like a diff."""
+"""``oncelake plan`` and ``rebuild``: a changed declaration, shown like a diff, or carried out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson
-from ingestion.errors import DONE, REFUSED
+from ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
+from ingestion.cli.progress import print_batches, progress, session
+from ingestion.cli.signals import Interrupt
+from ingestion.cli.streams import load_settings, load_stream
+from ingestion.errors import DONE, REFUSED, WRONG
 
 if TYPE_CHECKING:
     from ingestion.declaration.spec import StreamSpec
-    from ingestion.recovery.schema_diff import SchemaChange, SchemaPlan
+    from ingestion.operations.rebuild import RebuildReport
+    from ingestion.recovery.schema_diff import SchemaPlan
 
 _SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
 _SAYS = {
@@ -23,12 +27,7 @@ _SAYS = {
 }
 
 
-def plan(
-    streams: Annotated[
-        list[str] | None, typer.Argument(metavar="[STREAM]...", help="Default: all.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def plan(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """Show what the declarations, as they are now, would do to their tables. Changes nothing.
 
     Nothing; evolve (by the statements shown, before the next run reads, where the declaration says
@@ -38,7 +37,6 @@ def plan(
     from ingestion.declaration.loader import find_stream, load_streams
     from ingestion.lake.paths import StreamPaths
     from ingestion.recovery.schema_diff import plan_schema_change
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     if streams:
@@ -48,11 +46,50 @@ def plan(
     plans = [plan_schema_change(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
     stopped = list(map(_is_stopped, specs, plans))
     if as_json:
-        output.document({"plans": list(map(_document, plans))})
+        names = ("stream", "table", "effect", "changes")
+        output.document({"plans": [output.fields_of(diff, *names) for diff in plans]})
     else:
         for diff, is_stopped in zip(plans, stopped, strict=True):
-            _report(diff, is_stopped=is_stopped)
+            _print_plan(diff, is_stopped=is_stopped)
     raise typer.Exit(REFUSED if any(stopped) else DONE)
+
+
+def rebuild(
+    stream: Stream,
+    without_lost: Annotated[
+        bool, typer.Option("--without-lost", help="Go on without what Kafka no longer holds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table anew from its topic, beside the old one, and swap when it has caught up.
+
+    For a changed schema, mode, key or transformation. The old table is read and written meanwhile,
+    and goes into the lake's archive in the end. Interrupted or killed, the same command goes on.
+    Refused (exit 3) when Kafka no longer holds what the table was filled from. Exits with 1 when
+    the books of the new table do not balance; the old one then stays in its place.
+    """
+    from ingestion.operations.rebuild import Rebuild
+    from ingestion.operations.run import Run
+
+    spec, settings = load_stream(stream)
+    interrupt = Interrupt()
+    with progress() as tell, interrupt.listening(), interrupt.patiently():
+        run = Run(
+            spec=spec,
+            settings=settings,
+            spark=lambda: session(settings, tell),
+            run_id=new_run_id(),
+            on_batch=print_batches(stream, tell),
+            stop=interrupt.stop,
+        )
+        rebuilt = Rebuild(run=run, without_lost=without_lost).execute()
+    if as_json:
+        output.document(_rebuild_document(rebuilt))
+    else:
+        _print_rebuild(rebuilt)
+    if interrupt.stop.is_set():
+        raise typer.Exit(interrupt.exit_code)
+    raise typer.Exit(DONE if rebuilt.report.is_balanced else WRONG)
 
 
 def _is_stopped(spec: StreamSpec, plan: SchemaPlan) -> bool:
@@ -62,25 +99,38 @@ def _is_stopped(spec: StreamSpec, plan: SchemaPlan) -> bool:
     return plan.effect != "nothing"
 
 
-def _document(plan: SchemaPlan) -> dict[str, object]:
-    names = ("stream", "table", "effect", "changes")
-    return {name: getattr(plan, name) for name in names}
-
-
-def _report(plan: SchemaPlan, *, is_stopped: bool) -> None:
+def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:
     if plan.table is None:
         output.say(f"{plan.stream}: the first run will make the table")
         return
     output.say(f"{plan.stream}: {_SAYS[plan.effect]}", "bold red" if is_stopped else "")
     for change in plan.changes:
-        _print(change)
+        output.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
+        if change.statement:
+            output.say(f"      {change.statement}")
+        if change.remedy:
+            output.say(f"      instead: {change.remedy}")
     if is_stopped and plan.effect == "evolve":
         output.say("  `schema_change: evolve` lets the next run do so")
 
 
-def _print(change: SchemaChange) -> None:
-    output.say(f"  {_SIGNS[change.effect]} {change.field}: {change.what}")
-    if change.statement:
-        output.say(f"      {change.statement}")
-    if change.remedy:
-        output.say(f"      instead: {change.remedy}")
+def _rebuild_document(rebuilt: RebuildReport) -> dict[str, object]:
+    report = rebuilt.report
+    return {
+        "stream": rebuilt.stream,
+        "run_id": report.run_id,
+        "swapped": bool(rebuilt.archived),
+        "rows": report.row_count,
+        **output.fields_of(report, "seq", "lag"),
+        "archived": rebuilt.archived,
+    }
+
+
+def _print_rebuild(rebuilt: RebuildReport) -> None:
+    if not rebuilt.archived:
+        output.say(f"{rebuilt.stream}: the new table is not ready; the old one is in its place")
+        return
+    rows = output.counted(rebuilt.report.row_count, "row")
+    output.say(f"{rebuilt.stream}: the new table is in place, {rows}, lag {rebuilt.report.lag:,}")
+    for path in rebuilt.archived:
+        output.say(f"  archived {path}")

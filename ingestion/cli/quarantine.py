@@ -1,4 +1,4 @@
-"""``oncelake quarantine``: what could not be applied, why, and what it looks like."""
+"""``oncelake quarantine`` and ``redrive``: what could not be applied, and sending it in again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream
-from ingestion.cli.streams import refuse_unknown
+from ingestion.cli.command import AsJson, Stream, new_run_id
+from ingestion.cli.progress import progress, session
+from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
-    from ingestion.operations.inspect_quarantine import Inspection, QuarantinedRecord, Sample
+    from ingestion.operations.inspect_quarantine import Inspection, Sample
+    from ingestion.operations.redrive import RedriveReport
 
 _COLUMNS = ("reason", "records", "share", "first", "last", "first seen (UTC)", "last seen (UTC)")
+_COORDINATES = ("topic", "partition", "offset", "timestamp", "seq")
 _IN_DOCUMENT = 10_000
 
 
@@ -27,11 +31,10 @@ def quarantine(
 
     Needs neither Spark nor Kafka, and works for a stream whose file is broken. Times are Kafka's.
     Raw bytes are shown escaped and cut; the table holds them whole. Once the declaration is
-    mended, `oncelake redrive STREAM` sends the records in again.
+    corrected, `oncelake redrive STREAM` sends the records in again.
     """
     from ingestion.lake.paths import StreamPaths
     from ingestion.operations.inspect_quarantine import inspect
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     paths = StreamPaths.of(stream, settings)
@@ -43,9 +46,52 @@ def quarantine(
         _print(stream, inspection)
 
 
+def redrive(
+    stream: Stream,
+    reason: Annotated[
+        str | None, typer.Option(help="Only records of this reason; default: all that wait.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send quarantined records through today's declaration again, under their own offsets.
+
+    Those that are good now are applied in one commit, and never overwrite what came after them;
+    the others stay. Exactly once, also when it is killed: run it again. Look at
+    `oncelake quarantine STREAM` first. Exits with 1 when the books do not balance.
+    """
+    from ingestion.operations.redrive import Redrive
+
+    spec, settings = load_stream(stream)
+    with progress() as tell:
+        report = Redrive(
+            spec=spec,
+            settings=settings,
+            spark=lambda: session(settings, tell),
+            run_id=new_run_id(),
+            reason=reason,
+        ).execute()
+    if as_json:
+        output.document(_redrive_document(report))
+    else:
+        _print_redrive(report)
+    raise typer.Exit(DONE if report.is_balanced else WRONG)
+
+
 def _print(stream: str, inspection: Inspection) -> None:
-    if inspection.waiting:
-        output.table(_COLUMNS, _cells(inspection), right=["records", "share"])
+    from ingestion.declaration.messages import printable
+
+    rows = [
+        (
+            printable(group.reason),
+            group.count,
+            f"{group.count / inspection.waiting:.1%}",
+            *(group.first, group.last),
+            *(f"{record.timestamp:%Y-%m-%d %H:%M:%S}" for record in (group.first, group.last)),
+        )
+        for group in inspection.groups
+    ]
+    if rows:
+        output.table(_COLUMNS, rows, right=["records", "share"])
     else:
         output.say(f"{stream}: nothing waits in quarantine")
     for sample in inspection.samples:
@@ -53,8 +99,8 @@ def _print(stream: str, inspection: Inspection) -> None:
     if redriven := inspection.redriven:
         batches = ", ".join(f"batch {seq}: {n:,}" for seq, n in redriven.items())
         output.say(f"\nredriven, kept for the record: {sum(redriven.values()):,} ({batches})")
-    if inspection.waiting:
-        output.say(f"\nNext: mend {stream}.yaml or the producer; oncelake redrive {stream}")
+    if rows:
+        output.say(f"\nNext: correct {stream}.yaml or the producer; oncelake redrive {stream}")
 
 
 def _print_sample(sample: Sample) -> None:
@@ -66,35 +112,11 @@ def _print_sample(sample: Sample) -> None:
         "detail": printable(row["detail"]) if row["detail"] else "",
         "key": printable(row["key"]),
         "value": printable(row["value"]),
-        "headers": _headers(sample),
+        "headers": sample.headers,
     }
     for name, text in lines.items():
         if text:
             output.say(f"  {name:8}{text}")
-
-
-def _cells(inspection: Inspection) -> list[tuple[object, ...]]:
-    from ingestion.declaration.messages import printable
-
-    return [
-        (
-            printable(group.reason),
-            group.count,
-            f"{group.count / inspection.waiting:.1%}",
-            group.first,
-            group.last,
-            f"{group.first.timestamp:%Y-%m-%d %H:%M:%S}",
-            f"{group.last.timestamp:%Y-%m-%d %H:%M:%S}",
-        )
-        for group in inspection.groups
-    ]
-
-
-def _headers(sample: Sample) -> str:
-    from ingestion.declaration.messages import printable
-
-    headers = sample.row["headers"] or ()
-    return ", ".join(f"{printable(it['key'])}={printable(it['value'])}" for it in headers)
 
 
 def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
@@ -106,8 +128,8 @@ def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
                 "reason": group.reason,
                 "records": group.count,
                 "share": group.count / inspection.waiting,
-                "first": _coordinates(group.first),
-                "last": _coordinates(group.last),
+                "first": output.fields_of(group.first, *_COORDINATES),
+                "last": output.fields_of(group.last, *_COORDINATES),
             }
             for group in inspection.groups
         ],
@@ -116,19 +138,39 @@ def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
     }
 
 
-def _coordinates(record: QuarantinedRecord) -> dict[str, Any]:
-    names = ("topic", "partition", "offset", "timestamp", "seq")
-    return {name: getattr(record, name) for name in names}
-
-
 def _sample_document(sample: Sample) -> dict[str, Any]:
     from ingestion.declaration.messages import printable
 
     row = sample.row
     names = ("reason", "detail", "schema_id", "engine_version", "run_id")
-    fields = {**_coordinates(sample.record), **{name: row.get(name) for name in names}}
+    fields = output.fields_of(sample.record, *_COORDINATES) | {
+        name: row.get(name) for name in names
+    }
     for name in ("key", "value"):
         raw = row[name]
         fields[name] = None if raw is None else printable(raw, longest=_IN_DOCUMENT)
         fields[f"{name}_bytes"] = None if raw is None else len(raw)
-    return {**fields, "headers": _headers(sample)}
+    return {**fields, "headers": sample.headers}
+
+
+def _redrive_document(report: RedriveReport) -> dict[str, Any]:
+    return {
+        **output.fields_of(report, "stream", "run_id", "waiting", "redriven", "still_bad"),
+        "balanced": report.is_balanced,
+        "batches": [output.row_document(row, "problems") for row in report.batches],
+        "recovered": list(map(output.row_document, report.recovered)),
+    }
+
+
+def _print_redrive(report: RedriveReport) -> None:
+    if not report.waiting:
+        output.say(f"{report.stream}: nothing waits in quarantine")
+        return
+    waiting = output.counted(report.waiting, "record")
+    output.say(f"{report.stream}: redrove {report.redriven:,} of {waiting} that waited")
+    for row in report.batches:
+        counts = ", ".join(f"{name} {n:,}" for name, n in row.counts.items() if n)
+        problem = f"; {row.says()}" if row.is_red else ""
+        output.say(f"  batch {row.seq}: {counts}{problem}", "bold red" if problem else "")
+    for why, count in report.still_bad.items():
+        output.say(f"  still bad: {count:,} {why}")

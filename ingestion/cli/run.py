@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ingestion.cli import output
 from ingestion.cli.command import AsJson, Streams, is_debugging, new_run_id
-from ingestion.cli.output import document
 from ingestion.cli.progress import Tell, print_batches, progress, session
-from ingestion.cli.run_result import RunResult
 from ingestion.cli.signals import Interrupt
-from ingestion.cli.streams import declared_as, sound
-from ingestion.errors import first_exit_code
+from ingestion.cli.streams import chosen, load_settings
+from ingestion.errors import DONE, WRONG, first_exit_code
 from ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ingestion.declaration.loader import DeclaredStream
+    from ingestion.lake.commit_metadata import CountedRange
+    from ingestion.pipeline.report import RunReport
     from ingestion.settings import Settings
+
+_MOST_RANGES = 24
 
 
 def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
@@ -34,10 +37,8 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
     seconds (exit 130 or 143) and loses nothing. With --json, one stream gives its report, several
     give `{"run_id", "exit_code", "streams"}`.
     """
-    from ingestion.settings import load_settings
-
     settings = load_settings()
-    declared = [declared_as(name, settings) for name in dict.fromkeys(streams)]
+    declared = chosen(streams, settings)
     runs = _Runs(settings=settings, run_id=new_run_id(), debug=is_debugging(ctx))
     outcomes = []
     for outcome in runs.of(declared):
@@ -49,7 +50,7 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
     if as_json:
         documents = [outcome.document() for outcome in outcomes]
         several = {"run_id": runs.run_id, "exit_code": code, "streams": documents}
-        document(several if len(documents) > 1 else documents[0])
+        output.document(several if len(documents) > 1 else documents[0])
     raise typer.Exit(code)
 
 
@@ -73,25 +74,25 @@ class _Runs:
 
     def _outcome(self, declared: DeclaredStream, tell: Tell) -> RunResult:
         try:
-            return self._run(declared, tell)
+            if not self.interrupt.stop.is_set():
+                return self._run(declared, tell)
         except KeyboardInterrupt:
-            return self._interrupted(declared)
+            pass
         except Exception as error:  # noqa: BLE001 (one stream must not take the others down)
-            if self.interrupt.stop.is_set():
-                return self._interrupted(declared)
-            failure = Failure.of(error, stream=declared.name, debug=self.debug)
-            return RunResult(stream=declared.name, failure=failure)
+            if not self.interrupt.stop.is_set():
+                failure = Failure.of(error, stream=declared.name, debug=self.debug)
+                return RunResult(stream=declared.name, failure=failure)
+        return RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
 
     def _run(self, declared: DeclaredStream, tell: Tell) -> RunResult:
-        spec = sound(declared)
-        if self.interrupt.stop.is_set():
-            return self._interrupted(declared)
+        if declared.spec is None:
+            raise declared.error or AssertionError(declared)
         from ingestion.operations.run import Run
 
         tell(f"{declared.name}: looking for new records…")
         with self.interrupt.patiently():
             report = Run(
-                spec=spec,
+                spec=declared.spec,
                 settings=self.settings,
                 spark=lambda: self._session(tell),
                 run_id=self.run_id,
@@ -102,11 +103,112 @@ class _Runs:
         code = self.interrupt.exit_code if cut_short else 0
         return RunResult(stream=declared.name, report=report, interrupted_by=code)
 
-    def _interrupted(self, declared: DeclaredStream) -> RunResult:
-        return RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
-
     def _session(self, tell: Tell) -> SparkSession:
         """Start Spark, once."""
         if self._spark is None:
             self._spark = session(self.settings, tell)
         return self._spark
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """What became of one stream: the report of its run, or why there is none.
+
+    Attributes:
+        interrupted_by: Exit code of the signal that ended it early; 0 when none did.
+    """
+
+    stream: str
+    report: RunReport | None = None
+    failure: Failure | None = None
+    interrupted_by: int = DONE
+
+    @property
+    def exit_code(self) -> int:
+        """The code this stream alone would give."""
+        if self.failure is not None:
+            return self.failure.exit_code
+        if self.report is not None and not self.report.is_balanced:
+            return WRONG
+        return self.interrupted_by
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        if self.failure is not None:
+            fields = self.failure.document()
+        else:
+            fields = _report_document(self.report) if self.report else {"stream": self.stream}
+        return {**fields, "interrupted": bool(self.interrupted_by), "exit_code": self.exit_code}
+
+    def print_problem(self) -> None:
+        """Print what a person must know, on stderr."""
+        if self.failure is not None:
+            output.print_failure(self.failure)
+        elif self.interrupted_by:
+            output.note(
+                f"{self.stream}: interrupted; an open batch is as if never begun, "
+                "and the next run goes on behind the last commit",
+                "yellow",
+            )
+        for row in self.report.batches if self.report else ():
+            if row.is_red:
+                output.note(
+                    f"{self.stream}: the books of batch {row.seq} do not balance: {row.says()}",
+                    "bold red",
+                )
+
+    def print_books(self) -> None:
+        """Print the books of the run, on stdout."""
+        from ingestion.lake.books import COUNTS
+
+        if self.report is None:
+            return
+        _print_summary(self.report)
+        if self.report.batches:
+            totals = [(name, total) for name in COUNTS if (total := self.report.total(name))]
+            output.table(["count", "total"], totals, right=["total"])
+            _print_ranges(self.report.ranges)
+
+
+def _report_document(report: RunReport) -> dict[str, Any]:
+    """Return what a run did; ``counts`` and ``ranges`` are sums over its batches."""
+    from ingestion.lake.books import COUNTS
+
+    places = ("seq", "epoch", "delta_version", "row_count", "table", "lag")
+    return {
+        **output.fields_of(report, "stream", "run_id"),
+        "balanced": report.is_balanced,
+        **output.fields_of(report, *places),
+        "counts": {name: report.total(name) for name in COUNTS},
+        "ranges": report.ranges,
+        "next": output.next_document(report.next),
+        "batches": [output.row_document(row, "problems") for row in report.batches],
+        "recovered": list(map(output.row_document, report.recovered)),
+        "notices": report.notices,
+    }
+
+
+def _print_summary(report: RunReport) -> None:
+    verdict = "balanced" if report.is_balanced else "NOT balanced"
+    batches = output.counted(len(report.batches), "batch") if report.batches else "nothing new"
+    output.say(
+        f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
+        f"{report.delta_version} · {output.counted(report.row_count, 'row')} · lag {report.lag:,}",
+        "bold green" if report.is_balanced else "bold red",
+    )
+    for notice in report.notices:
+        output.say(f"  notice: {notice}", "yellow")
+    if report.recovered:
+        seqs = ", ".join(str(row.seq) for row in report.recovered)
+        output.say(f"  recovered into the ledger after a crash: seq {seqs}", "yellow")
+
+
+def _print_ranges(ranges: Sequence[CountedRange]) -> None:
+    numbers = ["start", "end", "records", "gaps"]
+    rows = [
+        (it.range.topic_partition, it.range.start, it.range.end, it.records, it.gaps)
+        for it in ranges[:_MOST_RANGES]
+    ]
+    output.table(["partition", *numbers], rows, right=numbers)
+    if len(ranges) > _MOST_RANGES:
+        output.say(f"… and {len(ranges) - _MOST_RANGES} partitions more; --json has them all")

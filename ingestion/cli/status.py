@@ -1,38 +1,40 @@
-"""``oncelake status``: where the streams stand, and what a run would meet."""
+"""``oncelake status`` and ``ledger``: where the streams stand, and which batches led there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AnyStream, AsJson
-from ingestion.cli.streams import chosen
+from ingestion.cli.command import AnyStream, AsJson, Stream
+from ingestion.cli.streams import chosen, load_settings, refuse_unknown
 from ingestion.errors import first_exit_code
 
 if TYPE_CHECKING:
+    from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.status import StreamStatus
 
-_NUMBERS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
+_HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
+_COLUMNS = (
+    "seq", "kind", "committed at (UTC)", "version", "ranges", "counts", "balanced", "accepted"
+)  # fmt: skip
 
 
 def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
-    """Tell where the streams stand: seq, rows, lag, what waits in quarantine, who runs, refusals.
+    """Show where the streams stand: seq, rows, lag, what waits in quarantine, who runs, refusals.
 
     Starts no Spark and changes nothing. Exits as a run would, without running: 3 when one would
     be refused (a red batch is refused until it is accepted), 5 when Kafka does not answer, in
-    which case all but the lag is told, 2 when a file is broken. A stream that is running now is
+    which case all but the lag is shown, 2 when a file is broken. A stream that is running now is
     in order. With --json, a named stream gives its object, none gives
     `{"exit_code", "streams"}`.
     """
     from ingestion.operations.status import StatusReader
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
-    reader = StatusReader(settings)
-    statuses = [reader.read_status(each) for each in declared]
+    statuses = list(map(StatusReader(settings).read_status, declared))
     code = first_exit_code(status.exit_code for status in statuses)
     if as_json:
         documents = list(map(_document, statuses))
@@ -42,22 +44,39 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     raise typer.Exit(code)
 
 
-def _document(status: StreamStatus) -> dict[str, Any]:
-    from ingestion.cli.json_output import next_document
+def ledger(
+    stream: Stream,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last N batches.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the ledger of a stream: what each batch read, what became of it, and the verdict.
 
+    Needs neither Spark nor Kafka, and works for a stream whose file is broken or gone, as long as
+    its ledger is there.
+    """
+    from ingestion.lake.ledger import Ledger
+    from ingestion.lake.paths import StreamPaths
+
+    settings = load_settings()
+    table = Ledger(StreamPaths.of(stream, settings).ledger)
+    refuse_unknown(stream, settings, exists=table.exists)
+    rows = table.rows() if table.exists else ()
+    rows = rows[-last:] if last else rows
+    if as_json:
+        output.document({"stream": stream, "rows": list(map(output.row_document, rows))})
+    elif not rows:
+        output.say(f"{stream}: no batch yet")
+    else:
+        output.table(_COLUMNS, map(_ledger_cells, rows), right=["seq", "version"])
+
+
+def _document(status: StreamStatus) -> dict[str, Any]:
     at = status.position
     return {
-        "stream": status.stream,
-        "table": status.table,
-        "exists": status.exists,
-        "seq": at and at.seq,
-        "epoch": at and at.epoch,
-        "delta_version": status.delta_version,
-        "row_count": status.row_count,
-        "lag": status.lag,
-        "quarantined": status.waiting,
+        **output.fields_of(status, "stream", "table", "exists"),
+        **_numbers(status),
         "stalled": [str(stall) for stall in status.stalls],
-        "next": next_document(at.next) if at else [],
+        "next": output.next_document(at.next) if at else [],
         "learned_from": at and at.source,
         "red": status.red,
         "locked_by": status.holder,
@@ -66,11 +85,22 @@ def _document(status: StreamStatus) -> dict[str, Any]:
     }
 
 
+def _numbers(status: StreamStatus) -> dict[str, int | None]:
+    at = status.position
+    return {
+        "seq": at and at.seq,
+        "epoch": at and at.epoch,
+        **output.fields_of(status, "delta_version", "row_count", "lag"),
+        "quarantined": status.waiting,
+    }
+
+
 def _print(statuses: list[StreamStatus]) -> None:
     if not statuses:
         output.say("no stream is declared")
         return
-    output.table(["stream", *_NUMBERS, "state"], map(_cells, statuses), right=_NUMBERS)
+    rows = [(status.stream, *_numbers(status).values(), _state(status)) for status in statuses]
+    output.table(["stream", *_HEADINGS, "state"], rows, right=_HEADINGS)
     for status in statuses:
         if status.holder:
             output.say(f"{status.stream}: held by {status.holder}", "yellow")
@@ -81,20 +111,6 @@ def _print(statuses: list[StreamStatus]) -> None:
         output.say(message, "bold red")
 
 
-def _cells(status: StreamStatus) -> tuple[object, ...]:
-    at = status.position
-    return (
-        status.stream,
-        at and at.seq,
-        at and at.epoch,
-        status.delta_version,
-        status.row_count,
-        status.lag,
-        status.waiting,
-        _state(status),
-    )
-
-
 def _state(status: StreamStatus) -> str:
     words = [problem.type.removesuffix("Error") for problem in status.problems]
     if status.holder:
@@ -102,3 +118,19 @@ def _state(status: StreamStatus) -> str:
     if not words and not status.exists:
         words.append("no table yet")
     return ", ".join(words) or "ready"
+
+
+def _ledger_cells(row: LedgerRow) -> tuple[object, ...]:
+    from ingestion.lake.books import COUNTS
+
+    names = [*COUNTS, *sorted(set(row.counts) - set(COUNTS))]
+    return (
+        row.seq,
+        row.kind,
+        f"{row.committed_at:%Y-%m-%d %H:%M:%S}",
+        row.delta_version,
+        "\n".join(str(counted.range) for counted in row.ranges if len(counted.range)) or "-",
+        "\n".join(f"{name} {row.counts[name]:,}" for name in names if row.counts.get(name)) or "-",
+        "yes" if row.balanced else "NO",
+        row.accepted,
+    )

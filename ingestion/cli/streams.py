@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,14 +17,19 @@ if TYPE_CHECKING:
     from ingestion.settings import Settings
 
 
+def load_settings() -> Settings:
+    """Return the settings; they are imported late, so that help is there at once."""
+    from ingestion.settings import load_settings
+
+    return load_settings()
+
+
 def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """Check the declarations, all or the named, without Spark and without Kafka.
 
     Each line that is wrong is printed as file:line: field: what is wrong and what to write
     instead. Exits with 2 when there is one.
     """
-    from ingestion.settings import load_settings
-
     checked = chosen(streams, load_settings())
     broken = [declared for declared in checked if declared.spec is None]
     if as_json:
@@ -43,43 +49,22 @@ def schema() -> None:
     output.document(json_schema())
 
 
-def chosen(names: list[str] | None, settings: Settings) -> list[DeclaredStream]:
-    """Return the declarations of these names, or all of them when none is named.
+def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStream]:
+    """Return the declarations of these names, sound or broken; of all when none is named.
 
     Raises:
         InvalidSpecError: a name is not declared; says the nearest that is.
     """
-    from ingestion.declaration.loader import load_streams
+    from ingestion.declaration.loader import find_stream, load_streams
 
-    if names:
-        return [declared_as(name, settings) for name in dict.fromkeys(names)]
-    return list(load_streams(settings.streams))
-
-
-def declared_as(name: str, settings: Settings) -> DeclaredStream:
-    """Return the declaration of a name, sound or broken.
-
-    Raises:
-        InvalidSpecError: the name is not declared; says the nearest that is.
-    """
-    from ingestion.declaration.loader import DeclaredStream, find_stream, load_streams
-
-    for declared in load_streams(settings.streams):
-        if declared.name == name:
-            return declared
-    spec = find_stream(settings.streams, name)
-    return DeclaredStream(name=name, path=settings.streams, spec=spec, error=None)
-
-
-def sound(declared: DeclaredStream) -> StreamSpec:
-    """Return the stream that a file declares.
-
-    Raises:
-        InvalidSpecError: the file is broken.
-    """
-    if declared.spec is None:
-        raise declared.error or AssertionError(declared)
-    return declared.spec
+    streams = load_streams(settings.streams)
+    if not names:
+        return list(streams)
+    by_name = {declared.name: declared for declared in streams}
+    for name in names:
+        if name not in by_name:
+            find_stream(settings.streams, name)
+    return [by_name[name] for name in dict.fromkeys(names)]
 
 
 def load_stream(name: str) -> tuple[StreamSpec, Settings]:
@@ -89,7 +74,6 @@ def load_stream(name: str) -> tuple[StreamSpec, Settings]:
         InvalidSpecError: it is not declared, or its file is broken.
     """
     from ingestion.declaration.loader import find_stream
-    from ingestion.settings import load_settings
 
     settings = load_settings()
     return find_stream(settings.streams, name), settings
@@ -104,7 +88,7 @@ def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:
     from ingestion.declaration.names import name_problem
 
     if name_problem(name) or not exists:
-        declared_as(name, settings)
+        chosen([name], settings)
 
 
 def _document(declared: DeclaredStream) -> dict[str, object]:

@@ -25,9 +25,7 @@ def verify(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit",
-            min=1,
-            help=f"Tell at most N differences: {_SHOWN}, or {_IN_DOCUMENT} in JSON.",
+            min=1, help=f"Show at most N differences: {_SHOWN}, or {_IN_DOCUMENT} in JSON."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -26,13 +26,9 @@ _SUM_DIGITS: Final = 37
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregate:
-    """One aggregate of a stream.
+    """The aggregate ``name`` of a stream: a function of a column, and the column's type.
 
-    Attributes:
-        name: Its column.
-        function: A name in ``FUNCTIONS``.
-        column: What it is a function of; empty for ``count(*)``.
-        type: The type of that column.
+    The column is empty, and its type ``None``, for ``count(*)``.
     """
 
     name: str

@@ -19,26 +19,18 @@ from ingestion.declaration.types import PLAIN_NAME, SqlType
 T = TypeVar("T")
 
 # Spelling to type. Absent on purpose, though Spark parses them: INTERVAL, TIME, VOID, GEOMETRY.
+_NAMES: Final = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"),
+    *("STRING", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "VARIANT"),
+)
 _PLAIN: Final = {
-    "BOOLEAN": "BOOLEAN",
-    "TINYINT": "TINYINT",
+    **{name: name for name in _NAMES},
     "BYTE": "TINYINT",
-    "SMALLINT": "SMALLINT",
     "SHORT": "SMALLINT",
-    "INT": "INT",
     "INTEGER": "INT",
-    "BIGINT": "BIGINT",
     "LONG": "BIGINT",
-    "FLOAT": "FLOAT",
     "REAL": "FLOAT",
-    "DOUBLE": "DOUBLE",
-    "STRING": "STRING",
-    "BINARY": "BINARY",
-    "DATE": "DATE",
-    "TIMESTAMP": "TIMESTAMP",
     "TIMESTAMP_LTZ": "TIMESTAMP",
-    "TIMESTAMP_NTZ": "TIMESTAMP_NTZ",
-    "VARIANT": "VARIANT",
 }
 _DECIMAL: Final = ("DECIMAL", "DEC", "NUMERIC")
 # CHAR is left out: it is padded when written, so that what is read is not what was sent.
@@ -149,7 +141,13 @@ class _Reader:
         columns = [self._column()]
         while self._take(","):
             columns.append(self._column())
-        _refuse_bad_names(columns)
+        taken: set[str] = set()
+        for name in (column.name for column in columns):
+            if _UNSTORABLE.search(name):
+                raise ValueError(f"column {name!r}: Delta stores no name with ` ,;{{}}()=.` in it")
+            if name.lower() in taken:
+                raise ValueError(f"column {name}: declared twice (Spark ignores case)")
+            taken.add(name.lower())
         return tuple(columns)
 
     def _column(self) -> DeclaredColumn:
@@ -260,13 +258,3 @@ class _Reader:
 
     def _before(self) -> str:
         return " ".join(text for _, text in self._tokens[max(0, self._at - 3) : self._at])
-
-
-def _refuse_bad_names(columns: list[DeclaredColumn]) -> None:
-    taken: set[str] = set()
-    for name in (column.name for column in columns):
-        if _UNSTORABLE.search(name):
-            raise ValueError(f"column {name!r}: Delta stores no name with ` ,;{{}}()=.` in it")
-        if name.lower() in taken:
-            raise ValueError(f"column {name}: declared twice (Spark ignores case)")
-        taken.add(name.lower())

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.modes import COORDINATES, INDEX_COLUMN, MODES, Mode
@@ -141,15 +141,11 @@ class Declaration(Part):
             raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
         return pattern
 
-    @field_validator("format", "key_format", mode="before")
+    @field_validator("format", "key_format", "starting", mode="before")
     @classmethod
-    def _format_by_name(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
-
-    @field_validator("starting", mode="before")
-    @classmethod
-    def _starting_by_name(cls, value: Any) -> Any:
-        return {"at": value} if isinstance(value, str) else value
+    def _one_word_is_a_map(cls, value: Any, validated: ValidationInfo) -> Any:
+        key = "at" if validated.field_name == "starting" else "type"
+        return {key: value} if isinstance(value, str) else value
 
     @field_validator("keys", "sequence_by", "topics", mode="before")
     @classmethod
@@ -256,7 +252,7 @@ class Declaration(Part):
 
     @property
     def subscribed(self) -> tuple[str, ...]:
-        """The topics to read, in order; of a pattern, none until ``with_topics`` names them."""
+        """The topics to read, in order; of a pattern, none until ``resolve_topics`` does."""
         return (self.topic,) if self.topic else self.topics
 
     @property

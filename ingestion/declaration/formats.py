@@ -17,7 +17,7 @@ EnvelopePath = Annotated[
 
 
 class Options(BaseModel):
-    """Frozen, and strict about unknown keys, as everything a person writes must be."""
+    """What may stand beside ``type``, of most formats nothing; frozen, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,10 +28,6 @@ class Options(BaseModel):
     def uses_registry(self) -> bool:
         """Whether records name their schema by its id in a registry."""
         return False
-
-
-class NoOptions(Options):
-    """Nothing may stand beside ``type``."""
 
 
 class RegistryOptions(Options):
@@ -104,16 +100,10 @@ class CsvOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """One format.
-
-    Attributes:
-        module: Where its ``decode`` is.
-        options: What may stand beside ``type``.
-        for_keys: Whether a Kafka key may be encoded so.
-    """
+    """One format: the module of its ``decode``, and whether a Kafka key may be encoded so."""
 
     module: str
-    options: type[Options] = NoOptions
+    options: type[Options] = Options
     for_keys: bool = True
 
 

@@ -33,11 +33,7 @@ _AT_LEAST: Final = """write at least
 class DeclaredStream:
     """One file of the streams' folder: a stream, or what is wrong with it.
 
-    Attributes:
-        name: The stream's name; one like it, and unique, where the file's own is not allowed.
-        path: The file.
-        spec: The stream; None when the file is broken.
-        error: Everything that is wrong with the file; None when nothing is.
+    The name is one like the file's, and unique, where the file's own is not allowed.
     """
 
     name: str
@@ -87,7 +83,6 @@ def load_stream(path: Path) -> StreamSpec:
         InvalidSpecError: the file is broken; one line for each problem, with file, line, field
             and what to write instead.
     """
-    name = path.stem
     if problem := _file_name_problem(path):
         raise _invalid(path, [(1, problem)])
     try:
@@ -97,8 +92,8 @@ def load_stream(path: Path) -> StreamSpec:
     if not isinstance(tree.content, dict):
         is_empty = tree.content is None
         problem = "the file is empty" if is_empty else "a declaration is a map of keys to values"
-        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=name)}")])
-    return _spec_of(path, name, tree)
+        raise _invalid(path, [(1, f"{problem}; {_AT_LEAST.format(name=path.stem)}")])
+    return _spec_of(path, tree)
 
 
 def shown_path(path: Path) -> str:
@@ -113,14 +108,9 @@ def _files_in(folder: Path) -> list[Path]:
         return []
     if not folder.is_dir():
         raise InvalidSpecError(f"{shown_path(folder)} is not a folder; correct ONCELAKE_STREAMS")
-    return sorted(
-        (
-            path
-            for path in folder.iterdir()
-            if path.suffix.lower() in {".yaml", ".yml"} and not path.name.startswith(".")
-        ),
-        key=lambda path: (path.stem, path.suffix == ".yaml", path.name),
-    )
+    files = (path for path in folder.iterdir() if path.suffix.lower() in {".yaml", ".yml"})
+    visible = (path for path in files if not path.name.startswith("."))
+    return sorted(visible, key=lambda path: (path.stem, path.suffix == ".yaml", path.name))
 
 
 def _file_name_problem(path: Path) -> str | None:
@@ -135,32 +125,24 @@ def _streams_of(path: Path, name: str, others: set[str]) -> list[DeclaredStream]
     """Read one file: a stream, one for each of its topics, or what is wrong with it."""
     try:
         spec = load_stream(path)
-        specs = _one_per_topic(spec, others) if spec.table_per_topic else [spec]
+        specs = _one_per_topic(path, spec, others) if spec.table_per_topic else [spec]
     except InvalidSpecError as error:
         return [DeclaredStream(name=name, path=path, spec=None, error=error)]
-    except _BadTopicNameError as error:
-        wrong = InvalidSpecError(f"{shown_path(path)}: topics: {error}")
-        return [DeclaredStream(name=name, path=path, spec=None, error=wrong)]
     return [DeclaredStream(name=spec.name, path=path, spec=spec, error=None) for spec in specs]
 
 
-class _BadTopicNameError(ValueError):
-    """The topics of a declaration do not give each table a name of its own."""
-
-
-def _one_per_topic(spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
+def _one_per_topic(path: Path, spec: StreamSpec, taken: set[str]) -> list[StreamSpec]:
     """Return a stream for each topic, none under a name that another file has."""
     topics: dict[str, str] = {}
     for topic in spec.topics:
         name = f"{spec.name}_{re.sub(r'[^a-z0-9]+', '_', topic.lower()).strip('_')}"
+        subject = f"{shown_path(path)}: topics: topic {topic!r} would be the stream {name!r}"
         if problem := name_problem(name):
-            raise _BadTopicNameError(f"topic {topic!r} would be the stream {name!r}: {problem}")
+            raise InvalidSpecError(f"{subject}: {problem}")
         if name in topics or name in taken:
             other = f"topic {topics[name]!r}" if name in topics else f"{name}.yaml"
-            raise _BadTopicNameError(
-                f"topic {topic!r} would be the stream {name!r}, and so is {other}; give it a file "
-                "of its own, under another name"
-            )
+            remedy = "give it a file of its own, under another name"
+            raise InvalidSpecError(f"{subject}, and so is {other}; {remedy}")
         topics[name] = topic
     return [_of_topic(spec, name, topic) for name, topic in topics.items()]
 
@@ -194,16 +176,15 @@ def _text_of(path: Path) -> str:
         raise BadYamlError(line, "the text is not UTF-8; save the file as UTF-8") from error
 
 
-def _spec_of(path: Path, name: str, tree: YamlTree) -> StreamSpec:
-    content = dict(tree.content)
+def _spec_of(path: Path, tree: YamlTree) -> StreamSpec:
+    content, name = dict(tree.content), path.stem
     mistakes = [
         (line, f"{_dotted(field)}: given twice, first in line {tree.line_of(field)}; remove one")
         for field, line in tree.repeated
     ]
     if content.pop("name", tree) is not tree:
-        mistakes.append(
-            (tree.line_of(("name",)), "name: the file's name is the stream's; remove it")
-        )
+        problem = "name: the file's name is the stream's; remove it"
+        mistakes.append((tree.line_of(("name",)), problem))
     try:
         spec = StreamSpec.model_validate({**content, "name": name})
     except ValidationError as error:
@@ -239,10 +220,8 @@ def _further_problems(
 
 
 def _line_for(problem: Problem, tree: YamlTree) -> str:
-    field = problem.field
-    if not problem.is_missing:
-        field = tree.known_part(field) or field
-    return f"{_dotted(field)}: {problem.text}"
+    known = () if problem.is_missing else tree.known_part(problem.field)
+    return f"{_dotted(known or problem.field)}: {problem.text}"
 
 
 def _dotted(field: Iterable[str | int]) -> str:

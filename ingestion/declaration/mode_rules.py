@@ -9,7 +9,7 @@ from typing import Final
 from ingestion.declaration.aggregates import CALL, FUNCTIONS, aggregates_of
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import CURRENT, MODES, VALID_FROM, VALID_TO, WINDOW_COLUMNS
-from ingestion.declaration.names import nearest
+from ingestion.declaration.names import hint
 from ingestion.declaration.rules import Violation, unknown_column
 from ingestion.declaration.types import SqlType
 
@@ -22,8 +22,7 @@ _MOST_DIGITS: Final = 38
 
 def mode_violations(spec: Declaration) -> Iterator[Violation]:
     """Yield every disagreement between a declaration and its write mode."""
-    yield from _key_and_order_violations(spec)
-    yield from _delete_violations(spec)
+    yield from _general_violations(spec)
     mode_of = {field: name for name, mode in MODES.items() for field in mode.fields}
     for field, name in mode_of.items():
         if field in spec.model_fields_set and field not in spec.write_mode.fields:
@@ -37,24 +36,19 @@ def mode_violations(spec: Declaration) -> Iterator[Violation]:
         yield from _aggregate_violations(spec)
 
 
-def _key_and_order_violations(spec: Declaration) -> Iterator[Violation]:
-    mode = f"`mode: {spec.mode}`"
-    if spec.write_mode.has_keys and not spec.keys:
+def _general_violations(spec: Declaration) -> Iterator[Violation]:
+    mode, of_mode = f"`mode: {spec.mode}`", spec.write_mode
+    if of_mode.has_keys and not spec.keys:
         needed = f"missing; {mode} needs the columns that identify a row"
         yield "keys", f"{needed}, for example `keys: [{spec.columns[0].name}]`"
-    if spec.keys and not spec.write_mode.has_keys:
+    if spec.keys and not of_mode.has_keys:
         yield "keys", f"{mode} keeps every record as a row of its own; remove it"
-    if spec.sequence_by and not spec.write_mode.has_order:
+    if spec.sequence_by and not of_mode.has_order:
         yield "sequence_by", f"{mode} lets no record win over another; remove it"
-
-
-def _delete_violations(spec: Declaration) -> Iterator[Violation]:
-    mode = f"`mode: {spec.mode}`"
-    if spec.apply_as_deletes and not spec.write_mode.has_deletes:
+    if spec.apply_as_deletes and not of_mode.has_deletes:
         yield "apply_as_deletes", f"{mode} deletes no rows; remove it"
-    if spec.tombstones == "delete" and not spec.write_mode.has_deletes:
-        problem = f"{mode} deletes no rows; write `ignore` or `quarantine`"
-        yield "tombstones", problem
+    if spec.tombstones == "delete" and not of_mode.has_deletes:
+        yield "tombstones", f"{mode} deletes no rows; write `ignore` or `quarantine`"
 
 
 def _partial_update_violations(spec: Declaration) -> Iterator[Violation]:
@@ -125,9 +119,8 @@ def _aggregate_problems(spec: Declaration, name: str, text: str) -> Iterator[str
     if not _NAME.fullmatch(name):
         yield "a column's name is letters, digits and `_`, a letter first"
     elif not call or function not in FUNCTIONS:
-        near = nearest(function, FUNCTIONS)
-        hint = f"; did you mean `{near}`?" if near else ""
-        yield f"write `function(column)`, with one of: {', '.join(FUNCTIONS)}{hint}"
+        usage = f"write `function(column)`, with one of: {', '.join(FUNCTIONS)}"
+        yield usage + hint(function, FUNCTIONS)
     elif (column := call[2].strip("`")) not in types and (function, column) != ("count", "*"):
         yield unknown_column(column, types)
     else:
@@ -164,9 +157,6 @@ def _name_collisions(spec: Declaration) -> Iterator[Violation]:
     for aggregate in aggregates_of(spec):
         for name in aggregate.columns("STRING"):
             if name.lower() in taken:
-                other = taken[name.lower()]
-                yield (
-                    ("aggregates", aggregate.name),
-                    f"column {name} is also of {other}; rename one",
-                )
+                problem = f"column {name} is also of {taken[name.lower()]}; rename one"
+                yield ("aggregates", aggregate.name), problem
             taken[name.lower()] = f"aggregate {aggregate.name}"

@@ -48,6 +48,12 @@ def nearest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> st
     return next(iter(get_close_matches(word, choices, n=1, cutoff=likeness)), None)
 
 
+def hint(word: str, choices: Collection[str]) -> str:
+    """Ask, behind a sentence, whether the nearest choice was meant; empty where none is near."""
+    near = nearest(word, choices)
+    return f"; did you mean `{near}`?" if near else ""
+
+
 def suggest(word: str, choices: Collection[str], *, likeness: float = 0.6) -> str:
     """Ask whether the nearest choice was meant; where none is near, list them all."""
     near = nearest(word, choices, likeness=likeness)

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from ingestion.declaration.formats import FORMATS, Options
-from ingestion.declaration.names import nearest
+from ingestion.declaration.names import hint
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -38,7 +38,7 @@ Cron = Annotated[str, StringConstraints(pattern=r"^(@[a-z]+|\S+( +\S+){4})$")]
 class Part(BaseModel):
     """Frozen, and strict about unknown keys, as everything a person writes must be."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class FormatSpec(BaseModel):
@@ -174,7 +174,6 @@ def one_of(known: Mapping[str, object], name: str) -> str:
         ValueError: it is not; names the nearest.
     """
     if name not in known:
-        near = nearest(name, known)
-        hint = f"; did you mean `{near}`?" if near else ""
-        raise ValueError(f"there is no {name!r}; write one of: {', '.join(known)}{hint}")
+        choices = f"write one of: {', '.join(known)}{hint(name, known)}"
+        raise ValueError(f"there is no {name!r}; {choices}")
     return name

@@ -45,18 +45,16 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _transformation_violations(spec)
     yield from _format_violations(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
+        problem = f"a null value has no {', '.join(spec.sequence_by)}"
         yield (
             "tombstones",
-            f"a null value has no {', '.join(spec.sequence_by)}, so that a delete could not be "
-            "placed; write `ignore` or `quarantine`, or sequence by _timestamp or by columns of "
-            "`keys`",
+            f"{problem}, so that a delete could not be placed; write `ignore` or `quarantine`, or "
+            "sequence by _timestamp or by columns of `keys`",
         )
-    if spec.quarantine_rate.warn_above > spec.quarantine_rate.fail_above:
-        yield (
-            ("quarantine_rate", "warn_above"),
-            f"{spec.quarantine_rate.warn_above:g} lies above `fail_above`, "
-            f"{spec.quarantine_rate.fail_above:g}, so that it would never warn; write at most that",
-        )
+    warn, fail = spec.quarantine_rate.warn_above, spec.quarantine_rate.fail_above
+    if warn > fail:
+        problem = f"{warn:g} lies above `fail_above`, {fail:g}, so that it would never warn"
+        yield ("quarantine_rate", "warn_above"), f"{problem}; write at most that"
 
 
 def _topic_violations(spec: Declaration) -> Iterator[Violation]:
@@ -65,15 +63,11 @@ def _topic_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.topic_pattern is not None and (spec.topic is not None or spec.topics):
         yield "topic_pattern", "declare topics by name or by pattern, not both"
     if spec.topic_pattern is not None and spec.starting.offsets is not None:
-        yield (
-            ("starting", "offsets"),
-            "nobody can name every partition of a pattern; write a time",
-        )
+        problem = "nobody can name every partition of a pattern; write a time"
+        yield ("starting", "offsets"), problem
     if spec.table_per_topic and not spec.topics:
-        yield (
-            "table_per_topic",
-            "each table is named for its topic when the file is loaded; write `topics: [a, b]`",
-        )
+        named = "each table is named for its topic when the file is loaded"
+        yield "table_per_topic", f"{named}; write `topics: [a, b]`"
     if spec.topic is not None and spec.topics:
         yield "topics", "declare either `topic` or `topics`, not both"
     yield from _repetitions("topics", spec.topics)
@@ -117,22 +111,18 @@ def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
         yield "select", "declare either `select` or `transform`, not both"
     missing = [name for name in spec.types if name not in given and name not in spec.select]
     if missing and not spec.transform:
-        yield (
-            "select",
-            f"nothing gives {', '.join(missing)}: neither `value_schema` nor `select` has it",
-        )
+        names = ", ".join(missing)
+        yield "select", f"nothing gives {names}: neither `value_schema` nor `select` has it"
 
 
 def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:
     types = {column.name: column.type for column in spec.value_columns}
     if spec.value_ddl is None:
-        problem = "missing; declare the value's columns there, the array among them"
-        yield "value_schema", problem
+        yield "value_schema", "missing; declare the value's columns there, the array among them"
     elif name not in types:
         yield "explode", unknown_column(name, types, of="value_schema")
     elif types[name].word != "ARRAY":
-        problem = f"{name} is {types[name]}; only the elements of an ARRAY can give rows"
-        yield "explode", problem
+        yield "explode", f"{name} is {types[name]}; only the elements of an ARRAY can give rows"
     if spec.ignore_null_updates:
         yield (
             "explode",
@@ -153,8 +143,7 @@ def _format_violations(spec: Declaration) -> Iterator[Violation]:
         type_ = _BARE[name]
         if [column.type.word for column in spec.value_columns] != [type_]:
             problem = f"`format: {name}` fills exactly one column, a {type_}"
-            example = f"write for example `value {type_} NOT NULL`"
-            yield "schema", f"{problem}; {example}"
+            yield "schema", f"{problem}; write for example `value {type_} NOT NULL`"
     if name == "csv":
         for column in spec.value_columns:
             if column.type.word in _NESTED_OR_BYTES:
@@ -171,8 +160,7 @@ def _json_only_violations(spec: Declaration) -> Iterator[Violation]:
             problem = f"column {column.name}: `format: {name}` cannot fill a VARIANT"
             yield "schema", f"{problem}; write the type that it has"
     if spec.extra_fields == "keep":
-        problem = f"`format: {name}` cannot keep them; write `ignore` or `reject`"
-        yield "extra_fields", problem
+        yield "extra_fields", f"`format: {name}` cannot keep them; write `ignore` or `reject`"
 
 
 def _key_violations(spec: Declaration) -> Iterator[Violation]:

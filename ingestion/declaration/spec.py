@@ -6,8 +6,11 @@ a run. ``ingestion.declaration.loader`` reads the files; the JSON Schema comes f
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from pydantic import model_validator
@@ -26,6 +29,17 @@ from ingestion.declaration.modes import (
 )
 from ingestion.declaration.rules import RuleViolationsError, rule_violations
 from ingestion.declaration.types import SqlType
+
+# Fields that decide nothing about a single record. One that is added later counts until named.
+_ABOUT_RUNS: Final = frozenset(
+    {
+        *("name", "description", "owners", "topic", "topics", "topic_pattern", "starting"),
+        "table_per_topic",
+        *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
+        *("rewind_window_days", "quarantine_rate"),
+        *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
+    }
+)
 
 
 class StreamSpec(Declaration):
@@ -55,8 +69,15 @@ class StreamSpec(Declaration):
     @property
     def rule(self) -> str:
         """How records become rows, in one line: a table written by another rule is refused."""
+        of_mode = ""
+        if self.mode == "aggregate":
+            of_mode = aggregate_rule(self)
+        elif self.deletes == "soft":
+            of_mode = "with soft deletes"
+        elif self.ignore_null_updates:
+            of_mode = "of partial updates"
         exploded = f"explode {self.explode}" if self.explode else ""
-        return " ".join(filter(None, (self.mode, self._mode_rule, exploded)))
+        return " ".join(filter(None, (self.mode, of_mode, exploded)))
 
     @property
     def _mode_ddl(self) -> str:
@@ -75,14 +96,6 @@ class StreamSpec(Declaration):
         return self.ddl
 
     @property
-    def _mode_rule(self) -> str:
-        if self.mode == "aggregate":
-            return aggregate_rule(self)
-        if self.deletes == "soft":
-            return "with soft deletes"
-        return "of partial updates" if self.ignore_null_updates else ""
-
-    @property
     def _added_columns(self) -> tuple[DeclaredColumn, ...]:
         is_added = {
             _DELETED: self.deletes == "soft",
@@ -90,6 +103,27 @@ class StreamSpec(Declaration):
             _INDEX: self.explode is not None,
         }
         return tuple(column for column in is_added if is_added[column])
+
+
+def fingerprint(spec: StreamSpec) -> str:
+    """Return a short text for all in a declaration that decides what becomes of a record.
+
+    A record that is bad for one declaration, or one engine, may be good for the next. The
+    quarantine keeps both, so that the proof can tell a record that waits to be redriven from one
+    that should never have been there.
+    """
+    fields = spec.model_dump(mode="json", exclude=set(_ABOUT_RUNS), exclude_defaults=True)
+    text = json.dumps(fields, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def engine_version() -> str:
+    """Return the version of this engine."""
+    try:
+        return version("oncelake")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _column(name: str, word: str, comment: str) -> DeclaredColumn:

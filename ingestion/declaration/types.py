@@ -36,7 +36,6 @@ class SqlType:
     required: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """Write it as DDL."""
         if self.word == "DECIMAL":
             return f"DECIMAL({self.precision}, {self.scale})"
         if self.word == "VARCHAR":
@@ -51,11 +50,9 @@ class SqlType:
         return f"{shown}: {self.parts[name]}{' NOT NULL' if name in self.required else ''}"
 
     def __eq__(self, other: object) -> bool:
-        """Compare the DDL."""
         return isinstance(other, SqlType) and str(self) == str(other)
 
     def __hash__(self) -> int:
-        """Hash the DDL."""
         return hash(str(self))
 
     def walk(self) -> Iterator[SqlType]:

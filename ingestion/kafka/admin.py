@@ -1,4 +1,4 @@
-"""The second Kafka client: topics and offsets, requested without Spark.
+"""The second Kafka client: topics, offsets and the records of a few ranges, without Spark.
 
 Spark's source reports neither topic ids nor the cluster's id, and cannot prove by itself that an
 offset holds no record. Every request here has a time limit.
@@ -10,19 +10,28 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
 from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
-from ingestion.kafka.consumer import records_in
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# Up to this distance, reading on is faster than seeking.
+_SEEK_BEYOND = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,10 +88,8 @@ class Kafka:
         """
         wanted = sorted(names)
         cluster_id = self.cluster_id()
-        answers = self._admin.describe_topics(
-            TopicCollection(wanted), request_timeout=self._timeout
-        )
-        described = {name: self._described(stream, name, each) for name, each in answers.items()}
+        asked = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
+        described = {name: self._described(stream, name, each) for name, each in asked.items()}
         return Topics(
             cluster_id=cluster_id,
             ids={name: str(each.topic_id) for name, each in described.items()},
@@ -134,7 +141,13 @@ class Kafka:
         Raises:
             DependencyError: Kafka stopped answering before the proof was complete.
         """
-        return records_in(holes, self._settings)
+        reader = _RecordReader(self._settings)
+        try:
+            ordered = sorted(holes, key=lambda hole: (hole.topic_partition, hole.start))
+            for at, in_partition in groupby(ordered, key=lambda hole: hole.topic_partition):
+                yield from reader.records_of(at, in_partition)
+        finally:
+            reader.consumer.close()
 
     def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:
@@ -175,6 +188,49 @@ class Kafka:
             # The client reports errors of its connections only when it is polled.
             self._admin.poll(0)
             raise unreachable(self._settings, error, self._heard) from error
+
+
+class _RecordReader:
+    """One consumer of committed records, moved from hole to hole."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._heard = ClientErrors()
+        self.consumer = Consumer(
+            {
+                **client_options(settings, self._heard),
+                "group.id": "oncelake-proof",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def records_of(
+        self, at: TopicPartition, holes: Iterable[Range]
+    ) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield the records inside the holes of one partition; ``holes`` must be sorted."""
+        position = -_SEEK_BEYOND - 1
+        for hole in holes:
+            if hole.start - position > _SEEK_BEYOND:
+                self.consumer.assign([ClientTopicPartition(at.topic, at.partition, hole.start)])
+                position = hole.start
+            while position < hole.end:
+                offset, is_record = self._next()
+                if is_record and hole.start <= offset < hole.end:
+                    yield at, offset
+                position = offset + 1 if is_record else max(offset, hole.end)
+
+    def _next(self) -> tuple[int, bool]:
+        message: Message | None = self.consumer.poll(self._settings.kafka_timeout_seconds)
+        if message is None:
+            raise unreachable(self._settings, "it sent no record", self._heard)
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise unreachable(self._settings, KafkaException(error), self._heard)
+        return cast("int", message.offset()), error is None
 
 
 def _milliseconds(moment: dt.datetime) -> int:

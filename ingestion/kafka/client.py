@@ -21,11 +21,7 @@ class ClientErrors(deque[KafkaError]):
 
 
 def client_options(settings: Settings, heard: ClientErrors | None = None) -> dict[str, Any]:
-    """Return the options of every client; it logs nothing itself.
-
-    Args:
-        settings: Where Kafka is, and how to connect to it.
-        heard: Collects the client's errors.
+    """Return the options of every client; it logs nothing itself, and ``heard`` gets its errors.
 
     Raises:
         InvalidSpecError: the settings contradict one another, or name a file that is not there.
@@ -44,12 +40,8 @@ def unreachable(
 ) -> DependencyError:
     """Return the error that names the brokers, the user, and the reason; without secrets.
 
-    A request without an answer only times out; the errors of the connections say why.
-
-    Args:
-        settings: The brokers and the user.
-        cause: The error that ended the request.
-        heard: The errors of the client's connections.
+    A request without an answer only times out (``cause``); the errors of the client's connections
+    (``heard``) say why.
     """
     login = settings.kafka_sasl_username
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]

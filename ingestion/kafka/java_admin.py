@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +29,7 @@ from ingestion.settings import Settings
 class Producer:
     """A producer with an open transaction in a partition, as the partition's leader knows it.
 
-    Attributes:
-        last_written: Timestamp of its last record there, by the producer's clock.
+    ``last_written`` is the timestamp of its last record there, by the producer's clock.
     """
 
     id: int
@@ -125,11 +124,8 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
     """
     gateway, process = _launched(settings)
     try:
-        admin = JavaAdmin(gateway, settings)
-        try:
+        with closing(JavaAdmin(gateway, settings)) as admin:
             yield admin
-        finally:
-            admin.close()
     except Py4JError as error:
         said = redact(" ".join(str(error).splitlines()[:2]), settings)
         raise DependencyError(

@@ -44,7 +44,6 @@ class Range:
     end: int
 
     def __post_init__(self) -> None:
-        """Refuse an invalid range."""
         if not 0 <= self.start <= self.end:
             raise InvalidRangeError(f"{self.topic}-{self.partition} [{self.start}, {self.end})")
 
@@ -53,7 +52,6 @@ class Range:
         return f"{self.topic_partition} [{self.start}, {self.end})"
 
     def __len__(self) -> int:
-        """Count the offsets covered."""
         return self.end - self.start
 
     @property
@@ -79,19 +77,15 @@ class Offsets(Mapping[TopicPartition, int]):
         }
 
     def __getitem__(self, key: TopicPartition) -> int:
-        """Return the next offset of a partition."""
         return self._positions[key]
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        """Walk the partitions in order."""
         return iter(self._positions)
 
     def __len__(self) -> int:
-        """Count the partitions."""
         return len(self._positions)
 
     def __repr__(self) -> str:
-        """Write every position, for errors and test failures."""
         return f"Offsets({', '.join(f'{key}: {at}' for key, at in self.items())})"
 
     def with_new(self, others: Mapping[TopicPartition, int]) -> Offsets:
@@ -132,17 +126,15 @@ class Offsets(Mapping[TopicPartition, int]):
             ValueError: the text is not of that form.
         """
         try:
-            return cls(
-                {
-                    TopicPartition(topic, int(partition)): int(at)
-                    for topic, positions in json.loads(text).items()
-                    for partition, at in positions.items()
-                }
-            )
+            positions = {
+                TopicPartition(topic, int(partition)): int(at)
+                for topic, of_topic in json.loads(text).items()
+                for partition, at in of_topic.items()
+            }
         except (AttributeError, TypeError) as error:
-            raise ValueError(
-                f"not a map of topics to partitions to offsets: {text[:200]}"
-            ) from error
+            problem = f"not a map of topics to partitions to offsets: {text[:200]}"
+            raise ValueError(problem) from error
+        return cls(positions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

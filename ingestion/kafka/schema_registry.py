@@ -76,7 +76,7 @@ class Registry:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            schema = self._client.get_schema(number)
+            schema = _client(self._settings).get_schema(number)
             references = dict(self._referred(schema))
         except SchemaRegistryError as error:
             # Any other 404 comes from a server that is not a registry.
@@ -95,13 +95,9 @@ class Registry:
     def _referred(self, schema: Schema) -> Iterator[tuple[str, str]]:
         for each in schema.references or ():
             subject, version = str(each.subject), int(each.version or 1)
-            found = self._client.get_version(subject, version).schema
+            found = _client(self._settings).get_version(subject, version).schema
             yield from self._referred(found)
             yield str(each.name), str(found.schema_str)
-
-    @property
-    def _client(self) -> SchemaRegistryClient:
-        return _client(self._settings)
 
     def _unreachable(self, error: Exception) -> DependencyError:
         said = str(error).partition("\n")[0] or type(error).__name__

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from pydantic import SecretStr
@@ -22,7 +21,7 @@ from ingestion.settings import Settings, variable
 
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_JAAS_ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"}
+_JAAS_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
 _SASL: Final = ("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
 _SSL: Final = (
     *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
@@ -67,12 +66,12 @@ def librdkafka_options(settings: Settings) -> dict[str, str]:
         "sasl.mechanism": settings.kafka_sasl_mechanism,
         "sasl.username": settings.kafka_sasl_username,
         "sasl.password": _revealed(settings.kafka_sasl_password),
-        "ssl.ca.location": _written(settings.kafka_ssl_ca),
-        "ssl.certificate.location": _written(settings.kafka_ssl_certificate),
-        "ssl.key.location": _written(settings.kafka_ssl_key),
+        "ssl.ca.location": settings.kafka_ssl_ca,
+        "ssl.certificate.location": settings.kafka_ssl_certificate,
+        "ssl.key.location": settings.kafka_ssl_key,
         "ssl.key.password": _revealed(settings.kafka_ssl_key_password),
     }
-    return {name: value for name, value in options.items() if value}
+    return {name: str(value) for name, value in options.items() if value}
 
 
 def redact(text: str, settings: Settings) -> str:
@@ -85,21 +84,13 @@ def redact(text: str, settings: Settings) -> str:
 
 def _jaas(settings: Settings) -> str:
     login = _PLAIN_LOGIN if settings.kafka_sasl_mechanism == "PLAIN" else _SCRAM_LOGIN
-    username = _jaas_text(settings.kafka_sasl_username or "")
-    password = _jaas_text(_revealed(settings.kafka_sasl_password))
+    username = (settings.kafka_sasl_username or "").translate(_JAAS_ESCAPES)
+    password = _revealed(settings.kafka_sasl_password).translate(_JAAS_ESCAPES)
     return f'{login} required username="{username}" password="{password}";'
-
-
-def _jaas_text(text: str) -> str:
-    return "".join(_JAAS_ESCAPES.get(character, character) for character in text)
 
 
 def _revealed(secret: SecretStr | None) -> str:
     return secret.get_secret_value() if secret else ""
-
-
-def _written(path: Path | None) -> str:
-    return str(path) if path else ""
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
@@ -115,7 +106,7 @@ def _spellings(secret: str) -> set[str]:
     if not secret:
         return set()
     as_json = (json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
-    return {secret, _jaas_text(secret), repr(secret)[1:-1], *as_json}
+    return {secret, secret.translate(_JAAS_ESCAPES), repr(secret)[1:-1], *as_json}
 
 
 def _refuse_contradictions(settings: Settings) -> None:

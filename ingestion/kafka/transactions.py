@@ -16,7 +16,7 @@ from typing import Final
 from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.java_admin import JavaAdmin, java_admin
-from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 
 STALLED_AFTER: Final = dt.timedelta(minutes=15)
@@ -40,7 +40,6 @@ class Stall:
     remedy: str
 
     def __str__(self) -> str:
-        """Write it in one line."""
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
         return (
             f"{self.at} cannot be read beyond offset {self.offset}{since}: {self.holder} holds a "
@@ -68,7 +67,8 @@ def find_stalls(
         with java_admin(settings) as admin:
             found = [_of_java(admin, kafka, at, offset) for at, offset in suspected.items()]
     except IngestionError as error:
-        return _of_nobody(suspected, kafka, error)
+        unknown = f"an unknown producer ({error})"
+        return tuple(_to_abort(kafka, at, offset, unknown) for at, offset in suspected.items())
     return tuple(stall for stall in found if not stall.since or stall.since <= began_before)
 
 
@@ -76,23 +76,14 @@ def _of_java(admin: JavaAdmin, kafka: Kafka, at: TopicPartition, offset: int) ->
     """Request the producer from the partition's leader, and its transaction from coordinators."""
     producer = admin.producer_at(at, offset)
     if producer is None:
-        return Stall(
-            at=at,
-            offset=offset,
-            since=None,
-            holder="an unknown producer",
-            remedy=_abort(kafka, at, offset),
-        )
+        return _to_abort(kafka, at, offset, "an unknown producer")
     transaction = admin.transaction_of(producer.id)
     if transaction is None:
-        return Stall(
-            at=at,
-            offset=offset,
-            since=producer.last_written,
-            holder=f"producer id {producer.id} (epoch {producer.epoch}; no coordinator knows the "
-            "transaction, so it hangs)",
-            remedy=_abort(kafka, at, offset),
+        holder = (
+            f"producer id {producer.id} (epoch {producer.epoch}; no coordinator knows the "
+            "transaction, so it hangs)"
         )
+        return _to_abort(kafka, at, offset, holder, since=producer.last_written)
     return Stall(
         at=at,
         offset=offset,
@@ -104,21 +95,11 @@ def _of_java(admin: JavaAdmin, kafka: Kafka, at: TopicPartition, offset: int) ->
     )
 
 
-def _of_nobody(suspected: Offsets, kafka: Kafka, error: IngestionError) -> tuple[Stall, ...]:
-    return tuple(
-        Stall(
-            at=at,
-            offset=offset,
-            since=None,
-            holder=f"an unknown producer ({error})",
-            remedy=_abort(kafka, at, offset),
-        )
-        for at, offset in suspected.items()
-    )
-
-
-def _abort(kafka: Kafka, at: TopicPartition, offset: int) -> str:
-    return (
+def _to_abort(
+    kafka: Kafka, at: TopicPartition, offset: int, holder: str, *, since: dt.datetime | None = None
+) -> Stall:
+    remedy = (
         f"when its producer is gone, kafka-transactions.sh --bootstrap-server {kafka.address} "
         f"abort --topic {at.topic} --partition {at.partition} --start-offset {offset}"
     )
+    return Stall(at=at, offset=offset, since=since, holder=holder, remedy=remedy)

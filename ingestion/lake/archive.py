@@ -13,10 +13,9 @@ from ingestion.lake.paths import StreamPaths
 
 
 def archive_table(paths: StreamPaths, tables: Iterable[Path]) -> tuple[Path, ...]:
-    """Move tables, in this order, into a folder of the archive that is named for the time.
+    """Move tables, in this order, into a folder that is named for the time; return where they went.
 
-    Returns:
-        Where each that was there went.
+    A table that is not there is passed over.
     """
     archive = paths.archive / dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S%fZ")
     moved = []
@@ -31,20 +30,18 @@ _AWAY, _PLACE = "away", "place"
 
 
 def swap_tables(paths: StreamPaths) -> tuple[Path, ...]:
-    """Put the tables that lie in the workshop in place of the stream's; needs its lock.
+    """Put the workshop's tables in place of the stream's, and return where the old ones went.
 
-    Returns:
-        Where the old tables went.
+    Needs the stream's lock.
     """
     _mark(paths, _AWAY)
     return finish_swap(paths)
 
 
 def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
-    """Go on with a swap that was cut short, if one was; needs the stream's lock.
+    """Go on with a swap that was cut short, if one was, and return where old tables went just now.
 
-    Returns:
-        Where old tables went just now.
+    Needs the stream's lock.
     """
     mark, moved = _mark_of(paths), tuple[Path, ...]()
     if not mark.exists():

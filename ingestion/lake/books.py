@@ -37,7 +37,7 @@ COUNTS: Final = ("offsets", "read", "gaps", *DISPOSITIONS)
 def imbalances(
     counts: Mapping[str, int], *, rows_of_seq: int, rows_expected: int, kind: str = "ingest"
 ) -> tuple[str, ...]:
-    """Check the books of one batch.
+    """Return one sentence for each line of a batch's books that does not balance.
 
     Args:
         counts: The counts by name; one that is absent is 0.
@@ -45,9 +45,6 @@ def imbalances(
         rows_expected: Rows that the sink's counts say it wrote.
         kind: Why the commit exists. A redrive reads no offsets, and its first line is
             ``offsets in ranges = gaps = 0``.
-
-    Returns:
-        One sentence for each line that does not balance; empty when all do.
     """
     of = {name: counts.get(name, 0) for name in (*COUNTS, "exploded")}
     accounted = sum(of[name] for name in DISPOSITIONS)
@@ -62,8 +59,7 @@ def imbalances(
         rows = f" + exploded {of['exploded']}" if of["exploded"] else ""
         problems.append(f"records read {of['read']}{rows} ≠ {accounted} accounted for ({each})")
     if rows_of_seq != rows_expected:
-        problems.append(
-            f"the table holds {rows_of_seq} rows of this batch, expected {rows_expected}"
-        )
+        found = f"the table holds {rows_of_seq} rows of this batch"
+        problems.append(f"{found}, expected {rows_expected}")
     problems += [f"{name} is {count}" for name, count in counts.items() if count < 0]
     return tuple(problems)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from ingestion.kafka.offsets import Offsets, Range
 
@@ -43,19 +45,14 @@ class Identity:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Identity:
         """Read what ``as_row`` wrote; an earlier version knew of upserts alone, and named none."""
-        return cls(
-            cluster_id=row["cluster_id"],
-            topic_ids=row["topic_ids"],
-            keys=tuple(row["keys"]),
-            order=tuple(row["order"]),
-            rule=row.get("rule", "upsert"),
-        )
+        return _IDENTITY.validate_python(row)
 
     def as_row(self) -> dict[str, Any]:
         """Return the fields as JSON holds them."""
         return {**asdict(self), "topic_ids": dict(self.topic_ids)}
 
 
+_IDENTITY = TypeAdapter(Identity)
 UNKNOWN = Identity(cluster_id="", topic_ids={}, keys=(), order=())
 
 
@@ -79,14 +76,7 @@ class CountedRange:
 
     def as_row(self) -> dict[str, Any]:
         """Return the fields by the names that ledger, metadata and ``--json`` use."""
-        return {
-            "topic": self.range.topic,
-            "partition": self.range.partition,
-            "start": self.range.start,
-            "end": self.range.end,
-            "records": self.records,
-            "gaps": self.gaps,
-        }
+        return {**asdict(self.range), "records": self.records, "gaps": self.gaps}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,17 +107,11 @@ class CommitMetadata:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
         said = {
             "oncelake": NOTE_VERSION,
-            "kind": self.kind,
-            "seq": self.seq,
-            "run_id": self.run_id,
-            "epoch": self.epoch,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "identity": self.identity.as_row(),
-            "columns": self.columns,
             "ranges": [counted.as_row() for counted in self.ranges],
             "next": json.loads(self.next.to_json()),
             "counts": dict(self.counts),
-            "reason": self.reason,
-            "accepts": list(self.accepts),
         }
         return json.dumps({**said, "check": _checksum(said)})
 
@@ -136,7 +120,7 @@ class CommitMetadata:
         """Read a commit's metadata; ``None`` for a commit that is not ours.
 
         Raises:
-            DamagedNoteError: it is ours, and not as it was written.
+            DamagedMetadataError: it is ours, and not as it was written.
         """
         try:
             raw = json.loads(text or "")
@@ -148,19 +132,13 @@ class CommitMetadata:
         # Notes of an earlier version have none.
         if raw.get("check", _checksum(said)) != _checksum(said):
             raise DamagedMetadataError("the metadata in it does not match its own checksum")
-        return cls(
-            kind=raw["kind"],
-            seq=raw["seq"],
-            run_id=raw["run_id"],
-            epoch=raw["epoch"],
-            identity=Identity.of_row(raw["identity"]),
-            columns=raw["columns"],
-            ranges=tuple(map(CountedRange.of_row, raw["ranges"])),
-            next=Offsets.from_json(json.dumps(raw["next"])),
-            counts=raw["counts"],
-            reason=raw["reason"],
-            accepts=tuple(raw["accepts"]),
-        )
+        read = {
+            "identity": Identity.of_row(raw["identity"]),
+            "ranges": tuple(map(CountedRange.of_row, raw["ranges"])),
+            "next": Offsets.from_json(json.dumps(raw["next"])),
+            "accepts": tuple(raw["accepts"]),
+        }
+        return cls(**{each.name: raw[each.name] for each in fields(cls)} | read)
 
 
 def _checksum(said: Mapping[str, Any]) -> int:

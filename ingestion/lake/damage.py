@@ -14,12 +14,7 @@ from ingestion.lake.storage import is_disk_error
 
 
 def damaged_table(table: Path, what: str) -> DamagedTableError:
-    """Compose the refusal of a damaged table.
-
-    Args:
-        table: The table's folder, which names the stream.
-        what: The file, and what is wrong with it.
-    """
+    """Compose the refusal of a table, whose folder names the stream; ``what`` names the file."""
     stream = table.name.partition("__")[0]
     return DamagedTableError(stream, f"{table} is damaged: {what}.", remedy=remedy_for(table))
 
@@ -44,14 +39,16 @@ def translate_read_errors(table: Path) -> Iterator[None]:
 def remedy_for(table: Path) -> str:
     """Say what to do about a table whose rows are gone, by what it is to its stream."""
     stream, _, companion = table.name.partition("__")
-    archived = f"oncelake accept {stream} --reason '…' puts it into the archive and goes on without"
-    return {
-        "ledger": f"oncelake run {stream}, which puts it aside and makes it again from the commits",
-        "quarantine": f"put it back from a backup; if there is none, {archived} what it held",
-        "tombstones": f"put it back from a backup; if there is none, {archived} the memory of "
-        "deletes, so that a late update may bring a deleted key back",
+    if companion == "ledger":
+        return f"oncelake run {stream}, which archives it and rebuilds it from the commits"
+    archived = f"oncelake accept {stream} --reason '…' archives it and goes on without"
+    without_backup = {
+        "quarantine": f"{archived} the records in it",
+        "tombstones": f"{archived} the record of deletes, so that a late update may bring a "
+        "deleted key back",
     }.get(
         companion,
-        f"put it back from a backup; if there is none, oncelake reset {stream} puts the tables "
-        "away (nothing is deleted) and ingests the topic again",
+        f"oncelake reset {stream} archives the tables (nothing is deleted) and ingests the topic "
+        "again",
     )
+    return f"restore it from a backup; if there is none, {without_backup}"

@@ -18,11 +18,7 @@ def foreign_commits(commits: Iterable[Commit]) -> tuple[Commit, ...]:
 
 
 def foreign_commits_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...]:
-    """Say what others did to the rows between a commit of ours and the one of ours before it.
-
-    Returns:
-        One sentence for each, as the books take them.
-    """
+    """Say, in a sentence each, what others did to the rows since our commit before this one."""
     _, others = log.since_our_newest(stream, below=commit.version)
     return tuple(
         f"version {each.version} ({each.operation}) by somebody else changed rows before this batch"
@@ -34,12 +30,11 @@ def refuse_foreign_commits(stream: str, ours: Commit | None, others: Iterable[Co
     """Refuse to go on with rows that somebody else changed.
 
     Args:
-        stream: The stream.
         ours: Our newest commit that is still in the log.
         others: What was committed after it.
 
     Raises:
-        TableRestoredError: they were put back to an older version.
+        TableRestoredError: an older version of them was restored.
         TableAlteredError: they were changed in another way.
     """
     altered = next(iter(foreign_commits(others)), None)

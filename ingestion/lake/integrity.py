@@ -1,10 +1,8 @@
-"""Whether a table's files are those that its commits name, without reading the rows.
+"""Whether a table is fit to be written: its files whole, and its settings such as we can bear.
 
 A reader that meets an empty commit file, or none, sees an older table and says nothing; a MERGE
-that prunes a lost file does not miss it. So each run begins by looking: at the names in the log,
-at the commits since the last checkpoint, and at the size of every data file. That costs one
-listing and one ``stat`` a file. What it cannot see, a bit flipped inside a data file, the readers
-find when they come to it.
+that prunes a lost file does not miss it. So each run first checks the log and the size of every
+data file (one listing, one ``stat`` a file). A bit flipped inside a file is found by its readers.
 """
 
 from __future__ import annotations
@@ -79,11 +77,7 @@ _PROPERTIES: Final = {
     "delta.setTransactionRetentionDuration": "lets the fence of our commits expire",
     "delta.appendOnly": "forbids the updates and deletes that an upsert makes",
 }
-_FEATURES: Final = {
-    "deletionVectors": "delta-rs, which audits the books, cannot read such a table",
-    "typeWidening": "delta-rs, which audits the books, cannot read such a table",
-    "columnMapping": "delta-rs, which audits the books, cannot read such a table",
-}
+_UNREADABLE_FEATURES: Final = {"columnMapping", "deletionVectors", "typeWidening"}
 _COLUMN_MAPPING_READER: Final = 2
 
 
@@ -100,10 +94,11 @@ def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
     features = set(protocol.reader_features or ())
     if protocol.min_reader_version == _COLUMN_MAPPING_READER:
         features.add("columnMapping")
-    for name in sorted(features & _FEATURES.keys()):
+    for name in sorted(features & _UNREADABLE_FEATURES):
         return TableSettingsError(
             stream,
-            f"somebody enabled {name} on {log.path}: {_FEATURES[name]}.",
+            f"somebody enabled {name} on {log.path}: delta-rs, which audits the books, cannot read "
+            "such a table.",
             remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset {stream}"
             ", to ingest the topic into a new table",
         )

@@ -25,9 +25,15 @@ from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange
 from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_data import open_dataset
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import Commit, TableLog, open_dataset
 
+_RANGE = pa.struct(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        **dict.fromkeys(("start", "end", "records", "gaps"), pa.int64()),
+    }
+)
 SCHEMA = pa.schema(
     [
         pa.field("table_id", pa.string(), nullable=False),
@@ -37,29 +43,13 @@ SCHEMA = pa.schema(
         pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("run_id", pa.string(), nullable=False),
         pa.field("delta_version", pa.int64(), nullable=False),
-        pa.field(
-            "ranges",
-            pa.list_(
-                pa.struct(
-                    [
-                        pa.field("topic", pa.string()),
-                        pa.field("partition", pa.int32()),
-                        pa.field("start", pa.int64()),
-                        pa.field("end", pa.int64()),
-                        pa.field("records", pa.int64()),
-                        pa.field("gaps", pa.int64()),
-                    ]
-                )
-            ),
-        ),
+        pa.field("ranges", pa.list_(_RANGE)),
         pa.field("counts", pa.map_(pa.string(), pa.int64())),
         pa.field("balanced", pa.bool_()),
         pa.field("accepted", pa.string()),
         pa.field("identity", pa.string()),
     ]
 )
-
-
 _COMPOSED = frozenset({"ranges", "counts", "identity"})
 
 
@@ -130,38 +120,30 @@ class LedgerRow:
 
     def as_record(self) -> dict[str, Any]:
         """Return the columns of the table."""
+        identity = {**self.identity.as_row(), "columns": self.columns}
         return {
             **{name: getattr(self, name) for name in SCHEMA.names if name not in _COMPOSED},
-            "identity": self._identity(),
+            "identity": None if self.identity == UNKNOWN else json.dumps(identity),
             "ranges": [counted.as_row() for counted in self.ranges],
             "counts": list(self.counts.items()),
         }
 
-    def _identity(self) -> str | None:
-        """Write what the batch's offsets and columns meant."""
-        if self.identity == UNKNOWN:
-            return None
-        return json.dumps({**self.identity.as_row(), "columns": self.columns})
-
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> LedgerRow:
         """Read what ``as_record`` wrote; ``identity`` is not in ledgers of an earlier version."""
-        told = record.get("identity")
-        return cls(
-            **{
-                **record,
-                "identity": Identity.of_row(json.loads(told)) if told else UNKNOWN,
-                "columns": json.loads(told).get("columns", "") if told else "",
-                "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
-            }
-        )
+        identity = json.loads(record.get("identity") or "{}")
+        read = {
+            "identity": Identity.of_row(identity) if identity else UNKNOWN,
+            "columns": identity.get("columns", ""),
+            "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
+        }
+        return cls(**{**record, **read})
 
 
 class Ledger:
     """The ledger table of one stream."""
 
     def __init__(self, path: Path) -> None:
-        """Take the table's folder; nothing is read yet."""
         self.path = path
 
     @property
@@ -189,8 +171,7 @@ class Ledger:
 
     def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
         """Read the rows of one table, by seq."""
-        mine = (row for row in self.rows() if row.table_id == table_id)
-        return tuple(sorted(mine, key=lambda row: row.seq))
+        return LoadedLedger(rows=self.rows()).rows_of(table_id)
 
     def put(self, *rows: LedgerRow) -> None:
         """Write rows, replacing those of the same table and seq; doing it twice changes nothing."""

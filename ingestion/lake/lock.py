@@ -6,7 +6,10 @@ for seconds more, so a lock held by Python would be free too early. POSIX has tw
 else; and a lock that is only reachable from Python is dropped when py4j's reference is collected,
 so it is kept in a static place.
 
-Where the file system has no kernel locks, a lease stands in, if the settings say so.
+Where the file system has no kernel locks, a lease stands in, if the settings say so. It is a file,
+and stays when its holder is killed. So it names every process that may commit under it, by pid and
+start time, and ``oncelake unlock`` takes it away only when none of them is left. Nothing expires by
+the clock: a run that was suspended for an hour would wake up and commit beside its successor.
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, leased, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
 
@@ -54,7 +56,6 @@ class Holder:
     since: str
 
     def __str__(self) -> str:
-        """Name the run, and where to find it."""
         return f"run {self.run_id} (pid {self.pid} on {self.host}, since {self.since})"
 
     @classmethod
@@ -64,7 +65,28 @@ class Holder:
         return cls(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Who holds a stream by a lease; its workers are the driver, then its JVM."""
+
+    run_id: str
+    host: str
+    since: str
+    workers: tuple[ProcessId, ...]
+
+    @property
+    def holder(self) -> Holder:
+        """Its driver."""
+        pid = self.workers[0].pid
+        return Holder(run_id=self.run_id, pid=pid, host=self.host, since=self.since)
+
+    def living(self) -> tuple[ProcessId, ...]:
+        """Return those of its processes that still run, seen from its own host."""
+        return tuple(worker for worker in self.workers if worker.is_alive())
+
+
 _HOLDER = TypeAdapter(Holder)
+_LEASE = TypeAdapter(Lease)
 
 
 @contextmanager
@@ -131,7 +153,8 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
 def holder_of(paths: StreamPaths) -> Holder | None:
     """Return who holds a stream now, or ``None`` when it is free."""
     if paths.lease is not None:
-        return _holder_of(read_lease(paths.lease))
+        lease = read_lease(paths.lease)
+        return lease.holder if lease else None
     if paths.lock in _HELD_HERE:
         # Opening the file and closing it would drop this process's lock.
         return _read_holder(paths.holder)
@@ -139,6 +162,14 @@ def holder_of(paths: StreamPaths) -> Holder | None:
         return None
     with paths.lock.open("a") as file:
         return None if _lock_now(file) else _read_holder(paths.holder)
+
+
+def read_lease(path: Path) -> Lease | None:
+    """Return the lease of a stream, or ``None`` when there is none."""
+    try:
+        return _LEASE.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def _lock_now(file: IO[str]) -> bool:
@@ -159,8 +190,7 @@ def _lock_now(file: IO[str]) -> bool:
 def _tried(attempt: Callable[[], Any]) -> Any:
     """Try a few times: who asks for the holder takes the lock himself, for less than a moment."""
     for _ in range(_ATTEMPTS - 1):
-        got = attempt()
-        if got:
+        if got := attempt():
             return got
         time.sleep(_PAUSE_SECONDS)
     return attempt()
@@ -176,21 +206,26 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[Non
         since=holder.since,
         workers=tuple(map(ProcessId.of, (holder.pid, *more_pids))),
     )
-    with leased(paths.lease, lease, taken=lambda: _locked(paths)):
+    draft = paths.lease.with_name(f"{paths.lease.name}.{os.getpid()}")
+    draft.write_bytes(_LEASE.dump_json(lease))
+    try:
+        # Of two links to one name only one succeeds, and the file is whole when it appears.
+        os.link(draft, paths.lease)
+    except FileExistsError:
+        raise _locked(paths) from None
+    finally:
+        draft.unlink()
+    try:
         yield
-
-
-def _holder_of(lease: Lease | None) -> Holder | None:
-    if lease is None:
-        return None
-    pid = lease.workers[0].pid
-    return Holder(run_id=lease.run_id, pid=pid, host=lease.host, since=lease.since)
+    finally:
+        if read_lease(paths.lease) == lease:
+            paths.lease.unlink()
 
 
 def _locked(paths: StreamPaths) -> StreamLockedError:
     by, remedy = _read_holder(paths.holder), "the lock goes with its process and needs no cleaning"
     if paths.lease is not None:
-        by = _holder_of(read_lease(paths.lease)) or by
+        by = holder_of(paths) or by
         remedy = f"if it was killed, oncelake unlock {paths.stream}"
     return StreamLockedError(
         f"{paths.stream}: {by} holds this stream. Next: wait for it to end; {remedy}"

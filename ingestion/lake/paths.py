@@ -17,7 +17,7 @@ class StreamPaths:
         holder: Who holds that lock, for people.
         lease: The file that stands in for that lock, where the settings say so.
         checkpoints: One folder a generation of the Spark checkpoint.
-        archive: Where ``reset`` puts what it takes away.
+        archive: Where ``reset`` moves tables to.
         workshop: The lake in which ``rebuild`` makes the tables anew.
     """
 

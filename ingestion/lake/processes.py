@@ -1,15 +1,20 @@
-"""Which process is meant by a number, and which one holds a file.
+"""Which process is meant by a number, which one holds a file, and the scratch folder of each.
 
 A pid is given away again when its process has ended; together with the time at which the process
 started it means one process only. A zombie counts as ended: it can no longer write.
+
+A JVM that is killed takes nothing away: its shuffle files and copies of batches, or what a proof
+spilled, would fill the disk, a kill at a time. So later processes sweep the folders of the dead.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import struct
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,18 +24,15 @@ import psutil
 _CLOCK_SECONDS = 2.0
 # Clocks of kernel and writer differ by rounding, and a little by adjustment.
 _TOLERANCE_SECONDS = 60.0
+# A JVM outlives the driver that was killed by seconds.
+_LEFT_ALONE_SECONDS = 3600.0
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = "hhqqi"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessId:
-    """One process of one host, for good.
-
-    Attributes:
-        pid: Its id on that host.
-        started: When it started, in seconds of that host's clock.
-    """
+    """One process of one host, for good; ``started`` is in seconds of that host's clock."""
 
     pid: int
     started: float
@@ -51,13 +53,9 @@ class ProcessId:
 
 
 def is_running(pid: int, *, since: float) -> bool:
-    """Tell whether the process that had this pid at a time is still running.
+    """Tell whether the process that had this pid at a time (seconds since 1970) is still running.
 
     For a process of which only that time is known, and not when it started.
-
-    Args:
-        pid: The process id.
-        since: When the process is known to have run, in seconds since 1970.
     """
     started = _start_time(pid)
     return started is not None and started <= since + _TOLERANCE_SECONDS
@@ -75,6 +73,33 @@ def process_locking(path: Path) -> int | None:
         query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else pid
+
+
+def scratch_of_this_process(state: Path) -> Path:
+    """Return this process's folder, which may not be there yet."""
+    me = ProcessId.of(os.getpid())
+    return state / "scratch" / f"{me.pid}-{me.started:.0f}"
+
+
+def sweep_scratch(state: Path) -> tuple[Path, ...]:
+    """Remove the folders of processes that are gone, and return them."""
+    swept = tuple(each for each in (state / "scratch").glob("*-*") if _is_left_over(each))
+    for folder in swept:
+        shutil.rmtree(folder, ignore_errors=True)
+    return swept
+
+
+def _is_left_over(folder: Path) -> bool:
+    pid, _, started = folder.name.partition("-")
+    if not (pid.isdigit() and started.isdigit()):
+        return False
+    try:
+        age = time.time() - folder.stat().st_mtime
+    except FileNotFoundError:
+        # Another process is sweeping, too.
+        return False
+    owner = ProcessId(pid=int(pid), started=float(started))
+    return age > _LEFT_ALONE_SECONDS and not owner.is_alive()
 
 
 def _start_time(pid: int) -> float | None:

@@ -11,9 +11,8 @@ from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.declaration.fingerprint import engine_version, fingerprint
 from ingestion.declaration.modes import COORDINATES
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.side_tables import count_rows
 
@@ -24,11 +23,7 @@ def redrive_marks(quarantine: Path, seq: int) -> int:
 
 
 def clear_marks_beyond(quarantine: Path, seq: int) -> int:
-    """Take away the marks of redrives that died before their commit.
-
-    Returns:
-        How many records had one.
-    """
+    """Remove the marks of redrives that died before their commit; return how many there were."""
     if not DeltaTable.is_deltatable(str(quarantine)):
         return 0
     left_over = count_rows(quarantine, pc.field("redriven_seq") > seq)
@@ -39,6 +34,7 @@ def clear_marks_beyond(quarantine: Path, seq: int) -> int:
     return left_over
 
 
+_RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
 _SCHEMA_ID: Final = "^schema id ([0-9]+):"
 STATISTICS: Final = ("_seq", "_offset", "redriven_seq")
@@ -86,13 +82,10 @@ def add_missing_columns(path: Path) -> None:
 def waiting_records(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
-    Args:
-        spark: The session.
-        path: The quarantine's folder.
-        reason: Only those of this reason.
+    With a ``reason``, only those that were refused for it.
     """
     rows = spark.read.format("delta").load(str(path)).where("redriven_seq IS NULL")
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)
-    raw = (F.col(name).alias(f"_{name}") for name in ("key", "value", "headers"))
+    raw = (F.col(name).alias(f"_{name}") for name in _RAW)
     return rows.select(*COORDINATES, "_timestamp", *raw, "_seq")

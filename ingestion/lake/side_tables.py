@@ -1,7 +1,7 @@
-"""Counting what a table really holds, by another reader than the one that wrote it.
+"""The rows of one batch in a table: counted, written anew, and removed where the batch died.
 
-delta-rs and Arrow read the files that Spark wrote: a witness of its own, and twenty times quicker
-to ask than a Spark job. Statistics on ``_seq`` leave only the files of the batch to read.
+delta-rs and Arrow count what Spark wrote: a second reader, and twenty times quicker than a Spark
+job. Statistics on ``_seq`` leave only the files of the batch to read.
 """
 
 from __future__ import annotations
@@ -14,23 +14,18 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from ingestion.lake.damage import translate_read_errors
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 
 
 def count_rows(path: Path, condition: pc.Expression, *, version: int | None = None) -> int:
-    """Count the rows of a table for which ``condition`` holds.
-
-    Args:
-        path: The table's folder.
-        condition: What to count.
-        version: Delta version to read; the newest when not given.
+    """Count the rows for which ``condition`` holds, at a Delta version or at the newest.
 
     Raises:
         DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
     with translate_read_errors(path):
-        dataset = open_dataset(DeltaTable(path, version=version))
-        return int(dataset.count_rows(filter=condition))
+        table = DeltaTable(path, version=version)
+        return int(open_dataset(table).count_rows(filter=condition))
 
 
 def rows_of_seq(path: Path, seq: int, *, version: int | None = None) -> int:
@@ -53,11 +48,7 @@ def overwrite_seq(rows: DataFrame, path: Path, seq: int, *, stats_on: Sequence[s
 
 
 def remove_beyond(path: Path, seq: int) -> int:
-    """Remove what dead attempts left: the rows of every seq above ``seq``.
-
-    Returns:
-        How many rows were removed.
-    """
+    """Remove what dead attempts left, the rows of every seq above ``seq``; return how many."""
     if not DeltaTable.is_deltatable(str(path)):
         return 0
     left_over = count_rows(path, pc.field("_seq") > seq)

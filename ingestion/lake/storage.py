@@ -1,7 +1,8 @@
-"""Volumes that are full, read-only or failing: named, with what is left on them.
+"""Volumes that fail, and file systems that lack what commits and locks need.
 
-The same failure comes as an ``OSError`` from Python, as a text from delta-rs and from Arrow, and
-as a stack trace from the JVM; here each becomes one sentence with the volume's path.
+A full, read-only or failing volume comes as an ``OSError`` from Python, as a text from delta-rs and
+Arrow, and as a stack trace from the JVM; here each becomes one sentence with the volume's path. A
+file system is tried beside the stream's lock before a run writes.
 """
 
 from __future__ import annotations
@@ -42,9 +43,7 @@ def is_disk_error(error: BaseException) -> bool:
 def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
     """Translate what any layer raises when a volume is full, read-only or failing.
 
-    Args:
-        stream: The stream that was stopped.
-        folders: Where it writes; one of them is named when the failure itself names no path.
+    Of the ``folders`` that the stream writes to, one is named where the failure names no path.
 
     Raises:
         StorageError: names the volume and what is free on it.
@@ -57,16 +56,15 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
         code = _code(error)
         if code is None:
             raise
-        raise _told(stream, code, _place(error, folders)) from error
-
-
-def _told(stream: str, code: int, place: Path) -> StorageError:
-    usage = shutil.disk_usage(place)
-    return StorageError(
-        f"{stream}: {os.strerror(code)}: {_mount(place)} (holds {place}; {usage.free:,} of "
-        f"{usage.total:,} bytes are free). Nothing is lost, and nothing is half done: what was not "
-        f"committed is read again. Next: {_ADVICE[code]}, then oncelake run {stream}"
-    )
+        place = _place(error, folders)
+        usage = shutil.disk_usage(place)
+        at_or_above = (place.resolve(), *place.resolve().parents)
+        mount = next(at for at in at_or_above if at.is_mount())
+        raise StorageError(
+            f"{stream}: {os.strerror(code)}: {mount} (holds {place}; {usage.free:,} of "
+            f"{usage.total:,} bytes are free). Nothing is lost, and nothing is half done: what was "
+            f"not committed is read again. Next: {_ADVICE[code]}, then oncelake run {stream}"
+        ) from error
 
 
 def _code(error: BaseException) -> int | None:
@@ -89,7 +87,8 @@ def _place(error: BaseException, folders: Iterable[Path]) -> Path:
     mentioned = [_existing(Path(match)) for match in _PATH.findall(str(error))]
     under = [at for at in mentioned if any(at.is_relative_to(each) for each in ours)]
     exhausted = [at for at in ours if _is_exhausted(at)]
-    return min(exhausted or under[:1] or ours, key=lambda at: (_is_writable(at), _free(at)))
+    candidates = exhausted or under[:1] or ours
+    return min(candidates, key=lambda at: (_is_writable(at), shutil.disk_usage(at).free))
 
 
 def _is_exhausted(folder: Path) -> bool:
@@ -104,14 +103,6 @@ def _existing(path: Path) -> Path:
 
 def _is_writable(folder: Path) -> bool:
     return not os.statvfs(folder).f_flag & os.ST_RDONLY
-
-
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
-def _mount(place: Path) -> Path:
-    return next(at for at in (place.resolve(), *place.resolve().parents) if at.is_mount())
 
 
 def probe_filesystem(paths: StreamPaths) -> None:
@@ -181,17 +172,14 @@ def _locks_once(probe: Path, _: Path) -> str | None:
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return None
     with probe.open("r+b") as mine, probe.open("r+b") as other:
-        fcntl.fcntl(mine, fcntl.F_OFD_SETLK, _whole_file())
+        # The kernel's `struct flock`, for a write lock on all of a file.
+        whole_file = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(mine, fcntl.F_OFD_SETLK, whole_file)
         try:
             fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
     return "gives one lock to two holders, so two runs could write at once"
-
-
-def _whole_file() -> bytes:
-    """Return the kernel's ``struct flock`` for a write lock on all of a file."""
-    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def _remove(*files: Path) -> None:

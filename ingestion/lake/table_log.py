@@ -1,4 +1,4 @@
-"""The log of a Delta table, read without Spark, and the checksums that guard its files.
+"""The log of a Delta table without Spark: its commits, the checksums of its files, an empty commit.
 
 Beside every ``name`` that the JVM writes on a local disk Hadoop leaves ``.name.crc``: a header, the
 length of a chunk, and a CRC-32 of each. Spark checks it on every read; delta-rs does not, and would
@@ -17,12 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyarrow.dataset import Dataset, ParquetReadOptions
+from pyarrow.fs import FileSystem, SubTreeFileSystem
 
+from ingestion.errors import CommitConflictError
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.damage import damaged_table
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.paths import StreamPaths
 
 _HEADER = struct.Struct(">4sI")
 _MAGIC = b"crc\0"
@@ -50,6 +54,22 @@ def matches_checksum(file: Path) -> bool:
         return False
     chunks = (content[at : at + length] for at in range(0, len(content), length))
     return sealed[_HEADER.size :] == b"".join(zlib.crc32(each).to_bytes(4) for each in chunks)
+
+
+def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = None) -> Dataset:
+    """Open a table's rows for a scan, with Arrow's own file system under it.
+
+    By default delta-rs hands Arrow a file system written in Python. What Arrow reads through it
+    are Python objects, which its threads release behind a scan's back, after the last row was
+    handed out. Taking the GIL for that while the interpreter ends kills the thread inside a C++
+    destructor, and that aborts the process: exit code 134, after all work is done
+    (apache/arrow#34314, #36389, #36980). A scan that was not read to its end leaves it waiting for
+    such a thread for ever. Arrow's own file system has no Python object in it.
+    """
+    files, folder = FileSystem.from_uri(table.table_uri)
+    return table.to_pyarrow_dataset(
+        filesystem=SubTreeFileSystem(folder, files), parquet_read_options=read_options
+    )
 
 
 # delta-rs has other words for what Delta counts.
@@ -96,7 +116,6 @@ class TableLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the table's folder; nothing is read yet."""
         self.path = path
         self._commits: dict[int, Commit] = {}
 
@@ -144,6 +163,10 @@ class TableLog:
             _METRICS.get(name, name): value
             for name, value in (made.get("operationMetrics") or {}).items()
         }
+        try:
+            metadata = CommitMetadata.from_json(made.get("userMetadata"))
+        except DamagedMetadataError as error:
+            raise damaged_table(self.path, f"version {version}: {error}") from error
         return Commit(
             version=version,
             timestamp_ms=int(made.get("timestamp", 0)),
@@ -151,7 +174,7 @@ class TableLog:
             metrics={name: int(value) for name, value in metrics.items() if str(value).isdigit()},
             txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
             changes_rows=any(_changes_rows(action) for action in actions),
-            metadata=self._metadata(version, made.get("userMetadata")),
+            metadata=metadata,
         )
 
     def newest_first(self, *, down_to: int = 0) -> Iterator[Commit]:
@@ -203,18 +226,19 @@ class TableLog:
         return str(self.snapshot.metadata().id)
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
-        file = self.path / "_delta_log" / f"{version:020d}.json"
+        name = f"_delta_log/{version:020d}.json"
+        file = self.path / name
         try:
             lines = file.read_bytes().splitlines()
             actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
-            raise damaged_table(self.path, f"{_named(file)} is cut short or garbage") from error
+            raise damaged_table(self.path, f"{name} is cut short or garbage") from error
         if not all(isinstance(action, dict) for action in actions):
-            raise damaged_table(self.path, f"{_named(file)} is garbage")
+            raise damaged_table(self.path, f"{name} is garbage")
         if not actions:
-            raise damaged_table(self.path, f"{_named(file)} is empty")
+            raise damaged_table(self.path, f"{name} is empty")
         if not matches_checksum(file):
-            raise damaged_table(self.path, f"{_named(file)} is not as it was written")
+            raise damaged_table(self.path, f"{name} is not as it was written")
         return actions
 
     def _refuse_torn(self, stream: str, commit: Commit) -> None:
@@ -227,17 +251,46 @@ class TableLog:
                 f"and its metadata says {seq}",
             )
 
-    def _metadata(self, version: int, text: str | None) -> CommitMetadata | None:
-        try:
-            return CommitMetadata.from_json(text)
-        except DamagedMetadataError as error:
-            raise damaged_table(self.path, f"version {version}: {error}") from error
-
 
 def _changes_rows(action: Mapping[str, Any]) -> bool:
     of_file = action.get("add") or action.get("remove")
     return bool(of_file and of_file.get("dataChange", True))
 
 
-def _named(file: Path) -> str:
-    return f"_delta_log/{file.name}"
+def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
+    """Commit metadata and no row to the data table, and read it back; needs the stream's lock.
+
+    It opens a table, and records a person's decision. A batch commits from the JVM that holds the
+    lock, so that the lock cannot outlive, or be outlived by, the hand that writes.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+    """
+    table, stream = DeltaTable(paths.data), paths.stream
+    recorded = table.transaction_version(app_id(stream))
+    if recorded is not None and recorded >= metadata.seq:
+        raise CommitConflictError(
+            stream,
+            f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
+            "writer's.",
+            remedy="run the same command again",
+        )
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(
+        table,
+        nothing,
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": metadata.to_json()},
+            app_transactions=[Transaction(app_id(stream), metadata.seq)],
+        ),
+    )
+    commit = TableLog(paths.data).find(stream, metadata.seq)
+    if commit is None or commit.metadata != metadata:
+        raise CommitConflictError(
+            stream,
+            f"a commit without rows (seq {metadata.seq}) is not in the table's log as it was "
+            "meant.",
+            remedy="run the same command again",
+        )
+    return commit

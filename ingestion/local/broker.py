@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import secrets
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from confluent_kafka.admin import AdminClient
 from ingestion.errors import DependencyError, SetupError
 from ingestion.kafka.java import find_java
 from ingestion.lake.processes import ProcessId
-from ingestion.local.broker_config import port_in, properties, server_properties
 from ingestion.local.process import launch, recorded_process, stop
 
 _START_TIMEOUT_SECONDS = 60
@@ -37,6 +37,31 @@ _JVM = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
 )
+
+# Kafka would give its internal topics three replicas, and each of them many partitions.
+_ALONE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+_SMALL_AND_QUICK = {
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "background.threads": "2",
+    "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    "group.initial.rebalance.delay.ms": "0",
+    # A killed broker may not register again before its old session has expired.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +85,6 @@ def up(
     """Start the broker of ``folder`` and wait until it answers; a running one is returned.
 
     Args:
-        folder: Where everything about the broker is kept; made when missing.
         jars: The folder with ``broker/*.jar``.
         port: Where to listen; default: the port of last time, or a free one.
         tied_to_caller: Let the broker die with this process, however that ends. Otherwise it
@@ -75,7 +99,7 @@ def up(
     with _locked(folder):
         if _process(folder) is None:
             classpath = _classpath(jars)
-            _file(folder).write_text(server_properties(folder, port=port, settings=settings or {}))
+            _file(folder).write_text(_server_properties(folder, port=port, settings=settings or {}))
             _format(folder, classpath)
             command = _java(classpath, "kafka.Kafka", str(_file(folder)))
             launch(command, pid_file=folder / "pid", log=folder / "broker.log", tied=tied_to_caller)
@@ -92,7 +116,7 @@ def status(folder: Path) -> Broker | None:
         address=_address(folder),
         pid=process.pid,
         folder=folder,
-        cluster_id=properties(_identity(folder)).get("cluster.id", ""),
+        cluster_id=_properties(_identity(folder)).get("cluster.id", ""),
     )
 
 
@@ -127,7 +151,7 @@ def _identity(folder: Path) -> Path:
 
 
 def _address(folder: Path) -> str:
-    return f"127.0.0.1:{port_in(_file(folder), 'PLAINTEXT')}"
+    return f"127.0.0.1:{_port_in(_file(folder), 'PLAINTEXT')}"
 
 
 def _process(folder: Path) -> ProcessId | None:
@@ -168,9 +192,11 @@ def _await_answer(folder: Path) -> Broker:
     client = AdminClient({"bootstrap.servers": _address(folder), "log_level": 0, **patience})
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while time.monotonic() < deadline and (broker := status(folder)):
-        if _answers(client):
-            (folder / "address").write_text(broker.address + "\n")
-            return broker
+        # A client that got no answer asks again until the deadline.
+        with suppress(KafkaException):
+            if client.list_topics(timeout=1).brokers:
+                (folder / "address").write_text(broker.address + "\n")
+                return broker
     tail = "\n".join((folder / "broker.log").read_text(errors="replace").splitlines()[-20:])
     problem = f"did not answer within {_START_TIMEOUT_SECONDS} s" if status(folder) else "died"
     raise DependencyError(
@@ -179,8 +205,62 @@ def _await_answer(folder: Path) -> Broker:
     )
 
 
-def _answers(client: AdminClient) -> bool:
-    try:
-        return bool(client.list_topics(timeout=1).brokers)
-    except KafkaException:
-        return False
+def _server_properties(folder: Path, *, port: int | None, settings: Mapping[str, str]) -> str:
+    """Write the configuration; without a ``port``, with that of last time if it is free.
+
+    Raises:
+        SetupError: somebody else listens on ``port``.
+    """
+    if port is not None and not _is_free(port):
+        raise SetupError(
+            f"port {port} of 127.0.0.1 is taken. Next: choose another with --port, or none at all"
+        )
+    before = _file(folder)
+    client = port or _free_port(preferred=_port_in(before, "PLAINTEXT"))
+    controller = _free_port(preferred=_port_in(before, "CONTROLLER"), other_than=client)
+    chosen = {
+        **_ALONE,
+        **_SMALL_AND_QUICK,
+        "auto.create.topics.enable": "false",
+        "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+        "log.dirs": str(folder / "data"),
+        **settings,
+    }
+    return "".join(f"{key}={value}\n" for key, value in chosen.items())
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """Read a properties file; a missing one is empty."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    return {key: value for key, equals, value in pairs if equals}
+
+
+def _port_in(path: Path, listener: str) -> int | None:
+    """Return the port of a listener in a server's configuration, if there is one."""
+    for address in _properties(path).get("listeners", "").split(","):
+        if address.startswith(f"{listener}://"):
+            return int(address.rpartition(":")[2])
+    return None
+
+
+def _free_port(*, preferred: int | None, other_than: int | None = None) -> int:
+    if preferred and preferred != other_than and _is_free(preferred):
+        return preferred
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port != other_than:
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -99,15 +99,11 @@ def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
             "Next: look at the network, then make setup"
         ) from error
     if ivy.returncode != 0:
-        raise DependencyError(
-            "\n".join(
-                (
-                    *_complaints(ivy.stdout + ivy.stderr),
-                    f"the jars for {conf} could not be fetched from Maven Central. "
-                    "Next: look at the network (or at ivy.xml), then make setup",
-                )
-            )
+        problem = (
+            f"the jars for {conf} could not be fetched from Maven Central. "
+            "Next: look at the network (or at ivy.xml), then make setup"
         )
+        raise DependencyError("\n".join((*_complaints(ivy.stdout + ivy.stderr), problem)))
 
 
 def _ivy() -> Path:

@@ -71,9 +71,7 @@ def launch(command: Sequence[str], *, pid_file: Path, log: Path, tied: bool) -> 
     """Start a command in a session of its own, its output appended to ``log``.
 
     Args:
-        command: Program and arguments.
         pid_file: Gets its pid before this returns.
-        log: Gets its output.
         tied: End it when this process ends, for whatever reason, SIGKILL included.
     """
     pid_file.unlink(missing_ok=True)

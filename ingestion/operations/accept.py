@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,13 +9,11 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Range
 from ingestion.lake.archive import archive_table
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange
-from ingestion.lake.empty_commit import write_empty_commit
-from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.commit_metadata import UNKNOWN, CountedRange
 from ingestion.lake.foreign_commits import foreign_commits
-from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger
 from ingestion.lake.stream import Stream
-from ingestion.operations.locked import locked
+from ingestion.operations.decision import commit_decision, locked
 from ingestion.recovery.heal import heal_ledger, remove_leftovers
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import read_side_tables, written_off_counts
@@ -48,11 +45,6 @@ class Refused:
         return tuple(row for row in self.rows if row.is_red)
 
     @property
-    def is_nothing(self) -> bool:
-        """Tell whether there is nothing to accept."""
-        return not (self.red or self.lost or self.forgotten or self.is_altered)
-
-    @property
     def counts(self) -> dict[str, int]:
         """What the acceptance leaves behind, as the ledger counts it."""
         offsets = sum(map(len, self.lost))
@@ -70,7 +62,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
     """Accept what the stream is refused for: lost ranges, red batches, what others have altered.
 
     The lost ranges are skipped, and stay in the ledger with the reason; a red batch stays red,
-    with the reason beside it. A quarantine, or a memory of deletes, that is damaged or short of
+    with the reason beside it. A quarantine, or a table of tombstones, that is damaged or short of
     rows moves into the archive.
 
     Returns:
@@ -88,15 +80,11 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
         position, refused = _find_refused(stream, snapshot, position)
-        if refused.is_nothing:
+        if not (refused.red or refused.lost or refused.forgotten or refused.is_altered):
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
             )
-        made = position.next_metadata(
-            run_id, kind="accept", ranges=_skipped(refused.lost), counts=refused.counts
-        )
-        made = replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red))
-        return _commit(stream, position, refused, made)
+        return _commit(stream, position, refused, reason=reason, run_id=run_id)
 
 
 def _find_refused(
@@ -121,22 +109,18 @@ def _find_refused(
 
 
 def _commit(
-    stream: Stream, position: Position, refused: Refused, metadata: CommitMetadata
+    stream: Stream, position: Position, refused: Refused, *, reason: str, run_id: str
 ) -> LedgerRow:
-    """Write the acceptance down: in the table's log, then in the ledger."""
-    paths = stream.paths
-    archive_table(paths, refused.forgotten.values())
+    archive_table(stream.paths, refused.forgotten.values())
     # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-    remove_leftovers(paths, position)
-    commit = write_empty_commit(paths, metadata)
-    hit(Failpoint.DECIDED)
-    row = LedgerRow.of(
-        metadata, commit, position.table_id, counts=refused.counts, problems=refused.problems
+    remove_leftovers(stream.paths, position)
+    skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)
+    made = position.next_metadata(run_id, kind="accept", ranges=skipped, counts=refused.counts)
+    return commit_decision(
+        stream,
+        replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red)),
+        position.table_id,
+        counts=refused.counts,
+        problems=refused.problems,
+        accepted=[replace(row, accepted=reason) for row in refused.red],
     )
-    accepted = (replace(batch, accepted=metadata.reason) for batch in refused.red)
-    Ledger(paths.ledger).put(row, *accepted)
-    return row
-
-
-def _skipped(lost: Iterable[Range]) -> tuple[CountedRange, ...]:
-    return tuple(CountedRange(range=range_, records=0, gaps=0) for range_ in lost)

@@ -16,7 +16,6 @@ class Failure:
     """An error, put into words.
 
     Attributes:
-        message: What went wrong, and what to do next.
         remedy: The command or the edit that resolves it, where a person has to decide.
         traceback: The traceback of an unexpected error, where it was asked for.
     """
@@ -30,11 +29,9 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception, *, stream: str | None = None, debug: bool = False) -> Failure:
-        """Describe an error; one that nobody raised on purpose keeps its traceback.
+        """Describe an error of a stream, by default of the one that it names.
 
-        Args:
-            stream: The stream it befell; default: the one that the error names.
-            debug: Keep the traceback here, and not in a file.
+        One that nobody raised on purpose keeps its traceback: here to debug, else in a file.
         """
         message, exit_code, trace = str(error), WRONG, ""
         if isinstance(error, IngestionError):

@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any, Final
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from ingestion.declaration.messages import printable
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_data import open_dataset
-from ingestion.lake.table_log import TableLog
+from ingestion.lake.table_log import TableLog, open_dataset
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
@@ -45,12 +45,7 @@ class QuarantinedRecord:
 
 @dataclass(kw_only=True, slots=True)
 class Group:
-    """The records of one reason that wait.
-
-    Attributes:
-        first: The oldest by Kafka's time.
-        earliest: The first few, to be shown.
-    """
+    """The records of one reason that wait, by Kafka's time; the earliest few are to be shown."""
 
     reason: str
     first: QuarantinedRecord
@@ -73,13 +68,18 @@ class Sample:
     record: QuarantinedRecord
     row: Mapping[str, Any]
 
+    @property
+    def headers(self) -> str:
+        """The record's headers, safe to be printed."""
+        headers = self.row["headers"] or ()
+        return ", ".join(f"{printable(it['key'])}={printable(it['value'])}" for it in headers)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inspection:
-    """What is in a quarantine.
+    """What is in a quarantine, the largest group of what waits first.
 
     Attributes:
-        groups: What waits, the largest group first.
         samples: The first few of each group.
         redriven: Records that were sent in again, by the batch that did it.
     """
@@ -97,11 +97,7 @@ class Inspection:
 def inspect(
     stream: str, paths: StreamPaths, *, reason: str | None = None, limit: int = 3
 ) -> Inspection:
-    """Look into a stream's quarantine.
-
-    Args:
-        reason: Only records of this reason.
-        limit: How many samples of each group.
+    """Look into a stream's quarantine, and take as many samples of each group as the limit says.
 
     Raises:
         DamagedTableError: the quarantine cannot be read.
@@ -131,10 +127,11 @@ def inspect(
 
 
 def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator[dict[str, Any]]:
-    condition = None if last is None else pc.field("_seq") <= last
+    condition = pc.scalar(True)
+    if last is not None:
+        condition &= pc.field("_seq") <= last
     if reason is not None:
-        chosen = pc.field("reason") == reason
-        condition = chosen if condition is None else condition & chosen
+        condition &= pc.field("reason") == reason
     names = [*_COORDINATES, "reason", "redriven_seq"]
     for batch in dataset.to_batches(columns=names, filter=condition, batch_size=8_192):
         yield from batch.to_pylist()
@@ -151,16 +148,9 @@ def _samples(dataset: ds.Dataset, places: list[QuarantinedRecord]) -> Iterator[S
 
 
 def _is_at(at: QuarantinedRecord) -> pc.Expression:
-    return (
-        (pc.field("_seq") == at.seq)
-        & (pc.field("_topic") == at.topic)
-        & (pc.field("_partition") == at.partition)
-        & (pc.field("_offset") == at.offset)
-    )
+    names = ("seq", "topic", "partition", "offset")
+    return reduce(and_, (pc.field(f"_{name}") == getattr(at, name) for name in names))
 
 
 def _record_of(row: Mapping[str, Any]) -> QuarantinedRecord:
-    topic, partition, offset, timestamp, seq = (row[name] for name in _COORDINATES)
-    return QuarantinedRecord(
-        timestamp=timestamp, topic=topic, partition=partition, offset=offset, seq=seq
-    )
+    return QuarantinedRecord(**{name.removeprefix("_"): row[name] for name in _COORDINATES})

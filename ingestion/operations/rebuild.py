@@ -8,28 +8,22 @@ change places. Killed anywhere, it goes on where it was.
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from ingestion.declaration.fingerprint import fingerprint
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, fingerprint
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
-from ingestion.kafka.admin import Kafka
-from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap, swap_tables
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
-from ingestion.operations.run import OnBatch, Run
+from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
-from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.recovery.start import lost_ranges
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
@@ -38,16 +32,14 @@ from ingestion.settings import Settings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RebuildReport:
-    """What a rebuild did.
+    """What a rebuild did: its last run into the new table, and where the old tables went.
 
-    Attributes:
-        report: The last run into the new table.
-        archived: Where the old tables went; none when the new table is not in their place.
+    Nothing is archived when the new table is not in their place.
     """
 
     stream: str
     report: RunReport
-    archived: tuple[Path, ...]
+    archived: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +47,16 @@ class Rebuild:
     """One rebuild of one stream.
 
     Attributes:
-        spark: Returns a session of ``ingestion.pipeline.session``.
-        run_id: Names the rebuild in commits and ledger.
+        run: A run into the table in use, whose like fill the new one; stopped, the next rebuild
+            goes on.
         without_lost: Leave out what Kafka no longer holds, instead of refusing.
-        on_batch: Called after each batch with its ledger row and the lag that is left.
-        stop: Set it to end within seconds; the next rebuild goes on.
     """
 
-    spec: StreamSpec
-    settings: Settings
-    spark: Callable[[], SparkSession]
-    run_id: str
+    run: Run
     without_lost: bool = False
-    on_batch: OnBatch = lambda row, lag: None
-    stop: threading.Event = field(default_factory=threading.Event)
 
     def execute(self) -> RebuildReport:
-        """Fill a new table from the topic, and put it in place of the old.
+        """Fill a new table from the topic, and swap it with the old.
 
         Returns:
             What was done; when a batch of the new table is red, or it was stopped, the old table
@@ -84,42 +69,33 @@ class Rebuild:
             RefusedError: a person must decide something else first.
             StreamLockedError: a run, or another rebuild, holds the stream.
         """
-        stream = Stream(spec=self.spec, settings=self.settings)
+        stream = Stream(spec=self.run.spec, settings=self.run.settings)
         paths = stream.paths
         with translate_disk_errors(stream.name, *paths.written):
             spec = self._beginning(resolve_topics(stream))
             beside = self._settings_beside(paths)
             self._clear_what_another_left(spec, beside)
-            report = self._run(spec, beside)
+            run = replace(self.run, spec=spec, settings=beside)
+            report = run.execute()
             if not self._is_ready(report):
-                return RebuildReport(stream=spec.name, report=report, archived=())
-            with held_by_python(paths, Holder.me(self.run_id)):
+                return RebuildReport(stream=spec.name, report=report)
+            with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
-                report = self._run(spec, beside)
+                report = run.execute()
                 archived = swap_tables(paths) if self._is_ready(report) else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
 
     def _is_ready(self, report: RunReport) -> bool:
-        return report.is_balanced and not self.stop.is_set()
-
-    def _run(self, spec: StreamSpec, beside: Settings) -> RunReport:
-        return Run(
-            spec=spec,
-            settings=beside,
-            spark=self.spark,
-            run_id=self.run_id,
-            on_batch=self.on_batch,
-            stop=self.stop,
-        ).execute()
+        return report.is_balanced and not self.run.stop.is_set()
 
     def _settings_beside(self, paths: StreamPaths) -> Settings:
         """Return the settings of a lake of its own; Kafka's address lies in the old state."""
         changed: dict[str, Any] = {
             "lake": paths.workshop,
-            "state": self.settings.state / "rebuild",
-            "kafka": self.settings.bootstrap_servers(),
+            "state": self.run.settings.state / "rebuild",
+            "kafka": self.run.settings.bootstrap_servers(),
         }
-        return self.settings.model_copy(update=changed)
+        return self.run.settings.model_copy(update=changed)
 
     def _clear_what_another_left(self, spec: StreamSpec, beside: Settings) -> None:
         """Remove a table that was begun by another declaration, or whose books do not balance.
@@ -129,7 +105,7 @@ class Rebuild:
         """
         paths = StreamPaths.of(spec.name, beside)
         by = paths.data.parent / "DECLARATION"
-        with held_by_python(paths, Holder.me(self.run_id)):
+        with held_by_python(paths, Holder.me(self.run.run_id)):
             is_red = any(row.is_red for row in Ledger(paths.ledger).rows())
             if is_red or not by.exists() or by.read_text() != fingerprint(spec):
                 for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
@@ -147,41 +123,43 @@ class Rebuild:
                 f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
             )
         if not self.without_lost:
-            self._refuse_lost_epochs(spec, kafka, position)
+            refuse_another_topic(spec, kafka, position.identity)
+            if position.epoch > 1:
+                raise _lost(
+                    spec.name,
+                    "the table holds what was read before its topic was adopted anew (epoch "
+                    f"{position.epoch}), from topics that are gone",
+                )
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
         begun = _first_offsets([row for row in snapshot.rows if row.epoch == position.epoch])
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
         lost = lost_ranges(begin, earliest)
         if lost and not self.without_lost:
-            raise OffsetsExpiredError(
+            raise _lost(
                 spec.name,
                 f"Kafka no longer holds {', '.join(map(str, lost))}, which the table was filled "
-                "from: a new one would lack it.",
-                remedy=f"oncelake rebuild {spec.name} --without-lost, if that may be; the old "
-                "tables stay in the archive",
+                "from",
             )
         offsets: dict[str, dict[int, int]] = {}
         for at, offset in begin.items():
             offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
-        said = spec.model_dump(by_alias=True, exclude_unset=True)
-        return StreamSpec.model_validate({**said, "starting": {"offsets": offsets}})
-
-    def _refuse_lost_epochs(self, spec: StreamSpec, kafka: Kafka, position: Position) -> None:
-        refuse_another_topic(spec, kafka, position.identity)
-        if position.epoch > 1:
-            raise OffsetsExpiredError(
-                spec.name,
-                f"the table holds what was read before its topic was adopted anew (epoch "
-                f"{position.epoch}), from topics that are gone: a new one would lack it.",
-                remedy=f"oncelake rebuild {spec.name} --without-lost, if that may be; the old "
-                "tables stay in the archive",
-            )
+        declared = spec.model_dump(by_alias=True, exclude_unset=True)
+        return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
 
 
-def _first_offsets(rows: list[LedgerRow]) -> Mapping[Any, int]:
+def _first_offsets(rows: list[LedgerRow]) -> dict[TopicPartition, int]:
     """Return where an epoch began in each partition."""
-    begun: dict[Any, int] = {}
-    for counted in (each for row in rows for each in row.ranges):
+    begun: dict[TopicPartition, int] = {}
+    for counted in (it for row in rows for it in row.ranges):
         begun.setdefault(counted.range.topic_partition, counted.range.start)
     return begun
+
+
+def _lost(stream: str, problem: str) -> OffsetsExpiredError:
+    return OffsetsExpiredError(
+        stream,
+        f"{problem}: a new one would lack it.",
+        remedy=f"oncelake rebuild {stream} --without-lost, if that is acceptable; the old tables "
+        "stay in the archive",
+    )

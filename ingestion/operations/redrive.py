@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting_records
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import start_with_spark
 from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
@@ -36,8 +35,6 @@ from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
-
-Seqs = Mapping[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +50,9 @@ class RedriveReport:
 
     stream: str
     run_id: str
-    waiting: int
-    still_bad: Mapping[str, int]
-    batches: tuple[LedgerRow, ...]
+    waiting: int = 0
+    still_bad: Mapping[str, int] = field(default_factory=dict)
+    batches: tuple[LedgerRow, ...] = ()
     recovered: tuple[LedgerRow, ...] = ()
 
     @property
@@ -71,11 +68,9 @@ class RedriveReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Redrive:
-    """One redrive of one stream.
+    """One redrive of one stream; Spark is started when something waits for it.
 
     Attributes:
-        spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing waits.
-        run_id: Names the redrive in the commit and in the ledger.
         reason: Send in only records of this reason.
     """
 
@@ -106,22 +101,23 @@ class Redrive:
                 raise InvalidSpecError(
                     f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
                 )
-            found = self._waiting(paths)
+            waiting = self._waiting(paths)
             engine, _ = choose_engine(stream, alters=alters_table(stream))
-        if not found:
-            return self._report(found, recovered=first.recovered)
-        self._refuse_partial_updates(found)
+        report = RedriveReport(stream=stream.name, run_id=self.run_id, recovered=first.recovered)
+        if not waiting:
+            return report
+        self._refuse_partial_updates(waiting)
         spark = self.spark()
         with held_by_committer(engine, spark, stream, me):
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)
-            recovered = (*first.recovered, *start.recovered)
-            return self._send(spark, stream, engine, start.position, recovered)
+            report = replace(report, recovered=(*first.recovered, *start.recovered))
+            return self._send(spark, stream, engine, start.position, report)
 
-    def _refuse_partial_updates(self, found: Seqs) -> None:
+    def _refuse_partial_updates(self, waiting: Counter[int]) -> None:
         if self.spec.ignore_null_updates:
             raise RefusedError(
                 self.spec.name,
-                f"{sum(found.values()):,} records wait, and with `ignore_null_updates` each column "
+                f"{waiting.total():,} records wait, and with `ignore_null_updates` each column "
                 "is the last value that came: one that comes late, behind newer ones of its row, "
                 "could not be put in its place.",
                 remedy=f"oncelake rebuild {self.spec.name}, which folds all in their order",
@@ -133,13 +129,12 @@ class Redrive:
         stream: Stream,
         engine: EngineName,
         position: Position,
-        recovered: tuple[LedgerRow, ...],
+        report: RedriveReport,
     ) -> RedriveReport:
         paths = stream.paths
-        found, rows, still_bad = self._waiting(paths), [], Counter[str]()
-        remembered = Ledger(paths.ledger).rows_of(position.table_id)
-        for epoch in epochs_of(remembered):
-            if not any(map(epoch.has, found)):
+        waiting, rows, still_bad = self._waiting(paths), [], Counter[str]()
+        for epoch in epochs_of(Ledger(paths.ledger).rows_of(position.table_id)):
+            if not any(map(epoch.has, waiting)):
                 continue
             writer = RedriveWriter(
                 stream, position=position, run_id=self.run_id, engine=engine, epoch=epoch
@@ -150,48 +145,27 @@ class Redrive:
             rows += [redriven.row] if redriven.row else []
             if redriven.row and redriven.row.is_red:
                 break
-        return self._report(found, batches=rows, still_bad=still_bad, recovered=recovered)
+        return replace(
+            report, waiting=waiting.total(), still_bad=dict(still_bad), batches=tuple(rows)
+        )
 
-    def _waiting(self, paths: StreamPaths) -> Seqs:
+    def _waiting(self, paths: StreamPaths) -> Counter[int]:
         """Count what waits, by the batch that it came from; needs no Spark.
 
         Raises:
             InvalidSpecError: records wait, and none for the reason that was asked for.
         """
         if not DeltaTable.is_deltatable(str(paths.quarantine)):
-            return {}
+            return Counter()
         with translate_read_errors(paths.quarantine):
             rows = open_dataset(DeltaTable(paths.quarantine)).to_table(
                 columns=["_seq", "reason"], filter=pc.field("redriven_seq").is_null()
             )
-        if self.reason is None or not rows.num_rows:
-            return _counted(rows)
-        chosen = rows.filter(pc.field("reason") == self.reason)
-        if not chosen.num_rows:
+        chosen = rows if self.reason is None else rows.filter(pc.field("reason") == self.reason)
+        if rows.num_rows and not chosen.num_rows:
             there = ", ".join(sorted(filter(None, rows["reason"].unique().to_pylist())))
             raise InvalidSpecError(
                 f"{self.spec.name}: nothing waits for the reason {self.reason!r}; there are: "
                 f"{there}. Next: oncelake quarantine {self.spec.name} lists them"
             )
-        return _counted(chosen)
-
-    def _report(
-        self,
-        found: Seqs,
-        *,
-        batches: list[LedgerRow] | None = None,
-        still_bad: Mapping[str, int] | None = None,
-        recovered: tuple[LedgerRow, ...] = (),
-    ) -> RedriveReport:
-        return RedriveReport(
-            stream=self.spec.name,
-            run_id=self.run_id,
-            waiting=sum(found.values()),
-            still_bad=dict(still_bad or {}),
-            batches=tuple(batches or ()),
-            recovered=recovered,
-        )
-
-
-def _counted(rows: pa.Table) -> Seqs:
-    return dict(Counter(rows["_seq"].to_pylist()))
+        return Counter(chosen["_seq"].to_pylist())

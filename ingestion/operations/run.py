@@ -17,7 +17,12 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import RefusedError
+from ingestion.errors import (
+    OffsetsExpiredError,
+    RefusedError,
+    TopicRecreatedError,
+    TopicTruncatedError,
+)
 from ingestion.kafka.transactions import find_stalls
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.failpoints import Failpoint, hit
@@ -27,7 +32,8 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.delivery import apply_delivery_policy
+from ingestion.operations.accept import accept
+from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table
@@ -83,7 +89,7 @@ class Run:
             try:
                 return self._execute(stream)
             except RefusedError as refusal:
-                decision = apply_delivery_policy(stream, refusal, run_id=self.run_id)
+                decision = _apply_delivery_policy(stream, refusal, run_id=self.run_id)
                 if decision is None:
                     raise
             report = self._execute(stream)
@@ -199,8 +205,7 @@ def _open_checkpoint(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tupl
     checkpoint, disagreement = open_generation(
         paths.checkpoints, start.starting, had_one=start.position.seq > 0
     )
-    notices = []
-    source = start.position.source
+    notices, source = [], start.position.source
     if source != "commit":
         notices.append(
             f"our commits have aged out of the table's log; the {source} gave the offsets"
@@ -211,3 +216,30 @@ def _open_checkpoint(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tupl
             f"{checkpoint.path.name} began at the table's offsets"
         )
     return checkpoint, tuple(notices)
+
+
+def _apply_delivery_policy(stream: Stream, refusal: RefusedError, *, run_id: str) -> str | None:
+    """Decide what a run was refused for, where the declared level of delivery says how.
+
+    Rows and offsets are one commit, so a crash neither loses nor doubles a record at any level,
+    and none is cheaper than another. They differ where Kafka itself takes records away:
+
+        exactly_once   (default) the run is refused until a person decides
+        at_most_once   what retention deleted before it was read is skipped, and counted as lost
+        at_least_once  a topic made again, or cut, is read again from its start, in a new epoch
+
+    Needs the stream to be free: the decision takes its lock.
+
+    Returns:
+        What was decided, in a sentence, or ``None`` when a person must.
+    """
+    spec, settings = stream.spec, stream.settings
+    if spec.delivery == "at_most_once" and isinstance(refusal, OffsetsExpiredError):
+        row = accept(spec, settings, reason=f"delivery: {spec.delivery}", run_id=run_id)
+        lost = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
+        return f"delivery: at_most_once: {lost} was gone before it was read, and is skipped"
+    was_replaced = isinstance(refusal, TopicRecreatedError | TopicTruncatedError)
+    if spec.delivery == "at_least_once" and was_replaced:
+        row = adopt_topic(spec, settings, run_id=run_id)
+        return f"delivery: at_least_once: epoch {row.epoch} began, {row.accepted}"
+    return None

@@ -11,14 +11,7 @@ from functools import partial
 import pyarrow.compute as pc
 
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
-    DamagedTableError,
-    DependencyError,
-    IngestionError,
-    first_exit_code,
-)
-from ingestion.kafka.admin import Kafka
+from ingestion.errors import DamagedTableError, DependencyError, IngestionError, first_exit_code
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import load_ledger
@@ -47,7 +40,6 @@ class StreamStatus:
     """Where one stream stands; ``None`` is what is not there, or could not be known.
 
     Attributes:
-        position: What the table says of seq, epoch and offsets.
         red: Seqs of batches that do not balance and that nobody has accepted.
         waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
@@ -68,6 +60,10 @@ class StreamStatus:
     stalls: tuple[Stall, ...] = ()
     problems: tuple[Failure, ...] = ()
 
+    def add(self, problem: IngestionError) -> None:
+        """Take one more problem."""
+        self.problems += (Failure.of(problem, stream=self.stream),)
+
     @property
     def exit_code(self) -> int:
         """The code that tells what a run would meet; a stream that is being run is in order."""
@@ -87,15 +83,13 @@ class StatusReader:
         paths = StreamPaths.of(declared.name, self._settings)
         status = StreamStatus(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
         if declared.error is not None:
-            _add_problem(status, declared.error)
-        for read in (
-            partial(_read_table, status, paths),
-            partial(self._ask_kafka, status, declared),
-        ):
+            status.add(declared.error)
+        steps = (partial(_read_table, status, paths), partial(self._ask_kafka, status, declared))
+        for step in steps:
             try:
-                read()
+                step()
             except IngestionError as error:
-                _add_problem(status, error)
+                status.add(error)
         return status
 
     def _ask_kafka(self, status: StreamStatus, declared: DeclaredStream) -> None:
@@ -105,17 +99,19 @@ class StatusReader:
             raise self._silence
         try:
             stream = resolve_topics(Stream(spec=declared.spec, settings=self._settings))
-            spec, kafka = stream.spec, stream.kafka
+            spec, kafka, at = stream.spec, stream.kafka, status.position
             partitions = kafka.topics(spec.name, spec.subscribed).partitions
             status.stalls = find_stalls(partitions, kafka, self._settings)
-            _compare_with_kafka(status, spec, kafka)
+            if at is None:
+                begin = starting_offsets(spec, kafka, partitions)
+                status.lag = begin.lag_to(kafka.stable_end(partitions))
+            else:
+                topics = refuse_another_topic(spec, kafka, at.identity)
+                status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
+                offsets_to_read(spec, at, kafka, topics)
         except DependencyError as error:
             self._silence = error
             raise
-
-
-def _add_problem(status: StreamStatus, error: IngestionError) -> None:
-    status.problems = (*status.problems, Failure.of(error, stream=status.stream))
 
 
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
@@ -137,7 +133,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
 
 
 def _size(log: TableLog) -> tuple[int | None, int | None]:
-    """Return version and rows of a table, as far as they can be told of a damaged one."""
+    """Return version and rows of a table, as far as a damaged one lets them be read."""
     try:
         with translate_read_errors(log.path):
             return max(log.versions(), default=None), log.row_count()
@@ -152,15 +148,3 @@ def _waiting(paths: StreamPaths, last: int) -> int:
     is_marked = pc.field("redriven_seq") <= last
     is_waiting = ~pc.coalesce(is_marked, pc.scalar(False)) & (pc.field("_seq") <= last)
     return count_rows(paths.quarantine, is_waiting)
-
-
-def _compare_with_kafka(status: StreamStatus, spec: StreamSpec, kafka: Kafka) -> None:
-    at = status.position
-    if at is None:
-        partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        begin = starting_offsets(spec, kafka, partitions)
-        status.lag = begin.lag_to(kafka.stable_end(partitions))
-        return
-    topics = refuse_another_topic(spec, kafka, at.identity)
-    status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
-    offsets_to_read(spec, at, kafka, topics)

@@ -1,27 +1,24 @@
-"""``oncelake unlock``: take away the lease of a run that was killed, once it is certainly gone."""
+"""``oncelake unlock``: remove the lease of a run that was killed, once it is certainly gone."""
 
 from __future__ import annotations
 
 import socket
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.lease import Lease, read_lease
-from ingestion.lake.lock import holder_of
+from ingestion.lake.lock import Lease, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import Settings
 
 
 def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | None:
-    """Take a dead run's lease away; a kernel lock needs none of this.
+    """Remove a dead run's lease; a kernel lock needs none of this.
 
     Args:
-        stream: The stream.
-        settings: Where the lake is, and what locks it.
         force: A person vouches that a run on another host, which cannot be seen from here, is
             dead. It is not taken for a run on this host, where the truth can be seen.
 
     Returns:
-        The lease that was taken away, or ``None`` when the stream was free.
+        The lease that was removed, or ``None`` when the stream was free.
 
     Raises:
         StreamLockedError: the holder lives, or may live; names it.
@@ -35,22 +32,19 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
             )
         return None
     lease = read_lease(paths.lease)
-    if lease is not None:
-        _refuse_living(stream, lease, force=force)
-        paths.lease.unlink()
-    return lease
-
-
-def _refuse_living(stream: str, lease: Lease, *, force: bool) -> None:
+    if lease is None:
+        return None
     run = f"{stream}: run {lease.run_id} on {lease.host} (since {lease.since})"
-    if lease.host != socket.gethostname():
-        if not force:
+    if lease.host == socket.gethostname():
+        if living := lease.living():
+            pids = ", ".join(str(worker.pid) for worker in living)
             raise StreamLockedError(
-                f"{run} cannot be seen from here. Next: run this on {lease.host}; or, once that "
-                "host or run is certainly dead, oncelake unlock --force"
+                f"{run} lives (pid {pids}) and may commit. Next: wait for it to end, or end it"
             )
-    elif living := lease.living():
+    elif not force:
         raise StreamLockedError(
-            f"{run} lives (pid {', '.join(str(each.pid) for each in living)}) and may commit. "
-            "Next: wait for it to end, or end it"
+            f"{run} cannot be seen from here. Next: run this on {lease.host}; or, once that "
+            "host or run is certainly dead, oncelake unlock --force"
         )
+    paths.lease.unlink()
+    return lease

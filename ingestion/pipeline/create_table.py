@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.pipeline.evolve_schema import refuse_other_columns
 from ingestion.pipeline.schema import row_type, storable
 from ingestion.recovery.start import starting_offsets

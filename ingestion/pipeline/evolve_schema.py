@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import SchemaChangedError
-from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import SchemaChange, column_changes
 

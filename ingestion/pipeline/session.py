@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
-from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
+from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.settings import Settings
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")

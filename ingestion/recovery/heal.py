@@ -56,9 +56,7 @@ def heal(
 ) -> Healing:
     """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
 
-    Args:
-        position: Where the table stands.
-        recorded: The ledger's rows of this table.
+    ``recorded`` are the ledger's rows of this table.
     """
     healing = heal_ledger(spec, paths, position, recorded)
     remove_leftovers(paths, position)

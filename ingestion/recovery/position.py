@@ -18,13 +18,7 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import (
-    UNKNOWN,
-    CommitMetadata,
-    CountedRange,
-    Identity,
-    Kind,
-)
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
 from ingestion.lake.foreign_commits import refuse_foreign_commits
 from ingestion.lake.ledger import LedgerRow, next_offsets
 from ingestion.lake.paths import StreamPaths
@@ -36,12 +30,9 @@ class Position:
     """Where a table stands.
 
     Attributes:
-        table_id: Delta's id of the table.
         seq: Number of its last batch; 0 before the first.
-        identity: What its offsets and order mean.
         columns: The declared columns it was last written with; empty when nothing remembers.
-        next: Next offset of every partition it knows.
-        learned_from: What said so: the newest commit, the ledger once that has aged out, or the
+        source: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
     """
 
@@ -90,10 +81,9 @@ def read_position(
     paths: StreamPaths, *, even_if_altered: bool = False, even_if_forgotten: bool = False
 ) -> Position | None:
     """Read where a stream's table stands, without its lock; see ``position_of``."""
+    snapshot = read_snapshot(paths)
     return position_of(
-        read_snapshot(paths),
-        even_if_altered=even_if_altered,
-        even_if_forgotten=even_if_forgotten,
+        snapshot, even_if_altered=even_if_altered, even_if_forgotten=even_if_forgotten
     )
 
 
@@ -103,7 +93,6 @@ def position_of(
     """Return where the table stands, if it is the one that was left there.
 
     Args:
-        snapshot: Table and ledger.
         even_if_altered: Accept a table that somebody else has changed or restored.
         even_if_forgotten: Accept a table whose offsets nothing remembers: its position then has
             none, and an unknown identity.
@@ -115,72 +104,71 @@ def position_of(
         RefusedError: the table is not the one that the ledger remembers, holds rows that are not
             ours, was changed by somebody else, or contradicts the ingestion by its settings.
     """
-    table, stream = snapshot.table, snapshot.paths.stream
+    table, paths = snapshot.table, snapshot.paths
     if table is None:
-        _refuse_traces(snapshot)
+        if snapshot.ledger.rows or snapshot.ledger.damage:
+            raise _replaced(paths, "is gone")
+        if snapshot.has_stray_files:
+            raise _foreign(paths, "and there is no Delta log beside them")
         return None
     _refuse_another_table(snapshot, table)
     if table.seq is None:
         if not table.is_empty:
-            raise _foreign(snapshot.paths, "and no commit in its log is of this stream")
+            raise _foreign(paths, "and no commit in its log is of this stream")
         return None
     if table.settings_error is not None:
         raise table.settings_error
     if not even_if_altered:
-        refuse_foreign_commits(stream, table.newest, table.others)
+        refuse_foreign_commits(paths.stream, table.newest, table.others)
     if snapshot.source == "rows" and not even_if_forgotten:
-        raise _forgotten(snapshot.paths, table.seq)
+        raise MemoryLostError(
+            paths.stream,
+            f"the commits of {paths.data} have aged out of its log, and the ledger has no row of "
+            f"seq {table.seq}: what was read, and from which topic, is unknown.",
+            remedy=f"restore {paths.ledger} (an older one may be in {paths.archive}), or oncelake "
+            f"adopt-topic {paths.stream}: the rows stay, and the topic is read again from its "
+            "start, in a new epoch",
+        )
     return _position(snapshot, table, table.seq)
 
 
 def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
+    # Of the rows alone: enough to begin a new epoch, and no more.
+    epoch, identity, columns, reached = max(1, table.highest_epoch), UNKNOWN, "", Offsets()
     if snapshot.source == "commit":
         assert table.newest is not None
         assert table.newest.metadata is not None
-        last: CommitMetadata | LedgerRow = table.newest.metadata
-        columns, reached = table.newest.metadata.columns, table.newest.metadata.next
+        last = table.newest.metadata
+        epoch, identity, columns, reached = last.epoch, last.identity, last.columns, last.next
     elif snapshot.source == "ledger":
         # The ledger's rows have the columns only as far as an identity was written with them.
-        last, columns, reached = snapshot.rows[-1], "", next_offsets(snapshot.rows)
-    else:
-        # Enough to begin a new epoch, and no more.
-        return Position(
-            table_id=table.table_id,
-            seq=seq,
-            epoch=max(1, table.highest_epoch),
-            identity=UNKNOWN,
-            columns="",
-            next=Offsets(),
-            source="rows",
-        )
+        row = snapshot.rows[-1]
+        epoch, identity, reached = row.epoch, row.identity, next_offsets(snapshot.rows)
     return Position(
         table_id=table.table_id,
         seq=seq,
-        epoch=last.epoch,
-        identity=last.identity,
+        epoch=epoch,
+        identity=identity,
         columns=columns,
         next=reached,
         source=snapshot.source,
     )
 
 
-def _refuse_traces(snapshot: TableSnapshot) -> None:
-    """Make sure that no table has ever been where none is now."""
-    if snapshot.ledger.rows or snapshot.ledger.damage:
-        raise _replaced(snapshot.paths, "is gone")
-    if snapshot.has_stray_files:
-        raise _foreign(snapshot.paths, "and there is no Delta log beside them")
-
-
 def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:
     """Make sure that the table is the one that the ledger remembers, and no older copy of it."""
-    known, rows = snapshot.ledger.rows, snapshot.rows
+    known, rows, paths = snapshot.ledger.rows, snapshot.rows, snapshot.paths
     if known and known[-1].table_id != table.table_id:
-        raise _replaced(
-            snapshot.paths, f"has id {table.table_id}, the ledger knows {known[-1].table_id}"
-        )
+        raise _replaced(paths, f"has id {table.table_id}, the ledger knows {known[-1].table_id}")
     if rows and rows[-1].seq > (table.seq or 0):
-        raise _rolled_back(snapshot.paths, table.seq or 0, rows[-1])
+        raise TableRolledBackError(
+            paths.stream,
+            f"{paths.data} ends with seq {table.seq or 0}, and the ledger has seq {rows[-1].seq} "
+            f"(version {rows[-1].delta_version}): the table was replaced by an older copy, or its "
+            "newest commits are gone.",
+            remedy=f"restore the newer files, or oncelake reset {paths.stream}, to ingest the "
+            "topic again",
+        )
 
 
 def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
@@ -200,34 +188,11 @@ def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
             )
 
 
-def _rolled_back(paths: StreamPaths, seq: int, last: LedgerRow) -> RefusedError:
-    return TableRolledBackError(
-        paths.stream,
-        f"{paths.data} ends with seq {seq}, and the ledger remembers seq {last.seq} (version "
-        f"{last.delta_version}): an older copy of the table came back, or its newest commits are "
-        "gone.",
-        remedy=f"put the newer files back, or oncelake reset {paths.stream}, to ingest the topic "
-        "again",
-    )
-
-
-def _forgotten(paths: StreamPaths, seq: int) -> RefusedError:
-    return MemoryLostError(
-        paths.stream,
-        f"the commits of {paths.data} have aged out of its log, and the ledger does not remember "
-        f"seq {seq}: nobody knows what was read, and of which topic.",
-        remedy=f"put {paths.ledger} back (an older one may lie in {paths.archive}), or "
-        f"oncelake adopt-topic {paths.stream}: the rows stay, and the topic is read again from its "
-        "start, in a new epoch",
-    )
-
-
 def _replaced(paths: StreamPaths, what: str) -> RefusedError:
     return TableReplacedError(
         paths.stream,
-        f"the ledger remembers a table at {paths.data}, which {what}.",
-        remedy=f"put the table back, or oncelake reset {paths.stream}, to begin again from the "
-        "topic",
+        f"the ledger records a table at {paths.data}, which {what}.",
+        remedy=f"restore the table, or oncelake reset {paths.stream}, to ingest the topic again",
     )
 
 

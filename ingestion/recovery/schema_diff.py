@@ -41,7 +41,6 @@ class SchemaChange:
     Attributes:
         field: Where the declaration says it: a column, or a field of the file.
         what: What is different, in a sentence without its end.
-        effect: What follows.
         statement: The SQL that makes the table fit, where one does.
         remedy: What a person can do, where nothing is done.
     """
@@ -59,7 +58,6 @@ class SchemaPlan:
 
     Attributes:
         table: The table's folder; ``None`` when the first run will make it.
-        changes: What is different.
     """
 
     stream: str
@@ -95,7 +93,7 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange
     """Yield what makes every row, and its place in the order, mean something else."""
     if known == UNKNOWN:
         return
-    again = f"oncelake rebuild {spec.name}, which makes the table anew beside the old one"
+    again = f"oncelake rebuild {spec.name}, which builds a new table beside the old one"
     told = {
         "mode": (known.rule, spec.rule),
         "keys": (", ".join(known.keys), ", ".join(spec.keys)),
@@ -118,18 +116,15 @@ def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChang
         else:
             yield from _altered(spec, column, found[name], paths)
     for name in found.keys() - declared.keys():
+        how_to_keep = "declare it still; a nullable column that no record fills stays null"
+        if name == EXTRA_COLUMN:
+            how_to_keep = "write `extra_fields: keep` again"
         yield SchemaChange(
             field=name,
             what=f"{_stored_type(found[name])} is in the table, and not declared",
             effect="refused",
-            remedy=f"{_how_to_keep(name)}; or oncelake rebuild {spec.name}",
+            remedy=f"{how_to_keep}; or oncelake rebuild {spec.name}",
         )
-
-
-def _how_to_keep(name: str) -> str:
-    if name == EXTRA_COLUMN:
-        return "write `extra_fields: keep` again"
-    return "declare it still; a nullable column that no record fills stays null"
 
 
 def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:

@@ -61,17 +61,15 @@ class SideTable:
     @property
     def shortfall(self) -> str | None:
         """What it should hold and does not, in a sentence without its subject."""
-        what = "the table is gone, or an older copy of it came back"
+        what = "the table is gone, or was replaced by an older copy"
         if (rows := self.newest) and rows.there < rows.written:
-            return (
-                f"holds {rows.there} rows of batch {rows.seq}, which wrote {rows.written}: {what}"
-            )
-        if (marks := self.redriven) and marks.there < marks.written:
-            return (
-                f"holds {marks.there} records that batch {marks.seq} has redriven, which were "
-                f"{marks.written}: {what}"
-            )
-        return None
+            found = f"{rows.there} rows of batch {rows.seq}, which wrote {rows.written}"
+        elif (marks := self.redriven) and marks.there < marks.written:
+            redriven = f"{marks.there} records that batch {marks.seq} has redriven"
+            found = f"{redriven}, which were {marks.written}"
+        else:
+            return None
+        return f"holds {found}: {what}"
 
 
 SideTables = Mapping[str, SideTable]
@@ -79,10 +77,8 @@ SideTables = Mapping[str, SideTable]
 
 def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTables:
     """Read quarantine and tombstones, as far as the ledger's rows say what must be there."""
-    return {
-        "quarantine": _read("quarantine", paths.quarantine, rows),
-        "tombstones": _read("tombstones", paths.tombstones, rows),
-    }
+    tables = {"quarantine": paths.quarantine, "tombstones": paths.tombstones}
+    return {name: _read(name, path, rows) for name, path in tables.items()}
 
 
 def refuse_damaged_side_tables(sides: SideTables) -> None:
@@ -100,7 +96,7 @@ def refuse_incomplete_side_tables(stream: str, sides: SideTables) -> None:
     """Make sure that the newest batch that wrote to a side table finds its rows there.
 
     Raises:
-        RecordsForgottenError: it does not: the table is gone, or an older copy came back.
+        RecordsForgottenError: it does not: the table is gone, or an older copy replaced it.
     """
     for side in sides.values():
         if side.shortfall is not None:
@@ -121,9 +117,12 @@ def written_off_counts(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[
 
 
 def _read(name: str, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
-    damage = _damage(path)
-    if damage is not None:
-        return SideTable(path=path, damage=damage)
+    log = TableLog(path)
+    try:
+        if log.exists:
+            refuse_damaged(log)
+    except DamagedTableError as error:
+        return SideTable(path=path, damage=error)
     since = list(_since_written_off(name, rows))
     newest = next((row for row in since if _written(name, row)), None)
     redrive = next((row for row in since if row.kind == "redrive"), None)
@@ -141,16 +140,6 @@ def _held(
 ) -> Held:
     there = (count or rows_of_seq)(path, row.seq) if TableLog(path).exists else 0
     return Held(seq=row.seq, written=written, there=there)
-
-
-def _damage(path: Path) -> DamagedTableError | None:
-    log = TableLog(path)
-    try:
-        if log.exists:
-            refuse_damaged(log)
-    except DamagedTableError as error:
-        return error
-    return None
 
 
 def _since_written_off(name: str, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:

@@ -47,7 +47,6 @@ class TableSnapshot:
     """A stream's table and ledger, as they were found.
 
     Attributes:
-        table: The data table; ``None`` when there is none.
         has_stray_files: Whether data files lie there without a Delta log.
     """
 
@@ -97,10 +96,7 @@ def read_snapshot(paths: StreamPaths, ledger: LoadedLedger | None = None) -> Tab
     )
     snapshot = TableSnapshot(paths=paths, table=table, ledger=ledger)
     if table.seq is not None and snapshot.source == "rows":
-        table = replace(table, highest_epoch=_highest_epoch(paths))
+        logs = (TableLog(path) for path in (paths.data, paths.tombstones))
+        highest = max(log.highest_epoch() for log in logs if log.exists)
+        table = replace(table, highest_epoch=highest)
     return replace(snapshot, table=table)
-
-
-def _highest_epoch(paths: StreamPaths) -> int:
-    logs = (TableLog(path) for path in (paths.data, paths.tombstones))
-    return max(log.highest_epoch() for log in logs if log.exists)

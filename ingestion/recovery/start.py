@@ -6,11 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
-    InvalidSpecError,
-    OffsetsExpiredError,
-    TopicTruncatedError,
-)
+from ingestion.errors import InvalidSpecError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_or_archive_ledger
@@ -23,11 +19,7 @@ from ingestion.recovery.side_tables import (
     refuse_incomplete_side_tables,
 )
 from ingestion.recovery.snapshot import read_snapshot
-from ingestion.recovery.topics import (
-    identity_of,
-    refuse_another_topic,
-    refuse_changed_identity,
-)
+from ingestion.recovery.topics import identity_of, refuse_another_topic, refuse_changed_identity
 
 _SOON_SECONDS = 10.0
 
@@ -118,10 +110,10 @@ def _ledger_notices(ledger: LoadedLedger, recovered: tuple[LedgerRow, ...]) -> t
     if ledger.damage is None:
         return ()
     again = (
-        f"made again from the commits in the table's log, seq {recovered[0].seq} to "
+        f"rebuilt from the commits in the table's log, seq {recovered[0].seq} to "
         f"{recovered[-1].seq}"
         if recovered
-        else "the table's log holds no batch to make it again from"
+        else "the table's log holds no batch to rebuild it from"
     )
     return (f"{ledger.damage} It was archived as {ledger.archived}, and {again}",)
 
@@ -151,8 +143,8 @@ def offsets_to_read(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "
             f"({sum(map(len, lost))} offsets).",
-            remedy=f"if they cannot be brought back, oncelake accept {spec.name} --reason '…' "
-            "writes the loss into the ledger and goes on behind it",
+            remedy=f"if they cannot be restored, oncelake accept {spec.name} --reason '…' records "
+            "the loss in the ledger and goes on after it",
         )
     ends = kafka.stable_end(topics.partitions)
     for at, offset in begin.items():

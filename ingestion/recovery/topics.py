@@ -65,33 +65,27 @@ def refuse_changed_identity(spec: StreamSpec, known: Identity) -> None:
     Raises:
         IdentityChangedError: they are not.
     """
-    if known != UNKNOWN and known.rule != spec.rule:
-        raise IdentityChangedError(
-            spec.name,
-            f"the table was written with mode {known.rule}; the file declares {spec.rule}.",
-            remedy=_put_back_or_rebuild(spec.name),
-        )
-    if known == UNKNOWN or (known.keys, known.order) == (spec.keys, spec.sequence_by):
+    if known == UNKNOWN:
+        return
+    if known.rule != spec.rule:
+        written, declared = f"mode {known.rule}", spec.rule
+    elif (known.keys, known.order) != (spec.keys, spec.sequence_by):
+        written = f"keys {list(known.keys)} and sequence_by {list(known.order)}"
+        declared = f"keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}"
+    else:
         return
     raise IdentityChangedError(
         spec.name,
-        f"the table was written with keys {list(known.keys)} and sequence_by {list(known.order)}; "
-        f"the file declares keys {list(spec.keys)} and sequence_by {list(spec.sequence_by)}.",
-        remedy=_put_back_or_rebuild(spec.name),
-    )
-
-
-def _put_back_or_rebuild(stream: str) -> str:
-    return (
-        f"put {stream}.yaml back, or oncelake rebuild {stream}, which makes the table anew beside "
-        "the old one"
+        f"the table was written with {written}; the file declares {declared}.",
+        remedy=f"restore {spec.name}.yaml, or oncelake rebuild {spec.name}, which builds a new "
+        "table beside the old one",
     )
 
 
 def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> Topics:
     """Make sure that the offsets still mean the same records.
 
-    A topic that was deleted and made again, and is longer than before, raises no error anywhere
+    A topic that was deleted and created again, and is longer than before, raises no error anywhere
     else: its records below our offset would be skipped in silence.
 
     Raises:
@@ -101,7 +95,7 @@ def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> 
     try:
         found = kafka.topics(spec.name, spec.subscribed)
     except TopicMissingError:
-        # It is not missing where it is looked for in the wrong place.
+        # On another cluster it is not missing: it was looked for in the wrong place.
         _refuse_another_cluster(spec, kafka, identity, kafka.cluster_id())
         raise
     _refuse_another_cluster(spec, kafka, identity, found.cluster_id)

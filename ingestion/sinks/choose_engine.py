@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
-from ingestion.lake.scratch import scratch_of_this_process
+from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.sinks.engine import Engine
 

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ingestion.errors import CommitConflictError
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, IncomparableError, Merge
 from ingestion.sinks.idempotent_commit import retry_on_conflict

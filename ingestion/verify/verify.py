@@ -18,13 +18,12 @@ from json import JSONDecodeError
 from deltalake.exceptions import DeltaError
 from pyarrow import ArrowException
 
-from ingestion.declaration.fingerprint import fingerprint
 from ingestion.declaration.modes import EXTRA_COLUMN
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, fingerprint
 from ingestion.errors import TerminalError
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
+from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
 from ingestion.verify.compare.rows import RowsProof, deletes_that_explain, tombstones_of

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 
-from ingestion.declaration.formats import NoOptions
+from ingestion.declaration.formats import Options
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.spec import StreamSpec
 from ingestion.formats import decoder
@@ -85,7 +85,7 @@ def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encode
         into="said",
         is_key=False,
         schema=schema,
-        options=NoOptions(),
+        options=Options(),
         extra_fields=extra_fields,
         settings=Settings(),
     )

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, read_lease
-from ingestion.lake.lock import Holder, held_by_python, holder_of
+from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
 from ingestion.operations.unlock import unlock
@@ -120,7 +119,7 @@ def test_the_command_exits_as_its_help_says(home: Path, monkeypatch: pytest.Monk
     freed, free = oncelake("unlock", "orders"), oncelake("unlock", "orders")
 
     assert (refused.exit_code, freed.exit_code, free.exit_code) == (4, 0, 0)
-    assert "took away the lease of run dead" in freed.stdout
+    assert "removed the lease of run dead" in freed.stdout
     assert "is free" in free.stdout
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.lake.processes import ProcessId
-from ingestion.lake.scratch import scratch_of_this_process, sweep_scratch
+from ingestion.lake.processes import ProcessId, scratch_of_this_process, sweep_scratch
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import ingestion.lake.foreign_commits
 import ingestion.lake.ledger
 import ingestion.lake.stream
 import ingestion.operations.accept
-import ingestion.operations.adopt_topic
-import ingestion.operations.locked
+import ingestion.operations.decision
 import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
@@ -53,7 +52,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
     paths = SimpleNamespace(of=lambda stream, world: world.paths)
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
-    decision = {"Ledger": ModelLedger, "write_empty_commit": commit_metadata}
     return (
         (
             ingestion.operations.run,
@@ -123,14 +121,12 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             },
         ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
+        (ingestion.operations.accept, {"archive_table": nothing}),
         (
-            ingestion.operations.accept,
-            {**decision, "archive_table": nothing},
-        ),
-        (ingestion.operations.adopt_topic, decision),
-        (
-            ingestion.operations.locked,
+            ingestion.operations.decision,
             {
+                "Ledger": ModelLedger,
+                "write_empty_commit": commit_metadata,
                 "translate_disk_errors": lambda *places: nullcontext(),
                 "held_by_python": held,
                 "Holder": SimpleNamespace(me=_me),

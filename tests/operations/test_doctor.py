@@ -19,16 +19,14 @@ from deltalake import write_deltalake
 
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
-from ingestion.lake.empty_commit import write_empty_commit
-from ingestion.lake.lease import Lease
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import Holder
+from ingestion.lake.lock import Holder, Lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking
-from ingestion.lake.table_log import TableLog
+from ingestion.lake.table_log import TableLog, write_empty_commit
 from ingestion.operations.doctor.findings import Finding
-from ingestion.operations.doctor.machine import Folder, Machine, diagnose_machine
-from ingestion.operations.doctor.stream import diagnose_stream, find_leftovers, orphans
+from ingestion.operations.doctor.machine import Folder, diagnose_machine
+from ingestion.operations.doctor.stream import examine_leftovers, orphans
 from ingestion.settings import load_settings
 from tests.cli.shell import answer, home, oncelake, row
 
@@ -46,7 +44,7 @@ def paths(home: Path) -> StreamPaths:
 
 def findings_of(paths: StreamPaths) -> list[Finding]:
     """Examine what lies around of ``orders``."""
-    return list(diagnose_stream(find_leftovers("orders", paths)))
+    return list(examine_leftovers("orders", paths))
 
 
 def commit(paths: StreamPaths, seq: int) -> None:
@@ -182,20 +180,19 @@ def test_a_process_is_known_by_when_it_began() -> None:
     assert not is_running(ended_process(), since=time.time())
 
 
-def machine(**changes: Any) -> Machine:
+def machine(**changes: Any) -> dict[str, Any]:
     """A machine that has what runs need."""
     place = Folder(name="the lake", path=Path("/lake"), is_writable=True, free_bytes=5_000 * MIB)
-    base = {"java": "17", "java_version": 17, "missing_jars": (), "folders": (place,)}
-    return Machine(**{**base, **changes})
+    return {"java": ("17", 17), "missing": (), "folders": (place,), **changes}
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         pytest.param({}, [], id="all there"),
-        pytest.param({"java_version": 11}, ["Java 17"], id="old Java"),
-        pytest.param({"java_version": None}, ["Java 17"], id="no Java"),
-        pytest.param({"missing_jars": ("spark/a.jar",)}, ["jars are not there"], id="jars"),
+        pytest.param({"java": ("11", 11)}, ["Java 17"], id="old Java"),
+        pytest.param({"java": ("none", None)}, ["Java 17"], id="no Java"),
+        pytest.param({"missing": ("spark/a.jar",)}, ["jars are not there"], id="jars"),
         pytest.param(
             {"folders": (Folder(name="x", path=Path("/x"), is_writable=False, free_bytes=MIB),)},
             ["cannot be written in", "almost full"],
@@ -205,7 +202,7 @@ def machine(**changes: Any) -> Machine:
 )
 def test_what_a_machine_lacks_is_reported(changes: dict[str, Any], says: list[str]) -> None:
     """Each thing that runs need and that is not there is a finding of its own."""
-    findings = list(diagnose_machine(machine(**changes)))
+    findings = list(diagnose_machine(**machine(**changes)))
 
     assert len(findings) == len(says)
     for finding, words in zip(findings, says, strict=True):

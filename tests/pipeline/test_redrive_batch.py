@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.lake.books import imbalances
 from ingestion.pipeline.redrive_batch import epochs_of
 from ingestion.verify.fold.fold import Fold

@@ -239,7 +239,7 @@ def test_a_damaged_ledger_is_made_again(copied: World, file: object, damage: str
     report = run(copied)
 
     (archived,) = copied.paths.archive.glob(f"*/{copied.paths.ledger.name}")
-    assert f"{archived}, and made again from the commits" in report.notices[0]
+    assert f"{archived}, and rebuilt from the commits" in report.notices[0]
     assert f"seq 1 to {BATCHES}" in report.notices[0]
     assert [(r.seq, r.ranges, r.balanced, r.counts["quarantined"]) for r in copied.ledger] == [
         (r.seq, r.ranges, r.balanced, r.counts["quarantined"]) for r in before

@@ -21,7 +21,7 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.empty_commit import write_empty_commit
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations.accept import accept
 from ingestion.recovery.position import read_position
 from ingestion.sinks.upsert import UpsertSink

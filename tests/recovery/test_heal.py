@@ -13,9 +13,9 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
-from ingestion.lake.empty_commit import write_empty_commit
 from ingestion.lake.ledger import Ledger, LedgerRow, load_ledger
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.heal import heal
 from ingestion.recovery.position import read_position
 from ingestion.settings import Settings

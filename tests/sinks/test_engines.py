@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.declaration.fingerprint import engine_version, fingerprint
+from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id

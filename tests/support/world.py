@@ -203,7 +203,9 @@ class World:
     def rebuild(self, **parts: Any) -> RebuildReport:
         """Make the table anew by the declaration of now."""
         given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
-        return Rebuild(**{**given, "run_id": "rebuild", **parts}).execute()
+        without_lost = parts.pop("without_lost", False)
+        run = Run(**{**given, "run_id": "rebuild", **parts})
+        return Rebuild(run=run, without_lost=without_lost).execute()
 
     def rows(self) -> list[dict[str, Any]]:
         """Read the user's columns of the table by delta-rs, by key."""

@@ -8,40 +8,46 @@ ends the demo with a sentence and exit code 1.
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from deltalake import DeltaTable
-from rich.console import Console
 
 from ingestion.cli.demo import flights, tables
-from ingestion.cli.demo.materialize import materialize
+from ingestion.cli.output import out, say
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
-from ingestion.settings import Settings, load_settings
+from ingestion.settings import Settings, load_settings, project_root
 from ingestion.verify.verify import verify
 
 _SEED = 2013
 _STREAM = flights.TOPIC
+_TIMEOUT_SECONDS = 600
 
 
 class ProofFailedError(IngestionError):
     """Something that the demo promised does not hold."""
 
 
+class MaterializeError(IngestionError):
+    """The Dagster run failed, or did not end."""
+
+
 class Demo:
     """The steps of the demo, in the order in which ``run`` takes them."""
 
-    def __init__(self, settings: Settings, console: Console) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._console = console
         self._paths = StreamPaths.of(_STREAM, settings)
 
     def run(self) -> None:
@@ -59,20 +65,20 @@ class Demo:
         self._ingest_again("Ingest again: nothing may be ingested twice")
         with self._step("Throw Spark's checkpoint away: it is a cache"):
             shutil.rmtree(self._paths.checkpoints, ignore_errors=True)
-        self._say(f"deleted {self._paths.checkpoints}")
+        say(f"  deleted {self._paths.checkpoints}")
         self._ingest_again("Ingest without it: nothing may change")
-        self._console.print(f"\n[bold]Done in {time.monotonic() - began:.0f} s; all of it held.[/]")
-        self._console.print("make ui              opens Dagster: the runs, the books, the checks")
+        say(f"\nDone in {time.monotonic() - began:.0f} s; all of it held.", "bold")
+        say("make ui              opens Dagster: the runs, the books, the checks")
         if self._settings.kafka is None:
-            self._console.print("oncelake kafka down  stops the embedded Kafka, which is still up")
+            say("oncelake kafka down  stops the embedded Kafka, which is still up")
 
     def _bring_kafka_up(self) -> None:
         if self._settings.kafka is not None:
-            self._say(f"Kafka: {self._settings.kafka}, as ONCELAKE_KAFKA says")
+            say(f"  Kafka: {self._settings.kafka}, as ONCELAKE_KAFKA says")
             return
         with self._step("Start the embedded Kafka"):
             up = broker.up(self._settings.state / "kafka", jars=self._settings.jars)
-        self._say(f"{up.address}, process {up.pid}")
+        say(f"  {up.address}, process {up.pid}")
 
     def _fill_the_topic(self) -> None:
         """Send the quarter, unless the topic has it; after an interrupted demo, send it again."""
@@ -83,13 +89,13 @@ class Demo:
             if there < len(messages):
                 produce(self._settings, _STREAM, messages)
         if there >= len(messages):
-            self._say(f"topic {_STREAM} holds {there:,} records already: nothing sent")
+            say(f"  topic {_STREAM} holds {there:,} records already: nothing sent")
         else:
-            self._console.print(tables.sent(messages))
+            tables.print_sent(messages)
 
     def _ingest(self, title: str) -> None:
         with self._step(title):
-            materialize(_STREAM, log=self._settings.state / "demo.log")
+            _materialize(_STREAM, log=self._settings.state / "demo.log")
         red = [row.seq for row in self._batches() if row.is_red]
         if red:
             raise ProofFailedError(f"the books of {_STREAM} do not balance: seq {red}")
@@ -102,12 +108,13 @@ class Demo:
                 f"nothing new was in the topic, yet the table went from Delta version {before} "
                 f"to {self._version()}"
             )
-        self._say(f"Delta version {before} before, {before} after: nothing was written")
+        say(f"  Delta version {before} before, {before} after: nothing was written")
 
     def _show(self) -> None:
-        table = DeltaTable(self._paths.data)
         batches = self._batches()
-        self._console.print(tables.books(batches), tables.ranges(batches), tables.rows(table))
+        tables.print_books(batches)
+        tables.print_ranges(batches)
+        tables.print_rows(DeltaTable(self._paths.data))
 
     def _prove(self) -> None:
         """Fold the topic by another client and other code, and hold every table against it."""
@@ -116,8 +123,8 @@ class Demo:
             verdict = verify(spec, self._settings)
         if not verdict.holds:
             raise ProofFailedError("\n  ".join([verdict.headline, *map(str, verdict.differences)]))
-        self._say(verdict.headline)
-        self._say("equal in every column of every row; every batch counted again")
+        say(f"  {verdict.headline}")
+        say("  equal in every column of every row; every batch counted again")
 
     def _batches(self) -> tuple[LedgerRow, ...]:
         return Ledger(self._paths.ledger).rows_of(str(DeltaTable(self._paths.data).metadata().id))
@@ -127,24 +134,50 @@ class Demo:
 
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:
-        self._console.print(f"\n[bold]{title}[/]")
+        say(f"\n{title}", "bold")
         began = time.monotonic()
-        with self._console.status("…"):
+        with out().status("…"):
             yield
-        self._say(f"{time.monotonic() - began:.1f} s")
+        say(f"  {time.monotonic() - began:.1f} s")
 
-    def _say(self, sentence: str) -> None:
-        self._console.print(f"  {sentence}", highlight=False)
+
+def _materialize(stream: str, *, log: Path) -> None:
+    """Run ``dagster asset materialize`` as a user would: the engine knows nothing of Dagster.
+
+    Raises:
+        MaterializeError: it did not succeed; quotes the end of its output.
+    """
+    root = project_root()
+    command = [sys.executable, "-m", "dagster", "asset", "materialize"]
+    command += ["--select", stream, "-m", "assets.definitions"]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        began = output.tell()
+        try:
+            code = subprocess.run(
+                command,
+                cwd=root,
+                env={**os.environ, "DAGSTER_HOME": str(root)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=_TIMEOUT_SECONDS,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise MaterializeError(f"no end after {_TIMEOUT_SECONDS} s; see {log}") from None
+    if code != 0:
+        tail = "\n".join(log.read_bytes()[began:].decode(errors="replace").splitlines()[-40:])
+        shown = " ".join(["dagster", *command[3:]])
+        raise MaterializeError(f"`{shown}` exited with {code}; the end of {log}:\n{tail}")
 
 
 def main() -> int:
     """Run the demo; return its exit code."""
-    console = Console()
     try:
-        Demo(load_settings(), console).run()
+        Demo(load_settings()).run()
     except IngestionError as error:
-        console.print(f"\n[bold red]Stopped:[/] {type(error).__name__}")
-        console.print(str(error), markup=False, highlight=False)
+        say(f"\nStopped: {type(error).__name__}", "bold red")
+        say(str(error))
         return error.exit_code
     return 0
 

@@ -12,7 +12,7 @@ import datetime as dt
 import heapq
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from random import Random
@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import csv
 
-from ingestion.cli.demo.malformed import damaged
 from ingestion.errors import SetupError
 
 TOPIC: Final = "flights"
@@ -34,19 +33,18 @@ _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _TAXI_MINUTES: Final = 20
 _REPEATED, _LATE, _MALFORMED = 0.02, 0.02, 0.003
+_GARBAGE: Final = (b"", b"PING", b"<html>502 Bad Gateway</html>", b"[]", b"null")
+_NO_KEY_EITHER: Final = "neither key nor value"
 
 Flight = Mapping[str, Any]
 Trait = Literal["on time", "repeated", "late", "malformed"]
 
 
 class Message(NamedTuple):
-    """One message to send.
+    """One message to send: a flight's key columns, and what is known of it by then, as JSON.
 
     Attributes:
-        key: The flight's key columns as JSON; none on some malformed messages.
-        value: The flight as known by then, as JSON; none on some malformed messages.
-        timestamp_ms: When it was sent; messages come in this order.
-        event: What it tells (``departed``), or how it is broken (``truncated``).
+        event: What it reports (``departed``), or how it is broken (``truncated``).
         trait: Whether there is something odd about it.
     """
 
@@ -58,11 +56,7 @@ class Message(NamedTuple):
 
 
 def messages(*, seed: int, quarter: int | None = 1) -> Iterator[Message]:
-    """Tell a quarter of 2013, or the whole year, as a stream of messages in order of sending.
-
-    Raises:
-        SetupError: the package that holds the data is not installed.
-    """
+    """Yield a quarter of 2013, or the whole year, as messages in order of sending."""
     return messages_of(load(quarter), seed=seed)
 
 
@@ -76,7 +70,7 @@ def plain() -> Iterator[Message]:
 
 
 def messages_of(flights: Iterable[Flight], *, seed: int) -> Iterator[Message]:
-    """Tell flights, given in order of their planned departure, as messages in order of sending.
+    """Yield flights, given in order of their planned departure, as messages in order of sending.
 
     A message waits until no flight to come can have an earlier one, so a day's worth is held.
     """
@@ -110,18 +104,14 @@ def load(quarter: int | None) -> Iterator[Flight]:
             ),
         )
     if quarter is not None:
-        last = pa.scalar(3 * quarter)
-        month = flights["month"]
-        flights = flights.filter(
-            pc.and_(pc.less_equal(month, last), pc.greater(month, pc.subtract(last, 3)))
-        )
+        last, month = 3 * quarter, pc.field("month")
+        flights = flights.filter((month <= last) & (month > last - 3))
     hours = pc.cast(flights["time_hour"], pa.int64())
     planned = pc.add(pc.multiply(hours, 1000), pc.multiply(flights["minute"], _MINUTE_MS))
     flights = flights.append_column("planned_ms", planned).sort_by(
         [(name, "ascending") for name in ("planned_ms", *KEYS)]
     )
-    known = flights.select([*_PLAN, *_ACTUAL, "planned_ms"])
-    for batch in known.to_batches(max_chunksize=10_000):
+    for batch in flights.select([*_PLAN, *_ACTUAL, "planned_ms"]).to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 
 
@@ -150,7 +140,7 @@ def _messages_of_flight(flight: Flight, rng: Random) -> Iterator[Message]:
             again_ms = sent_ms + rng.randrange(1_000, 2 * _HOUR_MS)
             yield Message(key, value, again_ms, event, "repeated")
         if rng.random() < _MALFORMED:
-            sort, broken_key, broken_value = damaged(key, value, rng)
+            sort, broken_key, broken_value = _damaged(key, value, rng)
             yield Message(broken_key, broken_value, sent_ms + 5, sort, "malformed")
 
 
@@ -194,6 +184,45 @@ def _value(flight: Flight, plan: str, event: str, updated_ms: int) -> bytes:
 
 
 def _fields(flight: Flight, *numbers: str) -> str:
-    return "".join(
-        f', "{name}": {"null" if flight[name] is None else flight[name]}' for name in numbers
-    )
+    return "".join(f', "{name}": {json.dumps(flight[name])}' for name in numbers)
+
+
+def _damaged(key: bytes, value: bytes, rng: Random) -> tuple[str, bytes | None, bytes | None]:
+    """Break one message in one of the ways below, and say in which.
+
+    Several of them are what lenient parsers let through in silence, so a stream that quarantines
+    every one of them is strict.
+    """
+    sort = rng.choice(tuple(_DAMAGES))
+    return sort, None if sort == _NO_KEY_EITHER else key, _DAMAGES[sort](value, rng)
+
+
+def _with(value: bytes, **fields: Any) -> bytes:
+    return json.dumps(json.loads(value) | fields).encode()
+
+
+def _without(value: bytes, field: str) -> bytes:
+    return json.dumps(
+        {name: it for name, it in json.loads(value).items() if name != field}
+    ).encode()
+
+
+def _with_text_for_a_number(value: bytes, rng: Random) -> bytes:
+    flight = json.loads(value)
+    return _with(value, flight=f"{flight['carrier']}{flight['flight']}")
+
+
+_DAMAGES: Final[dict[str, Callable[[bytes, Random], bytes | None]]] = {
+    "truncated": lambda value, rng: value[: rng.randrange(1, len(value))],
+    "not JSON, or no object": lambda value, rng: rng.choice(_GARBAGE),
+    "invalid UTF-8": lambda value, rng: value.replace(b'"origin": "', b'"origin": "\xff'),
+    "two documents": lambda value, rng: value + value,
+    "text for a number": _with_text_for_a_number,
+    "fraction for an integer": lambda value, rng: _with(value, sched_dep_time=8.5),
+    "no key field": lambda value, rng: _without(value, "origin"),
+    "null key field": lambda value, rng: _with(value, carrier=None),
+    "no updated_at": lambda value, rng: _without(value, "updated_at"),
+    "no such date": lambda value, rng: _with(value, updated_at="2013-02-30T25:61:00Z"),
+    "tombstone without an order": lambda value, rng: None,
+    _NO_KEY_EITHER: lambda value, rng: None,
+}

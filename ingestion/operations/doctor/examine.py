@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import UNREACHABLE
 from ingestion.lake.paths import StreamPaths
-from ingestion.operations.doctor.dagster import ask_dagster, dagster_home
-from ingestion.operations.doctor.findings import FAILING_RUN, SILENT_KAFKA, Finding
-from ingestion.operations.doctor.machine import diagnose_machine, read_machine
-from ingestion.operations.doctor.stream import diagnose_stream, find_leftovers, orphans
+from ingestion.operations.doctor import findings as kinds
+from ingestion.operations.doctor.findings import Finding
+from ingestion.operations.doctor.machine import examine_machine
+from ingestion.operations.doctor.stream import examine_leftovers, orphans
 from ingestion.operations.failure import Failure
 from ingestion.operations.status import StatusReader
-from ingestion.settings import Settings
+from ingestion.settings import Settings, project_root
+
+_MODULE = "assets.doctor"
+_PATIENCE_SECONDS = 120
+_ABOUT = "dagster"
+_FINDINGS = TypeAdapter(dict[str, tuple[Finding, ...]])
 
 
 def examine(
@@ -26,32 +37,20 @@ def examine(
     """Look at everything; return what is wrong before what is only noteworthy.
 
     Args:
-        settings: Where Kafka, lake and state are.
-        streams: The streams to look at.
         are_all: Whether no other is declared; what belongs to none of them is then an orphan.
-        tell: Is told what is looked at.
+        tell: Called with a line about what is looked at next.
     """
-    found = dict.fromkeys(_findings(settings, streams, are_all=are_all, tell=tell))
-    return sorted(found, key=lambda finding: not finding.exit_code)
-
-
-def _findings(
-    settings: Settings,
-    streams: Sequence[DeclaredStream],
-    *,
-    are_all: bool,
-    tell: Callable[[str], None],
-) -> Iterator[Finding]:
     tell("looking at this machine…")
-    yield from diagnose_machine(read_machine(settings, dagster_home()))
+    findings = list(examine_machine(settings, _dagster_home()))
     names, reader = [stream.name for stream in streams], StatusReader(settings)
     for stream in streams:
         tell(f"{stream.name}: looking at its table, its ledger, its lock, and Kafka…")
-        yield from _examine_stream(stream, settings, reader)
+        findings += _examine_stream(stream, settings, reader)
     if are_all:
-        yield from orphans(settings.state / "checkpoints", set(names))
+        findings += orphans(settings.state / "checkpoints", set(names))
     tell("asking Dagster…")
-    yield from ask_dagster([] if are_all else names)
+    findings += _examine_dagster([] if are_all else names)
+    return sorted(dict.fromkeys(findings), key=lambda finding: not finding.exit_code)
 
 
 def _examine_stream(
@@ -59,8 +58,8 @@ def _examine_stream(
 ) -> list[Finding]:
     try:
         problems = [_finding_of(failure) for failure in reader.read_status(stream).problems]
-        leftovers = find_leftovers(stream.name, StreamPaths.of(stream.name, settings))
-        return [*problems, *diagnose_stream(leftovers)]
+        paths = StreamPaths.of(stream.name, settings)
+        return [*problems, *examine_leftovers(stream.name, paths)]
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
         return [_finding_of(Failure.of(error, stream=stream.name))]
 
@@ -71,5 +70,40 @@ def _finding_of(failure: Failure) -> Finding:
     status = f"oncelake status {failure.stream or ''}".rstrip()
     facts = {"problem": problem, "remedy": failure.remedy or following or status}
     if failure.exit_code == UNREACHABLE:
-        return SILENT_KAFKA.of("kafka", failure.type, **facts)
-    return FAILING_RUN.of(failure.stream or "streams", failure.type, **facts)
+        return kinds.SILENT_KAFKA.of("kafka", failure.type, **facts)
+    return kinds.FAILING_RUN.of(failure.stream or "streams", failure.type, **facts)
+
+
+def _dagster_home() -> Path | None:
+    """Return the folder of Dagster's instance: as the environment says, else the project's."""
+    given = os.environ.get("DAGSTER_HOME")
+    if given:
+        return Path(given)
+    return project_root() if (project_root() / ".dagster").is_dir() else None
+
+
+def _examine_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
+    """Let Dagster's side examine itself, for these streams or all; the engine runs without it."""
+    home = _dagster_home()
+    if home is None:
+        where = f"DAGSTER_HOME is not set, and {project_root()} holds no .dagster"
+        return (kinds.NO_DAGSTER.of(_ABOUT, where),)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", _MODULE, *streams],
+            # Relative folders in dagster.yaml mean the working directory, as they do in `make ui`.
+            cwd=project_root(),
+            env={**os.environ, "DAGSTER_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {_PATIENCE_SECONDS} s"
+    else:
+        if answer.returncode == 0:
+            return _FINDINGS.validate_json(answer.stdout)["findings"]
+        why = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+    command = f"{sys.executable} -m {_MODULE}"
+    return (kinds.UNREADABLE_DAGSTER.of(_ABOUT, why, home=home, command=command),)

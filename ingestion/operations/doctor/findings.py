@@ -6,7 +6,6 @@ The examinations, those of Dagster in ``assets`` included, gather facts and choo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from ingestion.errors import DONE, UNREACHABLE, WRONG
 
@@ -47,67 +46,63 @@ class FindingKind:
         )
 
 
-_NEXT_RUN: Final = "oncelake run {about}"
+_NEXT_RUN = "oncelake run {about}"
 
 # The machine.
-UNFIT_JAVA: Final = FindingKind(
+UNFIT_JAVA = FindingKind(
     "Spark needs Java 17 to 21, and this is not it",
     "install a JDK, version 17 or 21, and point JAVA_HOME to it",
 )
-MISSING_JARS: Final = FindingKind("jars are not there", "make setup")
-UNWRITABLE_FOLDER: Final = FindingKind("{folder} cannot be written in", "ls -ld {path}")
-FULL_VOLUME: Final = FindingKind("{folder} is on a volume that is almost full", "df -h {path}")
+MISSING_JARS = FindingKind("jars are not there", "make setup")
+UNWRITABLE_FOLDER = FindingKind("{folder} cannot be written in", "ls -ld {path}")
+FULL_VOLUME = FindingKind("{folder} is on a volume that is almost full", "df -h {path}")
 
 # What a run of a stream would meet.
-SILENT_KAFKA: Final = FindingKind("{problem}", "{remedy}", UNREACHABLE)
-FAILING_RUN: Final = FindingKind("{problem}", "{remedy}")
+SILENT_KAFKA = FindingKind("{problem}", "{remedy}", UNREACHABLE)
+FAILING_RUN = FindingKind("{problem}", "{remedy}")
 
 # What the runs of a stream left.
-RUN_UNDER_WAY: Final = FindingKind("a run holds this stream", "wait for it to end", DONE)
-RUN_ELSEWHERE: Final = FindingKind(
+RUN_UNDER_WAY = FindingKind("a run holds this stream", "wait for it to end", DONE)
+RUN_ELSEWHERE = FindingKind(
     "a run holds this stream; it is on another machine", "wait for it to end", DONE
 )
-DEAD_HOLDER: Final = FindingKind("a run whose driver is dead holds this stream", "{release}")
-UNRECORDED_COMMITS: Final = FindingKind(
-    "commits without a ledger row: a run died in between", _NEXT_RUN
-)
-UNCOMMITTED_ROWS: Final = FindingKind("rows of a batch that was never committed", _NEXT_RUN)
-OLD_GENERATIONS: Final = FindingKind(
+DEAD_HOLDER = FindingKind("a run whose driver is dead holds this stream", "{release}")
+UNRECORDED_COMMITS = FindingKind("commits without a ledger row: a run died in between", _NEXT_RUN)
+UNCOMMITTED_ROWS = FindingKind("rows of a batch that was never committed", _NEXT_RUN)
+OLD_GENERATIONS = FindingKind(
     "more generations of its Spark checkpoint than the one that a run leaves", _NEXT_RUN
 )
-ORPHANED_CHECKPOINT: Final = FindingKind(
+ORPHANED_CHECKPOINT = FindingKind(
     "a Spark checkpoint of a stream that is not declared", "rm -r {path}", DONE
 )
 
 # Dagster.
-NO_DAGSTER: Final = FindingKind(
+NO_DAGSTER = FindingKind(
     "no Dagster instance here", "set DAGSTER_HOME, if Dagster runs the streams", DONE
 )
-UNREADABLE_DAGSTER: Final = FindingKind(
+UNREADABLE_DAGSTER = FindingKind(
     "Dagster's instance at {home} cannot be read, so nothing is known of its runs",
     "DAGSTER_HOME={home} {command}",
 )
-DEAD_RUN: Final = FindingKind("run {run} is {status}, and its process is gone", "{terminate}")
-RUN_NOT_BEGUN: Final = FindingKind(
-    "run {run} is {status}, and its process never began", "{terminate}"
-)
-QUEUED_BEHIND_ITS_STREAM: Final = FindingKind(
+DEAD_RUN = FindingKind("run {run} is {status}, and its process is gone", "{terminate}")
+RUN_NOT_BEGUN = FindingKind("run {run} is {status}, and its process never began", "{terminate}")
+QUEUED_BEHIND_ITS_STREAM = FindingKind(
     "run {run} has been waiting in the queue for run {other} of the same stream",
     "wait for it",
     DONE,
 )
-QUEUED_BEHIND_OTHERS: Final = FindingKind(
+QUEUED_BEHIND_OTHERS = FindingKind(
     "run {run} has been waiting in the queue",
     "raise concurrency.runs.max_concurrent_runs in dagster.yaml",
 )
-LEAKED_SLOT: Final = FindingKind(
+LEAKED_SLOT = FindingKind(
     "the slot of pool {about} is claimed by run {run}, which is {status}", "{free}"
 )
-NO_DAEMON: Final = FindingKind(
+NO_DAEMON = FindingKind(
     "no daemon is running, and something waits for one",
     "{prefix}dagster-daemon run -w workspace.yaml",
 )
-SENSOR_OFF: Final = FindingKind(
+SENSOR_OFF = FindingKind(
     "nothing starts its runs: its sensor is off and no schedule is declared",
     "{prefix}dagster sensor start {sensor} -w workspace.yaml",
     DONE,

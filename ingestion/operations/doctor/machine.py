@@ -6,20 +6,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
 from ingestion.local.jars import missing_jars
-from ingestion.operations.doctor.findings import (
-    FULL_VOLUME,
-    MISSING_JARS,
-    UNFIT_JAVA,
-    UNWRITABLE_FOLDER,
-    Finding,
-)
+from ingestion.operations.doctor import findings
+from ingestion.operations.doctor.findings import Finding
 from ingestion.settings import Settings
 
 _JAVAS = range(17, 22)
@@ -30,11 +25,9 @@ _ABOUT = "machine"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Folder:
-    """A folder that runs write in.
+    """A folder that runs write in, by what it is for; where it is not there yet, it will be made.
 
     Attributes:
-        name: What it is for.
-        path: The folder; where it is not there yet, it will be made.
         is_writable: Whether it, or the nearest folder above it, can be written in.
     """
 
@@ -55,48 +48,34 @@ class Folder:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """What a machine has of what runs need.
-
-    Attributes:
-        java: What ``java -version`` said, or why it could not be asked.
-        java_version: Its major version; ``None`` when there is no Java that answers.
-    """
-
-    java: str
-    java_version: int | None
-    missing_jars: tuple[str, ...]
-    folders: tuple[Folder, ...]
-
-
-def read_machine(settings: Settings, dagster_home: Path | None) -> Machine:
-    """Gather what a machine has; asks Java, which takes a moment."""
-    java, version = _java()
+def examine_machine(settings: Settings, dagster_home: Path | None) -> Iterator[Finding]:
+    """Say what runs need and this machine does not have; asks Java, which takes a moment."""
     folders = {"the lake": settings.lake, "the state folder": settings.state}
     if dagster_home is not None:
         folders["Dagster's home"] = dagster_home
-    return Machine(
-        java=java,
-        java_version=version,
-        missing_jars=missing_jars(settings.jars),
-        folders=tuple(Folder.of(name, path) for name, path in folders.items()),
+    return diagnose_machine(
+        java=_java(),
+        missing=missing_jars(settings.jars),
+        folders=[Folder.of(name, path) for name, path in folders.items()],
     )
 
 
-def diagnose_machine(machine: Machine) -> Iterator[Finding]:
-    """Say what runs need and this machine does not have."""
-    if machine.java_version not in _JAVAS:
-        yield UNFIT_JAVA.of(_ABOUT, machine.java)
-    if missing := machine.missing_jars:
-        yield MISSING_JARS.of(_ABOUT, f"{len(missing)}: {', '.join(missing[:5])}")
-    for folder in machine.folders:
+def diagnose_machine(
+    *, java: tuple[str, int | None], missing: Sequence[str], folders: Sequence[Folder]
+) -> Iterator[Finding]:
+    """Say what is wrong with a machine whose ``java -version`` gave this answer, and this major."""
+    answer, version = java
+    if version not in _JAVAS:
+        yield findings.UNFIT_JAVA.of(_ABOUT, answer)
+    if missing:
+        yield findings.MISSING_JARS.of(_ABOUT, f"{len(missing)}: {', '.join(missing[:5])}")
+    for folder in folders:
         facts = {"folder": folder.name, "path": folder.path}
         if not folder.is_writable:
-            yield UNWRITABLE_FOLDER.of(_ABOUT, str(folder.path), **facts)
+            yield findings.UNWRITABLE_FOLDER.of(_ABOUT, str(folder.path), **facts)
         if folder.free_bytes < _LEAST_FREE_BYTES:
             free = f"{folder.free_bytes / 2**20:,.0f} MiB free at {folder.path}"
-            yield FULL_VOLUME.of(_ABOUT, free, **facts)
+            yield findings.FULL_VOLUME.of(_ABOUT, free, **facts)
 
 
 def _java() -> tuple[str, int | None]:

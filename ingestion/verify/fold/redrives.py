@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from ingestion.declaration.fingerprint import engine_version
+from ingestion.declaration.spec import engine_version
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.record import Record

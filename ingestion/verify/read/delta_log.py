@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from deltalake import DeltaTable
 
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 
 
 class OffsetRange(NamedTuple):

@@ -19,7 +19,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_data import open_dataset
+from ingestion.lake.table_log import open_dataset
 from ingestion.verify.read.delta_log import Batch, LoggedCommit, read_ledger, read_log
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
