@@ -174,7 +174,7 @@ def _report_document(report: RunReport) -> dict[str, Any]:
     """Return what a run did; ``counts`` and ``ranges`` are sums over its batches."""
     from ingestion.lake.books import COUNTS
 
-    places = ("seq", "epoch", "delta_version", "row_count", "table", "lag")
+    places = ("seq", "epoch", "delta_version", "row_count", "table", "lag", "engine")
     return {
         **output.fields_of(report, "stream", "run_id"),
         "balanced": report.is_balanced,

@@ -118,7 +118,10 @@ class Run:
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
                 batches = self._read(spark, stream, writer, start, checkpoint)
             starts = (first, start) if first else (start,)
-            return self._report(stream, writer.position, *starts, batches=batches, notices=notices)
+            report = self._report(
+                stream, writer.position, *starts, batches=batches, notices=notices
+            )
+            return replace(report, engine=engine)
 
     def _read(
         self,
