@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,12 @@ from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, IncomparableError, Merge
 from ingestion.sinks.idempotent_commit import retry_on_conflict
 
-_MEMORY: Final = "1GB"
+_SETTINGS: Final = {
+    "memory_limit": "1GB",
+    # Nothing is fetched from the network while a batch is open.
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
 # Smaller sources are scanned for their lowest and highest keys first, by which files are skipped.
 _SCANNED_BYTES: Final = 64 * 1024 * 1024
 _IN_DUCKDB: Final = f"error('{text.FAILED}')"
@@ -42,7 +48,7 @@ class LocalEngine:
     def __init__(self, scratch: Path) -> None:
         """Take the folder for what does not fit into memory; it must be there."""
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
-        self._tables = duckdb.connect(config={"memory_limit": _MEMORY})
+        self._tables = duckdb.connect(config=_SETTINGS)
         self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
 
     def materialize(self, validated: DataFrame) -> None:
@@ -50,7 +56,7 @@ class LocalEngine:
         folder = str(self._folder)
 
         def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            path = tempfile.mkstemp(suffix=".arrow", dir=folder)[1]
+            path = f"{folder}/{uuid.uuid4().hex}.arrow"
             writer = None
             for batch in batches:
                 writer = writer or pa.ipc.new_file(path, batch.schema)
