@@ -49,6 +49,7 @@ class LocalEngine:
         """Take the folder for what does not fit into memory; it must be there."""
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
         self._tables = duckdb.connect(config=_SETTINGS)
+        self._tables.execute("SET TimeZone = 'UTC'")
         self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
 
     def materialize(self, validated: DataFrame) -> None:
