@@ -29,7 +29,7 @@ from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, IncomparableError, Merge
 from ingestion.sinks.idempotent_commit import retry_on_conflict
 
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "memory_limit": "1GB",
     # Nothing is fetched from the network while a batch is open.
     "autoinstall_known_extensions": "false",
