@@ -1,6 +1,6 @@
 """What a proof covers: not what Kafka no longer holds, nor what a person has accepted.
 
-What is not covered is never taken for right or wrong. The verdict names it.
+What is not covered counts neither as right nor as wrong; the verdict names it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.commit_metadata import Identity
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
-from ingestion.verify.read.delta_log import Batch, LoggedCommit, OffsetRange
+from ingestion.verify.read.delta_log import Batch, OffsetRange
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
 
 _SIDE_TABLES = ("quarantine", "tombstones")
@@ -26,13 +26,12 @@ class Coverage:
     """What a proof covers.
 
     Attributes:
-        epoch: The epoch whose topics Kafka still has; earlier ones can be read no more.
-        earliest: First offset that Kafka still has, a partition.
-        begin: Where the stream began in this epoch, a partition.
-        is_ordered: Whether a record can be beaten by one that came before it.
+        epoch: The epoch whose topics Kafka still has; earlier ones cannot be read again.
+        earliest: First offset that Kafka still has, by partition.
+        begin: Where the stream began in this epoch, by partition.
+        is_ordered: Whether an earlier record can win over a later one.
         accepted: Batches whose outcome a person accepted as it is.
-        accepted_through: A person accepted the table as it was after this batch.
-        batches: Every batch, by seq.
+        accepted_through: A person accepted the table as it was after this batch; 0 if nobody did.
         thinned: Batches from which compaction has removed records since.
     """
 
@@ -75,36 +74,31 @@ class Coverage:
         )
 
     def can_recount(self, batch: Batch) -> bool:
-        """Tell whether a batch's counts can be held against its records."""
+        """Tell whether a batch's counts can be compared with its records."""
         is_proven = not self.is_accepted(batch.seq) and batch.seq not in self.thinned
         return is_proven and self.covers(batch)
 
     def covered_ranges(self, batch: Batch) -> list[OffsetRange]:
-        """Return what of a batch can be read again."""
-        if batch.epoch != self.epoch:
-            return []
-        cut = (
-            part._replace(start=max(part.start, self.first_offset(part.at)))
-            for part in batch.ranges
-        )
+        """Return the parts of a batch's ranges that can be read again."""
+        ranges = batch.ranges if batch.epoch == self.epoch else ()
+        cut = (r._replace(start=max(r.start, self.first_offset(r.at))) for r in ranges)
         return [part for part in cut if part.span]
 
     def covers_record(self, place: Place, seq: int) -> bool:
-        """Tell whether the record at a place would have been read again, if there is one."""
+        """Tell whether the record at a place, if there is one, can be read again."""
         is_gone = place[0] < self.epoch or offset_of(place) < self.first_offset(at_of(place))
         return not is_gone and seq not in self.thinned
 
     def epoch_of(self, seq: int) -> int:
-        """Return the epoch of a batch; of one that nobody knows, the current."""
+        """Return the epoch of a batch; for an unknown one the current."""
         return self.batches[seq].epoch if seq in self.batches else self.epoch
 
     def has_read(self, place: Place, seq: int) -> bool:
         """Tell whether the ledger says that a batch has read the record at a place."""
         batch = self.batches.get(seq)
-        if batch is not None and batch.kind == "redrive":
+        readers = [batch] if batch else []
+        if batch and batch.kind == "redrive":
             readers = [other for other in self.batches.values() if other.seq < seq]
-        else:
-            readers = [batch] if batch else []
         return any(
             (reader.epoch, part.at) == (place[0], at_of(place))
             and part.start <= offset_of(place) < part.end
@@ -113,7 +107,7 @@ class Coverage:
         )
 
     def doubts(self, state: RowChange | None) -> bool:
-        """Tell whether the table may have held something else than ``state`` of a key."""
+        """Tell whether the table may have held another state of a key."""
         if state is None:
             return self.epoch > 1 or self.is_partial or self.accepted_through > 0
         return self.is_accepted(state.seq) or (self.is_partial and self.is_ordered)
@@ -130,26 +124,21 @@ class Coverage:
                     f"{at}: proven from offset {self.first_offset(at)} on; Kafka no longer holds "
                     f"[{begin}, {self.first_offset(at)})"
                 )
-        earlier = [
-            batch.seq
-            for batch in self.batches.values()
-            if batch.epoch < self.epoch and batch.ranges
-        ]
+        batches = self.batches.values()
+        earlier = [b.seq for b in batches if b.epoch < self.epoch and b.ranges]
         if earlier:
             yield (
-                f"epoch {self.epoch} began behind batch {earlier[-1]}: the topics of batches "
+                f"epoch {self.epoch} began after batch {earlier[-1]}: the topics of batches "
                 f"{earlier[0]} to {earlier[-1]} are gone, so their counts were not recounted, and "
-                "their rows were held only against newer records of their keys"
+                "their rows were compared only with newer records of their keys"
             )
-        for batch in self.batches.values():
+        for batch in (batch for batch in batches if batch.accepted is not None):
             yield from self._accepted(batch)
         if self.thinned:
             named = ", ".join(map(str, sorted(self.thinned)[:20]))
             yield f"compaction has removed records of {len(self.thinned)} batches since: {named}"
 
     def _accepted(self, batch: Batch) -> Iterator[str]:
-        if batch.accepted is None:
-            return
         if batch.counts.get("lost"):
             lost = ", ".join(str(part) for part in batch.ranges if part.span)
             yield f"batch {batch.seq}: {lost} was lost, and that was accepted: {batch.accepted}"
@@ -159,12 +148,9 @@ class Coverage:
                 f"{batch.accepted}; what it left behind was not judged"
             )
         elif batch.seq == self.accepted_through:
-            given_up = [name for name in _SIDE_TABLES if f"{name}_written_off" in batch.counts]
-            what = (
-                f"what {' and '.join(given_up)} held was given up"
-                if given_up
-                else "the table was accepted as somebody had restored it"
-            )
+            what = "the table was accepted as somebody had restored it"
+            if given_up := [n for n in _SIDE_TABLES if f"{n}_written_off" in batch.counts]:
+                what = f"what {' and '.join(given_up)} held was given up"
             yield (
                 f"batch {batch.seq}: {what}: {batch.accepted}; what earlier batches left behind "
                 "was not judged"
@@ -216,16 +202,6 @@ def determine_coverage(
         accepted_through=through,
         batches={batch.seq: batch for batch in batches},
     )
-
-
-def identity_in(commits: Sequence[LoggedCommit]) -> Identity:
-    """Return what the newest commit of ours says of topics, keys and order."""
-    metadata = [
-        commit.metadata for commit in commits if commit.metadata and "identity" in commit.metadata
-    ]
-    if not metadata:
-        return UNKNOWN
-    return Identity.of_row(metadata[-1]["identity"])
 
 
 def _refuse_truncated(

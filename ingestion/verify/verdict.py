@@ -1,10 +1,10 @@
-"""What came out of a proof: what holds, what does not, and what is not proven."""
+"""The outcome of a proof: what holds, what does not, and what is not proven."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Literal
 
 from ingestion.kafka.offsets import Range
@@ -12,7 +12,7 @@ from ingestion.kafka.offsets import Range
 Part = Literal["ledger", "dispositions", "quarantine", "rows"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Difference:
     """One thing that is not as the topic, or the log, says: ``what`` is a sentence without its end.
 
@@ -21,10 +21,11 @@ class Difference:
 
     part: Part
     what: str
-    key: dict[str, str] | None = None
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
+    _: KW_ONLY
+    key: dict[str, str] | None = None
     seq: int | None = None
     expected: str | None = None
     found: str | None = None
@@ -64,21 +65,17 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What came out of a proof.
+    """The outcome of a proof.
 
     Attributes:
-        delta_version: The version that was proven.
         seq: The last batch that was proven; 0 before the first.
         proven: The offsets that were read again, one range a partition.
-        records: How many records they held.
         batches: How many batches were counted again.
         commits: How many commits of ours were compared with the ledger.
-        rows: How many rows were compared.
         quarantined: How many records belong in quarantine.
-        differences: What is wrong: the first of them.
-        difference_count: How many there are of each part of the proof.
-        limits: What is not covered any more, or a person accepted; it is no fault.
-        obstacles: What this proof does not understand; nothing may be taken for proven.
+        differences: What is wrong: the first of them; ``difference_count`` counts all, by part.
+        limits: What is no longer covered, or a person accepted; it is no fault.
+        obstacles: What this proof does not understand; then nothing is proven.
     """
 
     stream: str
@@ -109,36 +106,18 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """Say what came out, in one line."""
+        """Say it in one line."""
         about = f"{self.stream} through batch {self.seq} (Delta version {self.delta_version})"
         if self.total:
             parts = ", ".join(f"{name} {n:,}" for name, n in self.difference_count.items())
             return f"{about}: FAILED: differences {self.total:,} ({parts})"
         if self.obstacles:
             return f"{about}: not proven: {'; '.join(self.obstacles)}"
-        return f"{about}: proven: " + " · ".join(
-            f"{name} {getattr(self, name):,}" for name in _COUNTS
-        )
+        names = ("records", "batches", "commits", "rows", "quarantined")
+        counts = " · ".join(f"{name} {getattr(self, name):,}" for name in names)
+        return f"{about}: proven: {counts}"
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "stream": self.stream,
-            "holds": self.holds,
-            "table": self.table,
-            "delta_version": self.delta_version,
-            "seq": self.seq,
-            "epoch": self.epoch,
-            "proven": [
-                {"topic": r.topic, "partition": r.partition, "start": r.start, "end": r.end}
-                for r in self.proven
-            ],
-            **{name: getattr(self, name) for name in _COUNTS},
-            "difference_count": {"total": self.total, **self.difference_count},
-            "differences": [asdict(difference) for difference in self.differences],
-            "limits": list(self.limits),
-            "obstacles": list(self.obstacles),
-        }
-
-
-_COUNTS = ("records", "batches", "commits", "rows", "quarantined")
+        counts = {"total": self.total, **self.difference_count}
+        return {**asdict(self), "holds": self.holds, "difference_count": counts}

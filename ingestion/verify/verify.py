@@ -1,11 +1,11 @@
-"""The proof that any user can run: the topic read a second time, and held against the tables.
+"""The proof that any user can run: the topic read a second time, and compared with the tables.
 
     a snapshot of table, log and ledger → ledger and log agree → the topic is the one
          → fold the topic batch by batch, count each batch again → the quarantine → the rows
 
 Another Kafka client, another reader of Delta, another engine for predicates, other code for all
-that decides: what both sides got wrong in the same way is all that could slip through. What is no
-longer covered, or is not understood, is named, and never taken for right.
+decisions: only an error that both sides make alike goes unseen. What is no longer covered, or not
+understood, is named, and never counts as proven.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
-from ingestion.verify.compare.rows import RowsProof, deletes_that_explain, tombstones_of
-from ingestion.verify.coverage import Coverage, determine_coverage, identity_in
+from ingestion.verify.compare.rows import RowsProof, tombstones_of
+from ingestion.verify.coverage import Coverage, determine_coverage
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.modes import FoldContext
+from ingestion.verify.fold.modes.rule import FoldContext
 from ingestion.verify.fold.recount import miscounts
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
-from ingestion.verify.read.record import Record, RowChange
+from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import Snapshot, row_count, rows_of, take_snapshot
 from ingestion.verify.read.spill import SpillStore
 from ingestion.verify.read.topic import TopicReader, is_compacted
@@ -57,8 +57,6 @@ def verify(
     """Prove a stream's tables from its topic; changes nothing.
 
     Args:
-        spec: The declared stream.
-        settings: Where Kafka, lake and state are.
         limit: How many differences to keep; all are counted.
         tell: Called with the step, and how much of how much of it is done.
         apply_transformation: Applies what is declared between value and row and only Spark can
@@ -87,7 +85,7 @@ class _Proof:
     def verdict(self, apply_transformation: ApplyTransformation | None) -> Verdict:
         snapshot = self._snapshot()
         self._prove_the_ledger(snapshot)
-        batches, identity = snapshot.batches, identity_in(snapshot.commits)
+        batches, identity = snapshot.batches, snapshot.identity
         if identity == UNKNOWN:
             self._limits.append("our commits have aged out of the log, so topic ids are not known")
         coverage = determine_coverage(self._spec, self._settings, identity, batches)
@@ -142,45 +140,38 @@ class _Proof:
         coverage: Coverage,
         apply_transformation: ApplyTransformation | None,
     ) -> None:
-        classifiers = Classifiers(
-            self._spec,
-            partial(
-                Classifier,
-                epoch=coverage.epoch,
-                settings=self._settings,
-                apply_transformation=apply_transformation,
-            ),
+        make_classifier = partial(
+            Classifier,
+            epoch=coverage.epoch,
+            settings=self._settings,
+            apply_transformation=apply_transformation,
         )
+        classifiers = Classifiers(self._spec, make_classifier)
         transformation = classifiers.today.transformation
         if transformation and not transformation.is_independent:
             self._limits.append(NOT_INDEPENDENT)
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
             context = FoldContext(
-                spec=self._spec, classifier=classifiers.today, store=store, coverage=coverage
+                spec=self._spec, classifiers=classifiers, store=store, coverage=coverage
             )
-            self._prove_in(context, snapshot, classifiers)
+            self._prove_in(context, snapshot)
 
-    def _prove_in(self, context: FoldContext, snapshot: Snapshot, classifiers: Classifiers) -> None:
-        last = snapshot.batches[-1].seq if snapshot.batches else 0
-        redrives = self._redrives(context, last=last)
-        fold = Fold(
-            context,
-            is_compacted=cache(partial(is_compacted, self._settings)),
-            redrives=redrives,
-            classifiers=classifiers,
-        )
-        self._prove_the_dispositions(snapshot, fold, redrives)
-        self._prove_the_quarantine(fold, context.coverage, last=last)
-        self._limits.extend((*redrives.limits(), *fold.rule.limits()))
-        rows = fold.rule.rows()
-        self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, rows, context.coverage))
-
-    def _redrives(self, context: FoldContext, *, last: int) -> Redrives:
-        redrives = Redrives(context.store, context.coverage, declaration=fingerprint(self._spec))
+    def _prove_in(self, context: FoldContext, snapshot: Snapshot) -> None:
+        coverage, last = context.coverage, snapshot.batches[-1].seq if snapshot.batches else 0
+        redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._unreadable_is_different("quarantine"):
             self._differences.add(redrives.learn(self._paths.quarantine, last_seq=last))
-        return redrives
+        is_compacted_topic = cache(partial(is_compacted, self._settings))
+        fold = Fold(context, is_compacted=is_compacted_topic, redrives=redrives)
+        self._prove_the_dispositions(snapshot, fold, redrives)
+        self._quarantined = len(fold.bad)
+        with self._unreadable_is_different("quarantine"):
+            rows = rows_of(self._paths.quarantine, None, quarantine.COLUMNS)
+            self._differences.add(quarantine.misplaced(rows, fold.bad, coverage, last_seq=last))
+        self._limits.extend((*redrives.limits(), *fold.rule.limits()))
+        newest = fold.rule.rows()
+        self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, newest, coverage))
 
     def _prove_the_dispositions(self, snapshot: Snapshot, fold: Fold, redrives: Redrives) -> None:
         coverage, batches = redrives.coverage, snapshot.batches
@@ -205,12 +196,6 @@ class _Proof:
             self._records += len(records)
             self._tell("reading the topic", self._records, total)
 
-    def _prove_the_quarantine(self, fold: Fold, coverage: Coverage, *, last: int) -> None:
-        self._quarantined = len(fold.bad)
-        with self._unreadable_is_different("quarantine"):
-            rows = rows_of(self._paths.quarantine, None, quarantine.COLUMNS)
-            self._differences.add(quarantine.misplaced(rows, fold.bad, coverage, last_seq=last))
-
     def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
         done, total = 0, row_count(self._paths.data, snapshot.version)
         with self._unreadable_is_different("rows"):
@@ -218,24 +203,21 @@ class _Proof:
                 self._differences.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)
-            self._differences.add(proof.missing(partial(self._explained, proof.coverage)))
-        self._rows = proof.counts.compared
+            tombstones = partial(tombstones_of, self._paths.tombstones, self._spec)
+            self._differences.add(proof.missing(tombstones))
+        self._rows = proof.compared
         if self._spec.extra_fields == "keep":
             self._limits.append(f"column {EXTRA_COLUMN} was not compared")
-        self._limits.extend(proof.counts.sentences())
-
-    def _explained(self, coverage: Coverage, living: dict[str, RowChange]) -> set[str]:
-        tombstones = tombstones_of(self._paths.tombstones, self._spec)
-        return deletes_that_explain(tombstones, coverage, living)
+        self._limits.extend(proof.limits())
 
     @contextmanager
     def _unreadable_is_different(self, part: Part) -> Iterator[None]:
-        """Take a table that cannot be read for what it is: not as it should be."""
+        """Count a table that cannot be read as a difference."""
         try:
             yield
         except _UNREADABLE as error:
             what = f"delta-rs cannot read it: {_first_line(error)}"
-            self._differences.add([Difference(part=part, what=what)])
+            self._differences.add([Difference(part, what)])
 
 
 def _first_line(error: Exception) -> str:

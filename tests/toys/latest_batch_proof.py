@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestion.verify.fold.modes import FoldContext
-from ingestion.verify.fold.modes.append import AppendRule
+from ingestion.verify.fold.modes.rule import AppendRule, FoldContext
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
@@ -31,6 +30,3 @@ class LatestBatch(AppendRule):
         for chunk in self._batch.chunks():
             self._rows.put(chunk)
         self._batch.clear()
-
-
-RULE = LatestBatch

@@ -7,15 +7,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.fold.classify import Classifier
+from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.modes import FoldContext
+from ingestion.verify.fold.modes.rule import FoldContext
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.delta_log import Batch, OffsetRange
 from ingestion.verify.read.record import Record, Row
@@ -76,8 +77,8 @@ def remembering() -> Iterator[SpillStore]:
 
 def folding(spec: StreamSpec, store: SpillStore, coverage: Coverage) -> FoldContext:
     """Return what a fold works with."""
-    classifier = Classifier(spec, epoch=coverage.epoch)
-    return FoldContext(spec=spec, classifier=classifier, store=store, coverage=coverage)
+    classifiers = Classifiers(spec, partial(Classifier, epoch=coverage.epoch))
+    return FoldContext(spec=spec, classifiers=classifiers, store=store, coverage=coverage)
 
 
 class Folded:

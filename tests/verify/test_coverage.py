@@ -52,7 +52,7 @@ def test_earlier_epochs_cannot_be_seen() -> None:
     coverage = coverage_of(epoch=2)
 
     assert [coverage.covered_ranges(each) for each in BATCHES] == [[], []]
-    assert "epoch 2 began behind batch 2" in next(coverage.limits())
+    assert "epoch 2 began after batch 2" in next(coverage.limits())
 
 
 def accepted(seq: int, **fields: object) -> Batch:

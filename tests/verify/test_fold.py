@@ -224,7 +224,7 @@ def test_a_batch_larger_than_memory_is_folded_in_chunks() -> None:
         fold = Fold(folding(declared(), store, full_coverage()))
         recount = fold.batch(batch(1), chunks)
 
-    assert (recount.read, recount.superseded, dict(recount.dispositions)) == (
+    assert (recount.records.total(), recount.superseded, dict(recount.dispositions)) == (
         12,
         9,
         {"inserted": 3},

@@ -33,7 +33,6 @@ def commit(of: Batch, **fields: Any) -> LoggedCommit:
     }
     return LoggedCommit(
         version=fields.pop("version", of.delta_version),
-        operation="MERGE",
         txn=fields.pop("txn", of.seq),
         metadata={**metadata, **fields},
     )
@@ -71,8 +70,8 @@ def test_missing_doubled_and_foreign_batches_are_named() -> None:
 @pytest.mark.parametrize(
     ("ranges", "found"),
     [
-        ([(0, 4), (5, 8)], "leaves a hole behind batch 1: expected 4"),
-        ([(0, 4), (3, 8)], "leaves an overlap behind batch 1: expected 4"),
+        ([(0, 4), (5, 8)], "leaves a hole after batch 1: expected 4"),
+        ([(0, 4), (3, 8)], "leaves an overlap after batch 1: expected 4"),
         ([(1, 4), (4, 8)], "does not start where the stream began: expected 0"),
         ([(0, 4), (4, 3)], "ends before it starts"),
     ],
@@ -98,7 +97,7 @@ def test_each_epoch_and_each_partition_is_a_chain_of_its_own() -> None:
 
     found = messages(ledger.broken_ranges(rows, {(1, P0): 5, (2, P0): 2}))
 
-    assert found == ["t-1 offset 4 · batch 4: its range t-1 [4, 5) leaves a hole behind batch 3: "
+    assert found == ["t-1 offset 4 · batch 4: its range t-1 [4, 5) leaves a hole after batch 3: "
                      "expected 3"]  # fmt: skip
 
 

@@ -75,7 +75,10 @@ def test_every_record_has_one_disposition(mode: str, values: list[Any]) -> None:
     folded = Folded(*([each] for each in records_of(values)), spec=SPECS[mode])
 
     for recount in folded.recounts:
-        assert recount.read == recount.dispositions.total() + recount.superseded + recount.ignored
+        assert (
+            recount.records.total()
+            == recount.dispositions.total() + recount.superseded + recount.ignored
+        )
 
 
 @settings(deadline=None, max_examples=60)
@@ -112,7 +115,7 @@ def test_a_partial_update_loses_nothing_wherever_it_is_cut(
     for folded in (Folded(records, spec=spec), Folded(*batches, spec=spec)):
         assert {row[0]: list(row[1:3]) for row in folded.rows} == expected
         for recount in folded.recounts:
-            assert recount.read == recount.dispositions.total() + recount.superseded
+            assert recount.records.total() == recount.dispositions.total() + recount.superseded
 
 
 def test_the_first_record_of_a_key_is_the_row() -> None:

@@ -246,7 +246,7 @@ def test_a_ledger_row_that_was_removed_is_named(damaged: World) -> None:
     """A batch that the ledger forgot is told, and its records are still accounted for."""
     DeltaTable(damaged.paths.ledger).delete("seq = 2")
 
-    assert [problem for problem in differences(damaged) if "behind batch" not in problem] == [
+    assert [problem for problem in differences(damaged) if "after batch" not in problem] == [
         "batch 2: is not in the ledger",
         "batch 2: its commit, version 3, has no ledger row",
     ]
@@ -426,7 +426,7 @@ def test_a_second_epoch_is_proven_and_the_first_is_a_limit(world: World) -> None
     (problem,) = differences(world)
 
     assert (verdict.holds, verdict.epoch, verdict.rows) == (True, 2, 2), verdict.differences
-    assert "epoch 2 began behind batch 1" in verdict.limits[0]
+    assert "epoch 2 began after batch 1" in verdict.limits[0]
     assert "key (id=1)" in problem
     assert "is not the row of its newest record" in problem
 

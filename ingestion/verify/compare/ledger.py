@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -20,6 +21,8 @@ DISPOSITIONS: Final = (
     *("ignored", "filtered", "quarantined", "overlap"),
 )
 Begins = Mapping[tuple[int, TopicPartition], int]
+
+_wrong = partial(Difference, "ledger")
 
 
 def begins_in(commits: Iterable[LoggedCommit]) -> Begins:
@@ -38,11 +41,7 @@ def begins_in(commits: Iterable[LoggedCommit]) -> Begins:
 
 
 def refuse_unknown_kinds(batches: Iterable[Batch]) -> None:
-    """Refuse to judge what this proof does not know the meaning of.
-
-    Raises:
-        UnprovableError: there is a batch of such a kind.
-    """
+    """Raise ``UnprovableError`` for a batch whose kind this proof does not know."""
     for batch in batches:
         if batch.kind not in {*MOVING, *FOLDED, "schema"}:
             raise UnprovableError(f"batch {batch.seq} is a {batch.kind}, which is not provable")
@@ -54,15 +53,17 @@ def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
         counts = Counter(batch.counts)
         accounted = sum(counts[name] for name in DISPOSITIONS)
         if not batch.balanced and batch.accepted is None:
-            yield _wrong(batch, "its books do not balance, and nobody has accepted that")
+            what = "its books do not balance, and nobody has accepted that"
+            yield _wrong(what, seq=batch.seq)
         if batch.kind not in FOLDED or not batch.balanced:
             continue
+        wrong_counts = partial(_wrong, seq=batch.seq, found=str(batch.counts))
         if batch.kind == "redrive" and (counts["offsets"] or counts["gaps"]):
-            yield _wrong(batch, "a redrive reads no offsets", found=str(dict(counts)))
+            yield wrong_counts("a redrive reads no offsets")
         if batch.kind == "ingest" and counts["offsets"] != counts["read"] + counts["gaps"]:
-            yield _wrong(batch, "offsets are not read + gaps", found=str(dict(counts)))
+            yield wrong_counts("offsets are not read + gaps")
         if counts["read"] + counts["exploded"] != accounted:
-            yield _wrong(batch, "records read are not all accounted for", found=str(dict(counts)))
+            yield wrong_counts("records read are not all accounted for")
 
 
 def broken_numbers(batches: Sequence[Batch], *, table_id: str) -> Iterator[Difference]:
@@ -70,21 +71,20 @@ def broken_numbers(batches: Sequence[Batch], *, table_id: str) -> Iterator[Diffe
     mine = [batch for batch in batches if batch.table_id == table_id]
     for batch in batches:
         if batch.table_id != table_id:
-            yield _wrong(batch, "is of another table", expected=table_id, found=batch.table_id)
+            what = "is of another table"
+            yield _wrong(what, seq=batch.seq, expected=table_id, found=batch.table_id)
     counted = Counter(batch.seq for batch in mine)
     for seq in range(1, max(counted, default=0) + 1):
         if counted[seq] != 1:
             what = "is not in the ledger" if not counted[seq] else "is in the ledger more than once"
-            yield Difference(part="ledger", what=what, seq=seq)
+            yield _wrong(what, seq=seq)
 
 
 def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Difference]:
     """Name the holes and overlaps between the ranges of an epoch, by partition.
 
-    Args:
-        batches: The ledger of one table, by seq.
-        begins: Where each epoch began, as far as commits tell; a partition that is not in it was
-            added since and began at 0, unless no commit tells of its epoch at all.
+    A partition that is not in ``begins`` was added since and began at 0, unless no commit tells of
+    its epoch at all.
     """
     reads: dict[tuple[int, TopicPartition], list[tuple[int, OffsetRange]]] = {}
     for batch in batches:
@@ -101,18 +101,13 @@ def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Differen
         for (before, earlier), (seq, later) in pairwise(parts):
             if later.start != earlier.end:
                 what = "a hole" if later.start > earlier.end else "an overlap"
-                yield _broken(seq, later, f"leaves {what} behind batch {before}", str(earlier.end))
+                yield _broken(seq, later, f"leaves {what} after batch {before}", str(earlier.end))
 
 
 def broken_agreement(
     batches: Sequence[Batch], commits: Sequence[LoggedCommit]
 ) -> Iterator[Difference]:
-    """Name what ledger and log do not agree on, as far as the log reaches.
-
-    Args:
-        batches: The ledger of one table.
-        commits: What is left of the log, oldest first.
-    """
+    """Name what ledger and log do not agree on, as far as the log reaches, oldest commit first."""
     rows = {batch.seq: batch for batch in batches}
     last = max(rows, default=0)
     ours = [commit for commit in commits if commit.is_ours]
@@ -120,15 +115,15 @@ def broken_agreement(
     for commit in ours:
         if 0 < commit.seq <= last and commit.seq not in rows:
             what = f"its commit, version {commit.version}, has no ledger row"
-            yield Difference(part="ledger", what=what, seq=commit.seq)
+            yield _wrong(what, seq=commit.seq)
         elif commit.seq in rows and commit.metadata is not None:
             yield from _unlike(rows[commit.seq], commit, commit.metadata)
     oldest = min((commit.version for commit in commits), default=0)
     there = {commit.seq for commit in ours}
     for batch in batches:
         if batch.delta_version >= oldest and batch.seq not in there:
-            version = batch.delta_version
-            yield _wrong(batch, f"the log has no commit of it; the ledger says version {version}")
+            what = f"the log has no commit of it; the ledger says version {batch.delta_version}"
+            yield _wrong(what, seq=batch.seq)
 
 
 def torn(unfinished: Iterable[LoggedCommit], stream: str) -> Iterator[Difference]:
@@ -138,7 +133,7 @@ def torn(unfinished: Iterable[LoggedCommit], stream: str) -> Iterator[Difference
             f"version {commit.version} is committed, is not in the ledger, and no run holds the "
             f"stream; oncelake run {stream} heals it"
         )
-        yield Difference(part="ledger", what=what, seq=commit.seq)
+        yield _wrong(what, seq=commit.seq)
 
 
 def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
@@ -146,17 +141,15 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
         if commit.txn is None or commit.metadata is None:
             missing = "txn" if commit.txn is None else "metadata"
             what = f"version {commit.version} is a commit of ours without its {missing}"
-            yield Difference(part="ledger", what=what, seq=commit.seq)
+            yield _wrong(what, seq=commit.seq)
         elif commit.txn != commit.metadata["seq"]:
             what = f"version {commit.version} records another txn than its metadata's seq"
             expected, txn = str(commit.metadata["seq"]), str(commit.txn)
-            yield Difference(part="ledger", what=what, seq=commit.seq, expected=expected, found=txn)
+            yield _wrong(what, seq=commit.seq, expected=expected, found=txn)
     for earlier, later in pairwise([commit for commit in ours if commit.txn is not None]):
         if (later.txn or 0) <= (earlier.txn or 0):
             what = f"the txn of version {later.version} does not grow"
-            yield Difference(
-                part="ledger", what=what, expected=f"above {earlier.txn}", found=str(later.txn)
-            )
+            yield _wrong(what, expected=f"above {earlier.txn}", found=str(later.txn))
 
 
 def _unlike(
@@ -173,26 +166,13 @@ def _unlike(
             pairs[name] = (count, batch.counts.get(name, 0))
     for name, (expected, found) in pairs.items():
         if expected != found:
-            yield _wrong(batch, f"its {name} is not its commit's", str(expected), str(found))
+            what = f"its {name} is not its commit's"
+            yield _wrong(what, seq=batch.seq, expected=str(expected), found=str(found))
 
 
 def _written(ranges: Iterable[OffsetRange]) -> str:
     return ", ".join(f"{r} with {r.records} records, {r.gaps} gaps" for r in sorted(ranges))
 
 
-def _wrong(
-    batch: Batch, what: str, expected: str | None = None, found: str | None = None
-) -> Difference:
-    return Difference(part="ledger", what=what, seq=batch.seq, expected=expected, found=found)
-
-
 def _broken(seq: int, part: OffsetRange, what: str, expected: str | None = None) -> Difference:
-    return Difference(
-        part="ledger",
-        what=f"its range {part} {what}",
-        topic=part.at.topic,
-        partition=part.at.partition,
-        offset=part.start,
-        seq=seq,
-        expected=expected,
-    )
+    return _wrong(f"its range {part} {what}", *part.at, part.start, seq=seq, expected=expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ingestion.verify.coverage import Coverage
@@ -14,9 +15,11 @@ from ingestion.verify.verdict import Difference, shown
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
 
+_wrong = partial(Difference, "quarantine")
+
 
 class BadRecord(NamedTuple):
-    """A record that belongs in quarantine, remembered by what tells it apart."""
+    """A record that belongs in quarantine; key and value are fingerprints."""
 
     topic: str
     partition: int
@@ -29,7 +32,7 @@ class BadRecord(NamedTuple):
 
 
 def as_bad(record: Record, reason: str, seq: int) -> tuple[str, BadRecord]:
-    """Return what is remembered of a bad record, by its place."""
+    """Return what is kept of a bad record, by its place."""
     bad = BadRecord(*record[:4], seq, _fingerprint(record.key), _fingerprint(record.value), reason)
     return str(record), bad
 
@@ -41,13 +44,9 @@ def misplaced(
     *,
     last_seq: int,
 ) -> Iterator[Difference]:
-    """Hold the quarantine against the records that belong there.
+    """Compare the quarantine's rows, by ``COLUMNS``, with the records that belong there.
 
-    Args:
-        chunks: The quarantine's rows, by ``COLUMNS``.
-        expected: The records that belong there.
-        coverage: What can be seen; rows beyond it are not judged.
-        last_seq: Rows of later batches are leftovers of a dead attempt, which the next run removes.
+    Rows after ``last_seq`` are leftovers of a dead attempt, which the next run removes.
     """
     for rows in chunks:
         named = [(_name(row, coverage), row) for row in rows if row[4] <= last_seq]
@@ -55,7 +54,7 @@ def misplaced(
         met, known = expected.find(names), expected.get(names)
         for name, row in named:
             if name in met:
-                yield _difference(_record(row), row[4], "is in quarantine more than once")
+                yield _wrong("is in quarantine more than once", *row[:3], seq=row[4])
             else:
                 yield from _compared(row, known.get(name), coverage)
             met.add(name)
@@ -63,11 +62,11 @@ def misplaced(
         for bad in missing.values():
             if not coverage.is_accepted(bad.seq):
                 what = f"belongs in quarantine ({bad.reason}), and is not there"
-                yield _difference(bad, bad.seq, what, expected=bad.value)
+                yield _wrong(what, *bad[:3], seq=bad.seq, expected=bad.value)
 
 
 def _name(row: Sequence[Any], coverage: Coverage) -> str:
-    """Name a record's place; in an earlier epoch it was another record's."""
+    """Name a record's place, with its epoch where the topic was another."""
     epoch = coverage.epoch_of(row[4])
     return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != coverage.epoch else "")
 
@@ -90,49 +89,26 @@ def _compared(
     for name, (expected, found) in pairs.items():
         if expected != found:
             what = f"its {name} in quarantine is not the record's"
-            yield _difference(record, seq, what, expected=expected, found=found)
+            yield _wrong(what, *record[:3], seq=seq, expected=expected, found=found)
 
 
 def _unexpected(record: Record, seq: int, coverage: Coverage) -> Iterator[Difference]:
     place = (coverage.epoch_of(seq), *record[:3], 0)
     if coverage.covers_record(place, seq):
         what = "is in quarantine, and the topic has no bad record there"
-        yield _difference(record, seq, what, found=_fingerprint(record.value))
+        yield _wrong(what, *record[:3], seq=seq, found=_fingerprint(record.value))
     elif not coverage.has_read(place, seq):
-        yield _difference(record, seq, "is in quarantine, and no batch has read it")
+        yield _wrong("is in quarantine, and no batch has read it", *record[:3], seq=seq)
 
 
 def _record(row: Sequence[Any]) -> Record:
     topic, partition, offset, timestamp, _, key, value = row
-    return Record(topic, partition, offset, _milliseconds(timestamp), key, value)
-
-
-def _milliseconds(moment: dt.datetime) -> int:
-    return (moment - EPOCH) // dt.timedelta(milliseconds=1)
+    timestamp_ms = (timestamp - EPOCH) // dt.timedelta(milliseconds=1)
+    return Record(topic, partition, offset, timestamp_ms, key, value)
 
 
 def _fingerprint(raw: bytes | None) -> str:
-    """Return a short text that tells bytes apart: all of them, or their beginning and a digest."""
+    """Write bytes shortly and distinctly: all of them, or their beginning and a digest."""
     if raw is None or len(raw) <= 60:
         return shown(raw)
     return f"{raw[:40]!r}… ({len(raw)} bytes, {hashlib.sha256(raw).hexdigest()[:16]})"
-
-
-def _difference(
-    at: Record | BadRecord,
-    seq: int,
-    what: str,
-    *,
-    expected: str | None = None,
-    found: str | None = None,
-) -> Difference:
-    return Difference(
-        part="quarantine",
-        what=what,
-        topic=at.topic,
-        partition=at.partition,
-        offset=at.offset,
-        seq=seq,
-        expected=expected,
-        found=found,
-    )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.modes import INDEX_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.fold.modes import Rule
+from ingestion.verify.fold.modes.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange, text_of
 from ingestion.verify.read.snapshot import rows_of
 from ingestion.verify.read.spill import SpillTable
@@ -19,7 +18,7 @@ from ingestion.verify.verdict import Difference, shown
 
 
 def values_equal(one: Any, other: Any) -> bool:
-    """Tell whether a table that holds ``one`` holds what ``other`` says."""
+    """Compare values of columns; not a number equals itself, as it does in a table."""
     if one == other:
         return True
     if isinstance(one, float) and isinstance(other, float):
@@ -31,55 +30,20 @@ def values_equal(one: Any, other: Any) -> bool:
     return False
 
 
-# Of some changes, those that a delete which Kafka no longer holds has beaten, by key.
-Explains = Callable[[dict[str, RowChange]], set[str]]
-
-
-@dataclass(kw_only=True, slots=True)
-class RowCounts:
-    """How many rows were compared, and how many could not be.
-
-    Attributes:
-        compared: Rows equal to, or different from, what the topic says.
-        unseen: Rows of records that Kafka no longer holds; no newer record of their key is there.
-        explained: Rows that are missing, and may have been deleted by a record that is gone.
-        accepted: Rows that differ in what a person accepted as it was.
-    """
-
-    compared: int = 0
-    unseen: int = 0
-    explained: int = 0
-    accepted: int = 0
-
-    def sentences(self) -> Iterator[str]:
-        """Say what could not be compared."""
-        if self.unseen:
-            yield (
-                f"{self.unseen:,} rows come from records that Kafka no longer holds; no newer "
-                "record of their keys is there, and their values were not compared"
-            )
-        if self.explained:
-            yield (
-                f"{self.explained:,} rows are missing that a delete may have removed which Kafka "
-                "no longer holds; the engine remembers one of each"
-            )
-        if self.accepted:
-            yield f"{self.accepted:,} rows differ in what a person has accepted"
+# Reads the engine's tombstones, in chunks.
+Tombstones = Callable[[], Iterable[Sequence[RowChange]]]
 
 
 class RowsProof:
-    """Holds a table's rows against those that the rule of its mode expects."""
+    """Compares a table's rows with those that the rule of its mode expects, and counts them."""
 
     def __init__(
         self, spec: StreamSpec, rule: Rule, newest: SpillTable[RowChange], coverage: Coverage
     ) -> None:
         index = (INDEX_COLUMN,) if spec.explode else ()
         self.names = [*rule.columns, *index, *SYSTEM_COLUMNS]
-        self._keys = spec.keys
-        self._rule = rule
-        self._newest = newest
-        self.coverage = coverage
-        self.counts = RowCounts()
+        self._spec, self._rule, self._newest, self.coverage = spec, rule, newest, coverage
+        self.compared = self.unseen = self.explained = self.accepted = 0
 
     def differences(self, rows: Sequence[Row]) -> Iterator[Difference]:
         """Compare some rows, each by ``names``."""
@@ -93,42 +57,53 @@ class RowsProof:
                 yield from self._compared(row, known.get(key))
             met.add(key)
 
-    def missing(self, explains: Explains) -> Iterator[Difference]:
+    def missing(self, tombstones: Tombstones) -> Iterator[Difference]:
         """Name the rows that no call of ``differences`` has seen."""
         for chunk in self._newest.chunks(unfound=True):
             living = {key: row for key, row in chunk.items() if row.row is not None}
-            explained = explains(living) if self._may_be_deleted_unseen else set()
+            explained = set()
+            if self.coverage.is_partial and self.coverage.is_ordered:
+                explained = deletes_that_explain(tombstones(), self.coverage, living)
             for key, change in living.items():
                 if self.coverage.is_accepted(change.seq):
-                    self.counts.accepted += 1
+                    self.accepted += 1
                 elif key in explained:
-                    self.counts.explained += 1
+                    self.explained += 1
                 elif change.row is not None:
-                    self.counts.compared += 1
+                    self.compared += 1
                     yield self._difference(change.row, "is missing from the table")
 
-    @property
-    def _may_be_deleted_unseen(self) -> bool:
-        return self.coverage.is_partial and self.coverage.is_ordered
+    def limits(self) -> Iterator[str]:
+        """Say which rows could not be compared, a sentence each."""
+        if self.unseen:
+            yield (
+                f"{self.unseen:,} rows come from records that Kafka no longer holds; no newer "
+                "record of their keys is there, and their values were not compared"
+            )
+        if self.explained:
+            yield (
+                f"{self.explained:,} rows are missing that a delete may have removed which Kafka "
+                "no longer holds; the engine remembers one of each"
+            )
+        if self.accepted:
+            yield f"{self.accepted:,} rows differ in what a person has accepted"
 
     def _compared(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         place, seq = self._rule.place_of(row), row[-1]
-        is_same_record = change is not None and change.row is not None and change.place == place
-        if self.coverage.is_accepted(change.seq if change else seq) and row != (
-            change and change.row
-        ):
-            self.counts.accepted += 1
-        elif is_same_record and change is not None:
-            self.counts.compared += 1
-            yield from self._unequal(row, change.row or ())
+        expected = change.row if change else None
+        if self.coverage.is_accepted(change.seq if change else seq) and row != expected:
+            self.accepted += 1
+        elif change is not None and expected is not None and change.place == place:
+            self.compared += 1
+            yield from self._unequal(row, expected)
         elif not self.coverage.covers_record(place, seq) and (
             change is None or self._rule.outranks(place, change.place)
         ):
-            self.counts.unseen += 1
+            self.unseen += 1
             if not self.coverage.has_read(place, seq):
                 yield self._difference(row, "is in the table, and no batch has read its record")
         else:
-            self.counts.compared += 1
+            self.compared += 1
             yield from self._unlike(row, change)
 
     def _unequal(self, row: Row, expected: Row) -> Iterator[Difference]:
@@ -136,9 +111,7 @@ class RowsProof:
             return
         for name, is_, due in zip(self.names, row, expected, strict=True):
             if not values_equal(is_, due):
-                yield self._difference(
-                    row, f"column {name} differs", expected=shown(due), found=shown(is_)
-                )
+                yield self._difference(row, f"column {name} differs", shown(due), shown(is_))
 
     def _unlike(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         if change is None:
@@ -148,24 +121,15 @@ class RowsProof:
         else:
             what = "is not the row of its newest record"
         due = f"the record at {change}" if change and change.row else "no row"
-        yield self._difference(row, what, expected=due, found=shown(row))
+        yield self._difference(row, what, due, shown(row))
 
     def _difference(
-        self, row: Row, what: str, *, expected: str | None = None, found: str | None = None
+        self, row: Row, what: str, expected: str | None = None, found: str | None = None
     ) -> Difference:
-        topic, partition, offset, _, _, seq = row[-len(SYSTEM_COLUMNS) :]
         values = dict(zip(self.names, row, strict=True))
-        return Difference(
-            part="rows",
-            what=what,
-            key={name: str(values[name]) for name in self._keys},
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            seq=seq,
-            expected=expected,
-            found=found,
-        )
+        key = {name: str(values[name]) for name in self._spec.keys}
+        at, seq = row[-len(SYSTEM_COLUMNS) :][:3], row[-1]
+        return Difference("rows", what, *at, key=key, seq=seq, expected=expected, found=found)
 
 
 def tombstones_of(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
@@ -193,18 +157,15 @@ def tombstones_of(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
 def deletes_that_explain(
     tombstones: Iterable[Sequence[RowChange]], coverage: Coverage, living: dict[str, RowChange]
 ) -> set[str]:
-    """Return the keys that a delete which the engine remembers has beaten, unseen by the proof.
+    """Return the keys of ``living`` that a delete the engine remembers comes after.
 
-    Args:
-        tombstones: What the engine remembers of deletes, in chunks.
-        coverage: What is covered; a delete that is covered explains nothing.
-        living: What the topic says, by key.
+    A delete that is covered explains nothing: the proof would have read it.
     """
-    explained = set()
-    for chunk in tombstones:
-        for delete in chunk:
-            change = living.get(delete.key)
-            is_beaten = change is not None and delete.place > change.place
-            if is_beaten and not coverage.covers_record(delete.place, delete.seq):
-                explained.add(delete.key)
-    return explained
+    return {
+        delete.key
+        for chunk in tombstones
+        for delete in chunk
+        if (change := living.get(delete.key)) is not None
+        and delete.place > change.place
+        and not coverage.covers_record(delete.place, delete.seq)
+    }

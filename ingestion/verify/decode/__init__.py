@@ -1,6 +1,7 @@
 """How a proof reads bytes: one file a format, none of which shares code with the engine's.
 
-A format without a row here cannot be proven; ``verify`` says so.
+A format without a row here cannot be proven; ``verify`` says so. Bytes that belong in quarantine,
+and schemas by which nothing can be read, raise ``BadRecordError`` everywhere in this package.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Expected:
     """What bytes should hold: a value, or a Kafka key, which may be a bare value."""
 
     columns: Sequence[DeclaredColumn]
-    is_key: bool
     options: Options
-    extra_fields: ExtraFields
     settings: Settings | None
+    extra_fields: ExtraFields = "ignore"
+    is_key: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,19 +49,14 @@ class DecodedRecord:
     is_delete: bool = False
 
 
-# Raises BadRecordError for bytes that belong in quarantine.
 Decode = Callable[[bytes], DecodedRecord]
 
 
-class DecodeKeyAndValue:
-    """Reads the bytes of records whose Kafka key may say what they leave out."""
+class DecodeWithKey:
+    """Reads values that may leave out what their Kafka key says."""
 
-    def __call__(self, raw: bytes) -> DecodedRecord:
-        """Read them without a key."""
-        return self.both(raw, None)
-
-    def both(self, raw: bytes, key: bytes | None) -> DecodedRecord:
-        """Read them with the key."""
+    def __call__(self, raw: bytes, key: bytes | None = None) -> DecodedRecord:
+        """Decode one value."""
         raise NotImplementedError
 
 

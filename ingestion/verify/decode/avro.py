@@ -1,6 +1,6 @@
-"""Avro, decoded by Apache's own library; what its values are taken for is decided here.
+"""Avro, decoded by Apache's own library; the meaning of its values is decided here.
 
-The writer's schema alone decodes a record. What the library would decide on the way is taken from
+The writer's schema alone decodes a record. What the library would decide itself is removed from
 the schema first: logical types, which are ours to understand, and defaults, which are for readers.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from io import BytesIO
 from typing import Any, Final
 
@@ -21,41 +22,29 @@ from avro.schema import Schema, UnionSchema, make_avsc_object
 from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import Read, refuse
+from ingestion.verify.decode.coerce import TICKS, Read, refuse
 from ingestion.verify.decode.connect import Meaning, unscaled
 from ingestion.verify.decode.connect import fit as fit_json
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
-_TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
 _LOGICAL: Final = "logical"
 
 
 def reading(expected: Expected) -> ReadFramed:
-    """Return what reads one framed Avro datum.
-
-    Raises:
-        UnprovableError: a type that this proof knows nothing of.
-    """
+    """Return what reads one framed Avro datum."""
     wanted = coerce.provable_types(expected.columns)
     rejects = expected.extra_fields == "reject"
-
-    def opened_with(schema: WriterSchema) -> ReadPayload:
-        return opened(schema, wanted, is_key=expected.is_key, rejects=rejects)
-
+    opened_with = partial(opened, wanted=wanted, is_key=expected.is_key, rejects=rejects)
     return ReadFramed(expected, "AVRO", opened_with)
 
 
 def opened(
     schema: WriterSchema, wanted: Mapping[str, SqlType], *, is_key: bool, rejects: bool
 ) -> ReadPayload:
-    """Return what reads payloads of one schema.
-
-    Raises:
-        BadRecordError: nothing can be read by it.
-    """
+    """Return what reads payloads of one schema."""
     node = parse_schema(schema)
     if node.type == "record":
         if rejects and (unknown := fields_of(node).keys() - wanted.keys()):
@@ -70,11 +59,7 @@ def opened(
 
 
 def parse_schema(schema: WriterSchema) -> Schema:
-    """Parse a schema, and those that it refers to.
-
-    Raises:
-        BadRecordError: it is none, or one that contains itself.
-    """
+    """Parse a schema, and those that it refers to; refuse one that contains itself."""
     names = Names(validate_names=False)
     try:
         for text in (*(text for _, text in schema.references), schema.text):
@@ -130,11 +115,7 @@ def _items_of(node: Any) -> list[Any]:
 
 
 def read_datum(node: Schema, payload: bytes) -> Any:
-    """Read one value that takes up all of the bytes; of a union, its branch's number beside it.
-
-    Raises:
-        BadRecordError: the bytes are not what the schema says.
-    """
+    """Read one value that takes up all of the bytes; of a union, its branch's number beside it."""
     decoder = _StrictDecoder(BytesIO(payload))
     try:
         value = _BranchReader(node).read(decoder)
@@ -174,8 +155,8 @@ class _BranchReader(DatumReader):
 def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
     if node.type == "union":
-        branches = [None if each.type == "null" else fit(each, type_) for each in node.schemas]
-        return lambda value: _branch(value, branches)
+        branches = [fit(each, type_) for each in node.schemas]
+        return lambda value: branches[value[0]](value[1])
     if read := _of_connect(node, type_):
         return read
     if node.type == "record":
@@ -185,14 +166,8 @@ def fit(node: Any, type_: SqlType) -> Read:
     return _scalar(node, type_) or coerce.never(node.type, type_)
 
 
-def _branch(value: tuple[int, Any], branches: list[Read | None]) -> Any:
-    at, inner = value
-    read = branches[at]
-    return None if read is None else read(inner)
-
-
 def _of_connect(node: Any, type_: SqlType) -> Read | None:
-    """Take what Kafka Connect has given a name of its own."""
+    """Take a type to which Kafka Connect has given a name of its own."""
     name = str(node.get_prop("connect.name")).removeprefix("io.debezium.").removeprefix("time.")
     if node.type == "long" and name in _CLOCKS and type_.word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
         return coerce.moment(type_, _CLOCKS[name], zoned=type_.word == "TIMESTAMP")
@@ -223,7 +198,7 @@ def _scalar(node: Any, type_: SqlType) -> Read | None:
 def _number(word: str, logical: str, type_: SqlType) -> Read | None:
     if logical == "date" and word == "int":
         return coerce.day(type_)
-    for unit, ticks in _TICKS.items():
+    for unit, ticks in TICKS.items():
         if word == "long" and logical in {f"timestamp-{unit}", f"local-timestamp-{unit}"}:
             return coerce.moment(type_, ticks, zoned=logical.startswith("timestamp"))
     return coerce.whole(type_)

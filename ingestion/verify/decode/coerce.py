@@ -1,7 +1,7 @@
 """Values as values of declared types: taken where nothing is lost, else refused.
 
-Those of JSON first, then those whose own type a schema says. None is asked about null. A value that
-its type cannot hold raises ``BadRecordError``, ``ValueError`` or ``OverflowError``.
+Those of JSON first, then those whose own type a schema says. None of them is null. A value that its
+type cannot hold raises ``BadRecordError``, ``ValueError`` or ``OverflowError``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _MOST_DIGITS: Final = 38
 # Fewer digits never round twice on their way through a double.
 _SAFE_DIGITS: Final = 16
+NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 
@@ -45,12 +47,16 @@ def refuse(value: Any) -> NoReturn:
     raise BadRecordError(f"not a value of the declared type: {value!r:.80}")
 
 
-def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
-    """Return the types of columns by name.
+def utf8(raw: bytes) -> str:
+    """Return bytes as text."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRecordError(f"no UTF-8: {error}") from None
 
-    Raises:
-        UnprovableError: one of them is unknown to this proof.
-    """
+
+def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
+    """Return the types of columns by name, or raise ``UnprovableError`` for a VARIANT."""
     types = {column.name: column.type for column in columns}
     for name, type_ in types.items():
         if type_.contains("VARIANT"):
@@ -62,11 +68,7 @@ def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
 
 
 def of_json(type_: SqlType, *, rejects: bool = False) -> Read:
-    """Return what takes a parsed JSON value as a declared type.
-
-    Args:
-        type_: The type.
-        rejects: Whether objects may have no names but the declared.
+    """Return what takes a parsed JSON value as a declared type; ``rejects`` undeclared names.
 
     Raises:
         UnprovableError: this proof knows nothing of the type.
@@ -86,11 +88,7 @@ def of_json(type_: SqlType, *, rejects: bool = False) -> Read:
 
 
 def refuse_names(fields: Mapping[str, Any], declared: Collection[str], *, rejects: bool) -> None:
-    """Refuse an object with a name that is declared in another case, or not at all.
-
-    Raises:
-        BadRecordError: it has one.
-    """
+    """Refuse names that are declared in another case or, if ``rejects``, not at all."""
     if fields.keys() <= set(declared):
         return
     others = fields.keys() - set(declared)

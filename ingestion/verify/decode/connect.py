@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ingestion.declaration.types import SqlType
 from ingestion.verify.decode import coerce
-from ingestion.verify.decode.coerce import SCALARS, Read, refuse
+from ingestion.verify.decode.coerce import NOT_FINITE, SCALARS, Read, refuse
 from ingestion.verify.decode.strict_json import WrittenNumber
 
 _TICKS: Final = {
@@ -27,7 +27,6 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9:]{5})?"
 )
-_ODD: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 class Meaning(NamedTuple):
@@ -74,7 +73,9 @@ def fit(meaning: Meaning, type_: SqlType) -> Read:
         return lambda value: _moment(value, meaning, type_)
     if word in {"FLOAT", "DOUBLE"}:
         return lambda value: (
-            _ODD[value] if type(value) is str and value in _ODD else SCALARS[word](value)
+            NOT_FINITE[value]
+            if type(value) is str and value in NOT_FINITE
+            else SCALARS[word](value)
         )
     return coerce.of_json(type_)
 

@@ -1,4 +1,4 @@
-"""CSV, read sign by sign."""
+"""CSV, read character by character."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from ingestion.declaration.formats import CsvOptions
 from ingestion.declaration.types import SqlType
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import SCALARS, refuse
+from ingestion.verify.decode.coerce import NOT_FINITE, SCALARS, refuse
 from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -20,24 +20,16 @@ _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
 )
-_WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 def reading(expected: Expected) -> Decode:
-    """Return what reads one line.
-
-    Raises:
-        UnprovableError: a type that this proof knows nothing of.
-    """
+    """Return what reads one line."""
     options = expected.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
     readers = [_reader(type_) for type_ in coerce.provable_types(expected.columns).values()]
 
     def read(raw: bytes) -> DecodedRecord:
-        try:
-            fields = list(_fields(raw.decode("utf-8"), options.delimiter, options.quote))
-        except UnicodeDecodeError as error:
-            raise BadRecordError(f"no UTF-8: {error}") from None
+        fields = list(_fields(coerce.utf8(raw), options.delimiter, options.quote))
         if len(fields) != len(readers):
             raise BadRecordError(f"{len(fields)} fields")
         return DecodedRecord(
@@ -107,8 +99,8 @@ def _number(text: str) -> Fraction:
 
 
 def _float(text: str, word: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in NOT_FINITE:
+        return NOT_FINITE[text]
     return SCALARS[word](WrittenNumber(text)) if _NUMBER.fullmatch(text) else refuse(text)
 
 

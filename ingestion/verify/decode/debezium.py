@@ -9,25 +9,20 @@ from typing import Any, Final
 from ingestion.declaration.formats import DebeziumOptions
 from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, coerce
+from ingestion.verify.decode import DecodedRecord, DecodeWithKey, Expected, coerce
 from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, read_datum
 from ingestion.verify.decode.avro import fit as fit_avro
-from ingestion.verify.decode.coerce import Read
+from ingestion.verify.decode.coerce import TICKS, Read
 from ingestion.verify.decode.connect import Meaning, fit, meaning_of
 from ingestion.verify.decode.strict_json import BadRecordError, parse
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
 
-_TICKS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 
 
-def reading(expected: Expected) -> DecodeKeyAndValue | ReadFramed:
-    """Return what reads one envelope.
-
-    Raises:
-        UnprovableError: a type that this proof knows nothing of.
-    """
+def reading(expected: Expected) -> DecodeWithKey | ReadFramed:
+    """Return what reads one envelope."""
     row = _RowOfEnvelope(expected)
     if row.options.encoding == "avro":
         return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
@@ -46,12 +41,9 @@ class _RowOfEnvelope:
     def record(
         self, envelope: Any, key: Mapping[str, Any], readers: Callable[[str], Mapping[str, Read]]
     ) -> DecodedRecord:
-        """Return the row of an envelope.
+        """Return the row of a parsed envelope; ``key`` is for a delete that leaves it out.
 
-        Args:
-            envelope: The envelope, parsed.
-            key: What the Kafka key says, for a delete that leaves it out.
-            readers: Returns what takes each column from ``before``, or from ``after``.
+        ``readers`` returns what takes each column from ``before``, or from ``after``.
         """
         op = envelope.get("op") if isinstance(envelope, dict) else None
         if op not in ("c", "r", "u", "d"):
@@ -66,28 +58,20 @@ class _RowOfEnvelope:
             row = {**key, **{name: value for name, value in row.items() if value is not None}}
         elif self._rejects and (unknown := row.keys() - self.wanted.keys()):
             raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
-        values = [
-            self._value(name, read, row, envelope, is_delete=is_delete)
-            for name, read in readers(side).items()
-        ]
+        values = []
+        for name, read in readers(side).items():
+            path = self.options.columns.get(name)
+            value = _at(envelope, path) if path else row.get(name)
+            try:
+                if not path and _is_placeholder(value):
+                    raise BadRecordError(f"{name} was not sent")
+                values.append(None if value is None else read(value))
+            except (ValueError, OverflowError):
+                # A value of a row that is gone only counts where it is part of the key.
+                if path or not is_delete:
+                    raise
+                values.append(None)
         return DecodedRecord(values=tuple(values), is_delete=is_delete)
-
-    def _value(
-        self, name: str, read: Read, row: Mapping[str, Any], envelope: Any, *, is_delete: bool
-    ) -> Any:
-        path = self.options.columns.get(name)
-        value = _at(envelope, path) if path else row.get(name)
-        if not path and _is_placeholder(value):
-            if is_delete:
-                return None
-            raise BadRecordError(f"{name} was not sent")
-        try:
-            return None if value is None else read(value)
-        except (ValueError, OverflowError):
-            # A value of a row that is gone only counts where it is part of the key.
-            if is_delete and not path:
-                return None
-            raise
 
 
 def _at(envelope: Any, path: str) -> Any:
@@ -108,14 +92,14 @@ def _is_placeholder(value: Any) -> bool:
     return value in _PLACEHOLDERS or value == _PLACEHOLDERS[0].encode()
 
 
-class ReadJsonEnvelope(DecodeKeyAndValue):
-    """Reads envelopes that are JSON."""
+class ReadJsonEnvelope(DecodeWithKey):
+    """Reads envelopes that are JSON; what takes their values is made once a schema."""
 
     def __init__(self, row: _RowOfEnvelope) -> None:
         self._row, self._options = row, row.options
         self._readers: dict[str, dict[str, Read]] = {}
 
-    def both(self, raw: bytes, key: bytes | None) -> DecodedRecord:
+    def __call__(self, raw: bytes, key: bytes | None = None) -> DecodedRecord:
         """Read one envelope, and from the key what a delete leaves out."""
         schema, envelope = self._split(raw)
         return self._row.record(envelope, self._key(key), partial(self._readers_of, schema))
@@ -161,15 +145,10 @@ class ReadJsonEnvelope(DecodeKeyAndValue):
             item = item.parts["element"]
         is_precise = item.word == "DECIMAL" and self._options.decimals == "precise"
         # What is said of a list holds for its items.
-        return Meaning(_TICKS.get(unit or ""), True, item.scale if is_precise else None)
+        return Meaning(TICKS.get(unit or ""), True, item.scale if is_precise else None)
 
 
 def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> ReadPayload:
-    """Return what reads the envelopes of one schema.
-
-    Raises:
-        BadRecordError: it is none of an envelope.
-    """
     root = parse_schema(schema)
     if not {"op", "before", "after"} <= fields_of(root).keys():
         raise BadRecordError("no schema of an envelope")
@@ -190,7 +169,7 @@ def _avro_readers(root: Any, side: str, row: _RowOfEnvelope) -> dict[str, Read]:
         node = _node_at(root, path) if path else columns.get(name)
         last = (path or "").rpartition(".")[2]
         if node is None:
-            readers[name] = _nothing
+            readers[name] = lambda _: None
         elif last in _CLOCKS and type_.word == "TIMESTAMP":
             readers[name] = _clock(type_, _CLOCKS[last])
         else:
@@ -212,10 +191,6 @@ def _node_at(node: Any, path: str) -> Any:
     return others[0] if "." not in path and len(others) == 1 else node
 
 
-def _nothing(value: Any) -> None:
-    return None
-
-
 def _clock(type_: SqlType, ticks: int) -> Read:
-    read = coerce.moment(type_, ticks, zoned=True) or _nothing
+    read = coerce.moment(type_, ticks, zoned=True) or coerce.never("a moment", type_)
     return lambda value: read(_bare(value))

@@ -12,44 +12,26 @@ from ingestion.verify.decode.wire_format import ReadFramed
 
 
 def reading(expected: Expected) -> Decode:
-    """Return what reads one object, or as a key a bare value.
+    """Return what reads one object, or as a key a bare value."""
+    rejects = expected.extra_fields == "reject"
+    readers = {column.name: of_json(column.type, rejects=rejects) for column in expected.columns}
 
-    Raises:
-        UnprovableError: a type that this proof knows nothing of.
-    """
-    read = ReadJson(expected)
+    def read(raw: bytes) -> DecodedRecord:
+        fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)
+        refuse_names(fields, readers, rejects=rejects)
+        given = [(fields.get(name), take) for name, take in readers.items()]
+        return DecodedRecord(values=tuple([None if v is None else take(v) for v, take in given]))
+
     if expected.options.uses_registry:
         return ReadFramed(expected, "JSON", lambda schema: read)
     return read
 
 
-class ReadJson:
-    """Reads one JSON document a record."""
-
-    def __init__(self, expected: Expected) -> None:
-        self._columns = expected.columns
-        self._rejects = expected.extra_fields == "reject"
-        self._readers = {
-            column.name: of_json(column.type, rejects=self._rejects) for column in expected.columns
-        }
-        self._is_key = expected.is_key
-
-    def __call__(self, raw: bytes) -> DecodedRecord:
-        """Read one document.
-
-        Raises:
-            BadRecordError: it belongs in quarantine.
-        """
-        fields = self._key_fields(raw) if self._is_key else parse_object(raw)
-        refuse_names(fields, self._readers, rejects=self._rejects)
-        given = [(fields.get(name), read) for name, read in self._readers.items()]
-        return DecodedRecord(values=tuple([None if v is None else read(v) for v, read in given]))
-
-    def _key_fields(self, raw: bytes) -> Mapping[str, Any]:
-        """Read a Kafka key: an object, or for a single column a scalar, JSON or plain text."""
-        if raw.lstrip().startswith(b"{") or len(self._columns) != 1:
-            return parse_object(raw)
-        (column,) = self._columns
-        if column.type.word == "STRING" and not raw.startswith(b'"'):
-            return {column.name: raw.decode("utf-8")}
-        return {column.name: parse(raw)}
+def _key_fields(raw: bytes, expected: Expected) -> Mapping[str, Any]:
+    """Read a Kafka key: an object, or for a single column a scalar, JSON or plain text."""
+    if raw.lstrip().startswith(b"{") or len(expected.columns) != 1:
+        return parse_object(raw)
+    (column,) = expected.columns
+    if column.type.word == "STRING" and not raw.startswith(b'"'):
+        return {column.name: raw.decode("utf-8")}
+    return {column.name: parse(raw)}

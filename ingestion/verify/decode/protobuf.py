@@ -1,17 +1,26 @@
-"""Protobuf, read by this proof's own reader of the binary encoding."""
+"""Protobuf, read by this proof's own reader of the binary encoding.
+
+The compiler is protoc, as it is for everybody; its descriptors are only looked up here.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import DecodedRecord, Expected, coerce
+from ingestion.verify.decode import DecodedRecord, Expected, coerce, protobuf_binary
 from ingestion.verify.decode.coerce import Read, refuse
-from ingestion.verify.decode.protobuf_binary import numbers, read_message, varint, word_of
-from ingestion.verify.decode.protobuf_schema import is_map, messages_of
 from ingestion.verify.decode.strict_json import BadRecordError
 from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
 
@@ -28,31 +37,24 @@ class RepeatedItem(NamedTuple):
 
 
 def reading(expected: Expected) -> ReadFramed:
-    """Return what reads one framed message.
-
-    Raises:
-        UnprovableError: a type that this proof knows nothing of.
-    """
+    """Return what reads one framed message."""
     wanted = coerce.provable_types(expected.columns)
     return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
 
 
 def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields) -> ReadPayload:
-    """Return what reads payloads of one schema.
-
-    Raises:
-        BadRecordError: it cannot be compiled.
-    """
-    messages = messages_of(written)
+    """Return what reads payloads of one schema."""
+    messages = _messages_of(written)
 
     def read(payload: bytes) -> DecodedRecord:
         message, rest = _which(messages, payload)
         if extra == "reject" and (
-            {*message.fields_by_name} - wanted.keys() or numbers(rest) - {*message.fields_by_number}
+            {*message.fields_by_name} - wanted.keys()
+            or protobuf_binary.numbers(rest) - {*message.fields_by_number}
         ):
             raise BadRecordError("fields that no column names")
         take = coerce.fields(message.fields_by_name, wanted, fit)
-        return DecodedRecord(values=tuple(take(read_message(rest, message))))
+        return DecodedRecord(values=tuple(take(protobuf_binary.read_message(rest, message))))
 
     return read
 
@@ -61,9 +63,9 @@ def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
     if isinstance(node, RepeatedItem):
         return _single(node.field, type_)
-    if node.is_repeated and is_map(node.message_type):
+    if node.is_repeated and protobuf_binary.is_map(node.message_type):
         entry = node.message_type.fields_by_name
-        if word_of(entry["key"]) != "string":
+        if protobuf_binary.word_of(entry["key"]) != "string":
             return coerce.never("a map", type_)
         return coerce.nested("MAP", entry["value"], type_, fit)
     if node.is_repeated:
@@ -72,7 +74,7 @@ def fit(node: Any, type_: SqlType) -> Read:
 
 
 def _single(field: Any, type_: SqlType) -> Read:
-    word = word_of(field)
+    word = protobuf_binary.word_of(field)
     if word == "message":
         return _message(field.message_type, type_)
     if word == "enum" and type_.word == "STRING":
@@ -104,9 +106,9 @@ def _message(message: Any, type_: SqlType) -> Read:
 def _which(messages: Sequence[Any], payload: bytes) -> tuple[Any, bytes]:
     """Follow the message indexes to a message; none of them means the first."""
     path: list[int] = []
-    count, at = varint(payload, 0)
+    count, at = protobuf_binary.varint(payload, 0)
     for _ in range(_signed(count)):
-        number, at = varint(payload, at)
+        number, at = protobuf_binary.varint(payload, at)
         path.append(_signed(number))
     message = None
     for number in path or [0]:
@@ -122,3 +124,52 @@ def _signed(number: int) -> int:
     if not 0 <= value <= 100:
         raise BadRecordError(f"a message index of {value}")
     return value
+
+
+def _messages_of(schema: WriterSchema) -> list[Any]:
+    """Compile a schema, and return the descriptors of its messages in their order."""
+    files, pool = _compiled_files(schema).file, DescriptorPool()
+    try:
+        for file in files:
+            pool.Add(file)
+        by_name = pool.FindFileByName(files[-1].name).message_types_by_name
+    except (TypeError, KeyError) as error:
+        raise BadRecordError(f"the schema cannot be understood: {error}") from None
+    return [by_name[message.name] for message in files[-1].message_type]
+
+
+def _compiled_files(schema: WriterSchema) -> FileDescriptorSet:
+    texts = {**dict(schema.references), "the.proto": schema.text}
+    compiled = {name: _compiled(name, text) for name, text in texts.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            path = Path(folder, name)
+            if compiled[name] is None and ".." not in name:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        given = [file for file in compiled.values() if file is not None]
+        needed = sorted({name for file in given for name in file.dependency} - compiled.keys())
+        names = needed if given else ["the.proto"]
+        files = _run_protoc(folder, names) if names else FileDescriptorSet()
+    files.file.extend(given)
+    return files
+
+
+def _compiled(name: str, text: str) -> FileDescriptorProto | None:
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    file.name = name
+    return file
+
+
+def _run_protoc(folder: str, names: list[str]) -> FileDescriptorSet:
+    import grpc_tools
+    from grpc_tools import protoc
+
+    out, own = Path(folder, "out.bin"), Path(grpc_tools.__file__).parent / "_proto"
+    given = ["", f"-I{folder}", f"-I{own}", "--include_imports", f"--descriptor_set_out={out}"]
+    if protoc.main([*given, *names]):
+        raise BadRecordError("protoc cannot compile the schema")
+    return FileDescriptorSet.FromString(out.read_bytes())

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ingestion.verify.decode.protobuf_schema import is_map
+from ingestion.verify.decode.coerce import utf8
 from ingestion.verify.decode.strict_json import BadRecordError
 
 _DEEPEST: Final = 100
@@ -27,17 +27,18 @@ _WORDS: Final = (
 )
 
 
+def is_map(message: Any) -> bool:
+    """Tell whether a message is an entry of a map."""
+    return bool(message is not None and message.GetOptions().map_entry)
+
+
 def word_of(field: Any) -> str:
     """Return Protobuf's name of a field's type."""
     return _WORDS[field.type]
 
 
 def read_message(payload: bytes, descriptor: Any, depth: int = 0) -> dict[str, Any]:
-    """Read one message: every field's value by name, null where an absent one shows.
-
-    Raises:
-        BadRecordError: the bytes are not what the schema says.
-    """
+    """Read one message: every field's value by name, null where an absent one shows."""
     if depth > _DEEPEST:
         raise BadRecordError("nested too deeply")
     read: dict[int, list[Any]] = {}
@@ -142,7 +143,7 @@ def _value(field: Any, values: list[Any] | None, depth: int) -> Any:
     if word_of(field) == "message":
         return _messages(field, values, depth)
     if word_of(field) == "string":
-        values = [_text(value) for value in values]
+        values = [utf8(value) for value in values]
     return values if field.is_repeated else values[-1]
 
 
@@ -156,10 +157,3 @@ def _messages(field: Any, payloads: list[bytes], depth: int) -> Any:
     value_type = inner.fields_by_name["value"].message_type
     empty = {} if value_type is None else read_message(b"", value_type)
     return {entry["key"]: empty if entry["value"] is None else entry["value"] for entry in messages}
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadRecordError(f"no UTF-8: {error}") from None

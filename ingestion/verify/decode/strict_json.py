@@ -29,11 +29,7 @@ class WrittenNumber(str):
 
 
 def parse_object(raw: bytes) -> Mapping[str, Any]:
-    """Read exactly one JSON object.
-
-    Raises:
-        BadRecordError: it is anything else.
-    """
+    """Read exactly one JSON object."""
     parsed = parse(raw)
     if not isinstance(parsed, dict):
         raise BadRecordError(f"a JSON object was expected, not {type(parsed).__name__}")
@@ -41,16 +37,12 @@ def parse_object(raw: bytes) -> Mapping[str, Any]:
 
 
 def parse(raw: bytes) -> Any:
-    """Read exactly one JSON document, fractions kept as text.
-
-    Raises:
-        BadRecordError: it is not one, or leaves room for doubt.
-    """
+    """Read exactly one JSON document that leaves no room for doubt, fractions kept as text."""
     try:
         text = raw.decode("utf-8")
         parsed = _DECODER.decode(text)
         if "\\u" in text:
-            # Half a surrogate pair, anywhere, is no text, and cannot be written as such.
+            # A lone surrogate, anywhere, is no text, and cannot be written as such.
             json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise BadRecordError(f"not JSON: {error}") from None
@@ -68,14 +60,6 @@ def _refuse(value: str) -> NoReturn:
     raise BadRecordError(f"not a number of JSON: {value}")
 
 
-def _fraction(text: str) -> WrittenNumber:
-    return WrittenNumber(_of_sane_length(text))
-
-
-def _whole(text: str) -> int:
-    return int(_of_sane_length(text))
-
-
 def _of_sane_length(number: str) -> str:
     """Refuse a number that no parser of JSON must take; the engine's takes a thousand digits."""
     if len(number.lstrip("-").replace(".", "", 1)) > _MOST_DIGITS:
@@ -85,7 +69,7 @@ def _of_sane_length(number: str) -> str:
 
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_without_duplicates,
-    parse_float=_fraction,
-    parse_int=_whole,
+    parse_float=lambda text: WrittenNumber(_of_sane_length(text)),
+    parse_int=lambda text: int(_of_sane_length(text)),
     parse_constant=_refuse,
 )

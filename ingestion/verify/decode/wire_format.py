@@ -12,16 +12,11 @@ ReadPayload = Callable[[bytes], DecodedRecord]
 
 
 class ReadFramed:
-    """Reads records that name their schema; each schema is asked for and compiled once."""
+    """Reads records that name their schema; each schema is requested and compiled once."""
 
     def __init__(
         self, expected: Expected, type_: str, compile_schema: Callable[[WriterSchema], ReadPayload]
     ) -> None:
-        """Take the type of the schemas, and what makes a reader of payloads of one.
-
-        Raises:
-            InvalidSpecError: no registry is known.
-        """
         assert expected.settings is not None, "only settings say where the registry is"
         self._registry = fresh_registry(expected.settings)
         self._type, self._compile = type_, compile_schema
@@ -31,8 +26,7 @@ class ReadFramed:
         """Read one record.
 
         Raises:
-            BadRecordError: it belongs in quarantine.
-            UnknownSchemaError: it did, if the registry did not know its schema then, either.
+            UnknownSchemaError: it belongs in quarantine if its schema was unknown then, too.
             DependencyError: the registry does not answer.
         """
         if len(raw) < 5 or raw[0] != 0:

@@ -1,8 +1,8 @@
 """What each record says: a row, a delete, nothing, or that it belongs in quarantine.
 
-The words of the declaration, implemented a second time: a record without its key, its order or a
-required column cannot be applied; a delete needs no more than key and order; a null value takes
-its key from the Kafka key.
+The declaration, implemented a second time: a record without its key, its order or a required
+column cannot be applied; a delete needs no more than key and order; a null value takes its key from
+the Kafka key.
 
 A batch that was written before the declared columns changed is classified by the columns of then.
 A column that was added since is null in its rows, whatever their records say of it: at the time it
@@ -14,14 +14,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, Protocol
 
 from pydantic import ValidationError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns
+from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import DecodedRecord, DecodeKeyAndValue, Expected, reading
+from ingestion.verify.decode import DecodedRecord, DecodeWithKey, Expected, reading
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
 from ingestion.verify.fold.predicate import Condition
@@ -44,7 +44,6 @@ class Classified:
     """What some records say.
 
     Attributes:
-        changes: What the good ones say of their keys.
         bad: Those that belong in quarantine, with the reason.
         unread: Those whose schema the registry does not know today, with its id.
         ignored: How many tombstones the stream ignores.
@@ -74,11 +73,17 @@ class Classifier:
         """Compile the declaration for records of one epoch.
 
         Raises:
-            UnprovableError: it holds a format, a type or a condition that only the engine knows.
+            UnprovableError: it has a format, a type or a condition that only the engine knows.
         """
         self._epoch = epoch
         self._types = spec.types
-        self._read = reading(spec.format, _expected(spec, spec.value_columns, settings))
+        value = Expected(
+            columns=spec.value_columns,
+            options=spec.format.options,
+            settings=settings,
+            extra_fields=spec.extra_fields,
+        )
+        self._read = reading(spec.format, value)
         self.transformation = transformation(spec, settings, apply_transformation)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
@@ -101,15 +106,15 @@ class Classifier:
         )
         self._read_key = None
         if self._tombstones == "delete":
-            by_name = {column.name: column for column in spec.columns}
-            keys = _expected(spec, [by_name[name] for name in spec.keys], settings, is_key=True)
-            self._read_key = reading(spec.key_format, keys)
+            columns, options = [spec.columns[i] for i in self._key_at], spec.key_format.options
+            key = Expected(columns=columns, options=options, settings=settings, is_key=True)
+            self._read_key = reading(spec.key_format, key)
 
     def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
         """Classify records of one batch.
 
         Raises:
-            UnprovableError: it cannot be told which of them are deletes.
+            UnprovableError: DuckDB cannot evaluate which of them are deletes.
         """
         result = Classified()
         values = self._values(records, result)
@@ -133,11 +138,11 @@ class Classifier:
         return result
 
     def key_of(self, row: Row) -> str:
-        """Return the text that stands for a row's key."""
+        """Return the text of a row's key."""
         return text_of(row[i] for i in self._key_at)
 
     def place_of(self, row: Row) -> Place:
-        """Return the place in the order of a row as the table holds it."""
+        """Return the place of a row of the table in the order of records."""
         topic, partition, offset, timestamp, epoch, _ = row[-len(SYSTEM_COLUMNS) :]
         index = 0 if self._array_at is None else row[-len(SYSTEM_COLUMNS) - 1]
         return (epoch, *self._order(row, timestamp), topic, partition, offset, index)
@@ -189,8 +194,8 @@ class Classifier:
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is None:
             return self._of_tombstone(record)
-        if isinstance(self._read, DecodeKeyAndValue):
-            return self._read.both(record.value, record.key)
+        if isinstance(self._read, DecodeWithKey):
+            return self._read(record.value, record.key)
         return self._read(record.value)
 
     def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
@@ -206,7 +211,7 @@ class Classifier:
             _refuse_null(values, self._required, "a NOT NULL column")
             if row.lacks:
                 raise BadRecordError("a NOT NULL column of value_schema is null")
-        at = (record.topic, record.partition, record.offset)
+        at = record[:3]
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (row.element,)
         return RowChange(
@@ -227,10 +232,9 @@ class Classifier:
         if record.key is None:
             raise BadRecordError("a tombstone without a key")
         assert self._read_key is not None, "tombstones are read by their keys"
-        values: list[Any] = [None] * len(self._types)
-        for at, value in zip(self._key_at, self._read_key(record.key).values, strict=True):
-            values[at] = value
-        return DecodedRecord(values=tuple(values), is_delete=True)
+        keys = dict(zip(self._key_at, self._read_key(record.key).values, strict=True))
+        values = tuple([keys.get(at) for at in range(len(self._types))])
+        return DecodedRecord(values=values, is_delete=True)
 
 
 def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
@@ -242,36 +246,23 @@ def _with_row(value: Value, row: Row | None) -> Value | None:
     return None if row is None else value._replace(decoded=replace(value.decoded, values=row))
 
 
-def _expected(
-    spec: StreamSpec,
-    columns: Sequence[DeclaredColumn],
-    settings: Settings | None,
-    *,
-    is_key: bool = False,
-) -> Expected:
-    format_spec = spec.key_format if is_key else spec.format
-    return Expected(
-        columns=columns,
-        is_key=is_key,
-        options=format_spec.options,
-        extra_fields="ignore" if is_key else spec.extra_fields,
-        settings=settings,
-    )
+class Classify(Protocol):
+    """Classifies records of one batch."""
+
+    def __call__(self, records: Iterable[Record], *, seq: int) -> Classified:
+        """Return what they say."""
 
 
 class Classifiers:
-    """The classifier of each declaration that batches of a stream were written under."""
+    """Classifies by each declaration that batches of a stream were written under."""
 
     def __init__(self, spec: StreamSpec, make: Callable[[StreamSpec], Classifier]) -> None:
         self._spec, self._make = spec, make
         self.today = make(spec)
-        self._by_columns: dict[str, Classifier | EarlierClassifier] = {
-            spec.ddl: self.today,
-            "": self.today,
-        }
+        self._by_columns: dict[str, Classify] = dict.fromkeys((spec.ddl, ""), self.today.classify)
 
-    def of(self, columns: str) -> Classifier | EarlierClassifier:
-        """Return the classifier of records that were written under some columns, as DDL.
+    def of(self, columns: str) -> Classify:
+        """Return what classifies records that were written under some columns, as DDL.
 
         Raises:
             UnprovableError: they do not fit the rest of the declaration.
@@ -280,15 +271,24 @@ class Classifiers:
             self._by_columns[columns] = self._earlier(columns)
         return self._by_columns[columns]
 
-    def _earlier(self, columns: str) -> Classifier | EarlierClassifier:
-        earlier = parse_columns(columns)
-        names = [(column.name, column.type) for column in earlier]
-        if names == [(column.name, column.type) for column in self._spec.columns]:
-            return self.today if earlier == self._spec.columns else self._under(columns)
-        return EarlierClassifier(self._under(columns), [name for name, _ in names], self._spec)
+    def _earlier(self, columns: str) -> Classify:
+        earlier, today = parse_columns(columns), self._spec.columns
+        if earlier == today:
+            return self.today.classify
+        names = [column.name for column in earlier]
+        classify = self._under(columns, names).classify
+        if [(c.name, c.type) for c in earlier] == [(c.name, c.type) for c in today]:
+            return classify
+        at = [names.index(c.name) if c.name in names else None for c in today]
 
-    def _under(self, columns: str) -> Classifier:
-        names = {column.name for column in parse_columns(columns)}
+        def classify_with_columns_of_today(records: Iterable[Record], *, seq: int) -> Classified:
+            result = classify(records, seq=seq)
+            changes = [_widened(change, at, len(names)) for change in result.changes]
+            return replace(result, changes=changes)
+
+        return classify_with_columns_of_today
+
+    def _under(self, columns: str, names: Sequence[str]) -> Classifier:
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True)
         try:
@@ -301,21 +301,9 @@ class Classifiers:
             ) from error
 
 
-class EarlierClassifier:
-    """Classifies by earlier columns, and shows rows with the columns of today."""
-
-    def __init__(self, earlier: Classifier, names: Sequence[str], spec: StreamSpec) -> None:
-        self._earlier = earlier
-        self._width = len(names)
-        self._at = [names.index(c.name) if c.name in names else None for c in spec.columns]
-
-    def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
-        """Classify records of one batch."""
-        result = self._earlier.classify(records, seq=seq)
-        return replace(result, changes=[self._widened(change) for change in result.changes])
-
-    def _widened(self, change: RowChange) -> RowChange:
-        if change.row is None:
-            return change
-        values = [None if at is None else change.row[at] for at in self._at]
-        return change._replace(row=(*values, *change.row[self._width :]))
+def _widened(change: RowChange, at: Sequence[int | None], width: int) -> RowChange:
+    """Give a row of ``width`` earlier columns those of today, each from its index or null."""
+    if change.row is None:
+        return change
+    values = [None if i is None else change.row[i] for i in at]
+    return change._replace(row=(*values, *change.row[width:]))

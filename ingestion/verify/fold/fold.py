@@ -1,7 +1,7 @@
 """The fold: batch by batch, in the ledger's order, what the records do to the rows.
 
-Which rows there must be is for the rule of the stream's mode to say (``fold.modes``). On the way
-every record gets its disposition, measured against what the earlier batches left behind.
+The rule of the stream's mode decides which rows there must be (``fold.modes``). On the way every
+record gets its disposition, compared with what the earlier batches left behind.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ingestion.verify.compare.quarantine import BadRecord, as_bad
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.classify import Classified, Classifier, Classifiers, EarlierClassifier
-from ingestion.verify.fold.modes import FoldContext, rule_of
+from ingestion.verify.fold.classify import Classified, Classify
+from ingestion.verify.fold.modes import rule_of
+from ingestion.verify.fold.modes.rule import FoldContext
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.read.delta_log import Batch
@@ -28,18 +29,15 @@ class Fold:
         *,
         is_compacted: Callable[[str], bool] = lambda topic: False,
         redrives: Redrives | None = None,
-        classifiers: Classifiers | None = None,
     ) -> None:
         """Begin before the first batch.
 
         Args:
-            context: Declaration, classifier and store; its coverage learns of thinned batches.
+            context: Its coverage learns of thinned batches.
             is_compacted: Tells whether a topic may have dropped records that were read.
             redrives: Knows the records that the quarantine keeps back at their own batch.
-            classifiers: Knows how to classify a batch that was written under other columns.
         """
         self._context = context
-        self._classifiers = classifiers
         self._coverage = context.coverage
         self._is_compacted = is_compacted
         self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
@@ -50,44 +48,36 @@ class Fold:
         """Fold one batch, the next of the ledger.
 
         Raises:
-            UnprovableError: it cannot be told what its records say.
+            UnprovableError: its records cannot be classified.
         """
-        recount = Recount()
-        classifier: Classifier | EarlierClassifier = self._context.classifier
-        if self._classifiers:
-            classifier = self._classifiers.of(batch.columns)
+        recount, classify = Recount(), self._context.classifiers.of(batch.columns)
         for records in chunks:
-            self._take(records, batch.seq, classifier, recount)
+            self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)
         self.rule.settle(recount)
         return recount
 
     def _take(
-        self,
-        records: Sequence[Record],
-        seq: int,
-        classifier: Classifier | EarlierClassifier,
-        recount: Recount,
+        self, records: Sequence[Record], seq: int, classify: Classify, recount: Recount
     ) -> None:
-        """Classify a chunk, and hand the good records on; those in quarantine stay there."""
+        """Classify a chunk, and pass the good records on; those in quarantine stay there."""
         parts = self._redrives.partition(records, seq)
-        today = classifier.classify(parts.kept, seq=seq)
+        today = classify(parts.kept, seq=seq)
         self._redrives.add_good_today(len(parts.kept) - len(today.bad) - len(today.unread))
-        held_back = [(record, "by the declaration of that time") for record in parts.held_back]
-        result = classifier.classify(parts.classified, seq=seq)
+        held_back = [*parts.kept, *parts.redriven]
+        result = classify(parts.classified, seq=seq)
         self._refuse_unread(result, seq)
         recount.records.update(record.at for record in records)
         recount.ignored += result.ignored
         recount.filtered += result.filtered
         recount.quarantined += len(result.bad) + len(held_back)
         recount.exploded += result.exploded
-        self.bad.put(
-            dict(as_bad(record, reason, seq) for record, reason in [*held_back, *result.bad])
-        )
+        bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
+        self.bad.put(dict(as_bad(record, reason, seq) for record, reason in bad))
         self.rule.take(result.changes, recount)
 
     def _refuse_unread(self, result: Classified, seq: int) -> None:
-        """Go no further when a record cannot be read, which is neither right nor wrong then."""
+        """Stop at a record that cannot be read: it is neither right nor wrong."""
         if result.unread and not self._coverage.is_accepted(seq):
             record, why = result.unread[0]
             raise UnprovableError(

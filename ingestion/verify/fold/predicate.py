@@ -53,20 +53,18 @@ class Condition:
     """Tells which rows a condition selects."""
 
     def __init__(self, field: str, sql: str, columns: Sequence[DeclaredColumn]) -> None:
-        """Translate the condition.
-
-        Args:
-            field: The field of the declaration that holds it.
-            sql: The condition.
-            columns: What a row holds, in order.
+        """Translate the condition in a field of the declaration, over rows of these columns.
 
         Raises:
-            UnprovableError: it holds what only Spark can be trusted to evaluate.
+            UnprovableError: it has what only Spark can be trusted to evaluate.
         """
+        from sqlglot.expressions import Column
+
         self._field, self._condition = field, sql
         expression = self._parsed()
         names = [column.name for column in columns]
-        used = {name.lower() for name in _columns(expression)}
+        # Of ``a.b``, which is a field, the column counts.
+        used = {column.parts[0].name.lower() for column in expression.find_all(Column)}
         if strange := used - {name.lower() for name in names}:
             raise self._unprovable(f"{', '.join(sorted(strange))} is no column of the value")
         at = [i for i, name in enumerate(names) if name.lower() in used]
@@ -122,10 +120,3 @@ class Condition:
     def _unprovable(self, why: str) -> UnprovableError:
         reason = why.partition("\n")[0]
         return UnprovableError(f"{self._field} is not provable: `{self._condition}`: {reason}")
-
-
-def _columns(expression: Expr) -> set[str]:
-    """Return the names that a condition refers to; of ``a.b``, which is a field, the column."""
-    from sqlglot.expressions import Column
-
-    return {column.parts[0].name for column in expression.find_all(Column)}

@@ -1,4 +1,4 @@
-"""A batch's books, counted again from its records, and held against those of the ledger; pure."""
+"""A batch's books, counted again from its records, and compared with those of the ledger; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class Recount:
     """What a batch's records became, counted again.
 
     Attributes:
-        records: Records of each partition.
         exploded: Rows beyond the first of their record.
         superseded: Good records that lost to another of their key.
         dispositions: Dispositions of the winners that leave no doubt.
@@ -36,19 +35,9 @@ class Recount:
     clashes: list[Difference] = field(default_factory=list)
     extra: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def read(self) -> int:
-        """Records read, whatever became of them."""
-        return self.records.total()
-
 
 def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
-    """Hold a batch's counts against its records, counted again.
-
-    Args:
-        batch: The ledger's row, of a batch that can be seen as a whole.
-        recount: What its records became.
-    """
+    """Compare the counts of a batch that is covered as a whole with those of its records."""
     counts, ranges = batch.counts, [part for part in batch.ranges if part.span]
     for part in ranges:
         records = recount.records[part.at]
@@ -58,12 +47,12 @@ def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
                 yield _miscount(batch, f"{name} in {part}", expected, found)
     span, overlap = sum(part.span for part in ranges), counts.get("overlap", 0)
     # Ranges are what was new; offsets, read and gaps count what was read again as well.
-    again = counts.get("offsets", 0) - span
+    again, read = counts.get("offsets", 0) - span, recount.records.total()
     # A redrive reads no offsets, so that nothing can be missing between them.
-    in_ranges = 0 if batch.kind == "redrive" else recount.read
+    in_ranges = 0 if batch.kind == "redrive" else read
     expected_counts = {
         "offsets": span + again * bool(overlap),
-        "read": recount.read + overlap,
+        "read": read + overlap,
         "gaps": span - in_ranges + (again - overlap) * bool(overlap),
         "ignored": recount.ignored,
         "filtered": recount.filtered,
@@ -97,10 +86,5 @@ def _miscounted_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
 
 
 def _miscount(batch: Batch, name: str, expected: int, found: int) -> Difference:
-    return Difference(
-        part="dispositions",
-        what=f"{name}, counted again",
-        seq=batch.seq,
-        expected=str(expected),
-        found=str(found),
-    )
+    what = f"{name}, counted again"
+    return Difference("dispositions", what, seq=batch.seq, expected=str(expected), found=str(found))

@@ -5,8 +5,8 @@ it was read. The topic still says what the record is, so a mark that is false, m
 batch shows in the books, in the rows, or here.
 
 A row without a mark, that another declaration or another version of the engine wrote, or a schema
-registry that did not know the schema yet, may hold a record that is good today. It waits, and that
-is said.
+registry that did not know the schema yet, may hold a record that is good today. It waits, and the
+verdict says so.
 """
 
 from __future__ import annotations
@@ -55,14 +55,9 @@ class Partitioned:
     kept: list[Record] = field(default_factory=list)
     redriven: list[Record] = field(default_factory=list)
 
-    @property
-    def held_back(self) -> list[Record]:
-        """Those that lie in quarantine, whatever today's declaration says of them."""
-        return [*self.kept, *self.redriven]
-
 
 class Redrives:
-    """Knows what the quarantine holds back, and gives it out at its redrive."""
+    """Knows what the quarantine keeps back, and yields it at its redrive."""
 
     def __init__(self, store: SpillStore, coverage: Coverage, *, declaration: str) -> None:
         """Begin with an empty quarantine; ``declaration`` is the fingerprint of today's."""
@@ -78,10 +73,8 @@ class Redrives:
     def learn(self, quarantine: Path, *, last_seq: int) -> Iterator[Difference]:
         """Read the quarantine's marks, and name those of no redrive.
 
-        Args:
-            quarantine: The table's folder.
-            last_seq: Later rows and marks are leftovers of a dead attempt, which the next run
-                takes away.
+        Rows and marks after ``last_seq`` are leftovers of a dead attempt, which the next run
+        removes.
         """
         if not DeltaTable.is_deltatable(str(quarantine)):
             return
@@ -163,11 +156,5 @@ def _lacked_a_schema(row: dict[str, Any]) -> bool:
 
 
 def _false_mark(row: dict[str, Any]) -> Difference:
-    return Difference(
-        part="quarantine",
-        what=f"is marked as redriven by batch {row[_MARK]}, which is no later redrive",
-        topic=row["_topic"],
-        partition=row["_partition"],
-        offset=row["_offset"],
-        seq=row["_seq"],
-    )
+    what = f"is marked as redriven by batch {row[_MARK]}, which is no later redrive"
+    return Difference("quarantine", what, *(row[name] for name in _PLACE[:3]), seq=row["_seq"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
@@ -20,7 +20,6 @@ from ingestion.verify.fold.predicate import Condition
 from ingestion.verify.read.record import EPOCH, Record, Row
 
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
-
 
 Rows = dict[int, Row]
 # Given declaration and settings, returns what makes rows of values as the engine does: each value
@@ -37,20 +36,12 @@ class Value(NamedTuple):
     lacks: bool = False
 
 
-class Transformation(Protocol):
-    """Makes rows of values."""
-
-    is_independent: bool
-
-    def __call__(self, values: Sequence[Value]) -> list[Row | None]:
-        """Return the row of each, or none where it is filtered out; deletes never are."""
-        ...
-
-
 def transformation(
     spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None
-) -> Transformation | None:
-    """Return what a declaration does to values; none where it does nothing.
+) -> _Filter | _OfTheEngine | None:
+    """Return what makes rows of values, and no row of one that is filtered out; deletes never are.
+
+    A declaration that does nothing to values needs none.
 
     Raises:
         UnprovableError: it takes a Spark that is not there.

@@ -1,13 +1,13 @@
-"""Batches as the ledger remembers them, and commits as the table's log holds them.
+"""Batches as the ledger has them, and commits as the table's log has them.
 
 Both are read here a second time: by delta-rs and as plain JSON, into shapes of their own that
-refuse nothing, since what is wrong must be told and not thrown.
+refuse nothing, since what is wrong must be reported and not raised.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ingestion.lake.table_log import open_dataset
 
 
 class OffsetRange(NamedTuple):
-    """Offsets of one partition, end exclusive, and what was found in them."""
+    """Offsets of one partition, end exclusive, and how many of them hold a record."""
 
     at: TopicPartition
     start: int
@@ -70,7 +70,6 @@ class LoggedCommit:
     """
 
     version: int
-    operation: str
     txn: int | None
     metadata: Mapping[str, Any] | None
 
@@ -118,24 +117,16 @@ def read_log(path: Path, stream: str, *, through: int) -> tuple[LoggedCommit, ..
 
 
 def _commit(version: int, file: Path, stream: str) -> LoggedCommit:
+    with file.open(encoding="utf-8") as lines:
+        # A commit's other actions are about files, which may be many.
+        actions = [json.loads(n) for n in lines if n.startswith(('{"commitInfo"', '{"txn"'))]
     made: Mapping[str, Any] = {}
     txn = None
-    for action in _actions(file):
+    for action in actions:
         made = action.get("commitInfo", made)
         if (mark := action.get("txn", {})).get("appId") == f"oncelake:{stream}":
             txn = mark["version"]
-    metadata = _metadata(made.get("userMetadata"))
-    return LoggedCommit(
-        version=version, operation=made.get("operation", ""), txn=txn, metadata=metadata
-    )
-
-
-def _actions(file: Path) -> Iterator[dict[str, Any]]:
-    """Read the two actions that matter, and pass over the files, which may be many."""
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith(('{"commitInfo"', '{"txn"')):
-                yield json.loads(line)
+    return LoggedCommit(version=version, txn=txn, metadata=_metadata(made.get("userMetadata")))
 
 
 def _metadata(text: str | None) -> Mapping[str, Any] | None:

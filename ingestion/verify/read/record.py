@@ -1,4 +1,4 @@
-"""One Kafka record as the second client delivers it, and what it says of the table."""
+"""One Kafka record as the second client delivers it, and the change to a row that it means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoc
 
 
 def text_of(values: Iterable[Any]) -> str:
-    """Return a text that is the same for equal values, in whatever zone a moment is told."""
+    """Return a text that is the same for equal values, whatever the time zone of a moment."""
     return repr([_in_utc(value) for value in values])
 
 
@@ -62,12 +62,11 @@ class RowChange(NamedTuple):
     """What a good record says of one key.
 
     Attributes:
-        key: The key's values, as text that is the same for equal keys.
+        key: The key's values, by ``text_of``.
         place: Epoch, declared order, topic, partition, offset, and which element of the record
             (0 where it is not exploded): greater is newer.
-        row: The row that should be: declared columns, the element's index where records are
-            exploded, ``SYSTEM_COLUMNS``; none for a delete.
-        seq: Batch of the record.
+        row: The expected row: declared columns, the element's index where records are exploded,
+            ``SYSTEM_COLUMNS``; none for a delete.
     """
 
     key: str
@@ -84,11 +83,6 @@ class RowChange(NamedTuple):
     def offset(self) -> int:
         """The record's offset."""
         return offset_of(self.place)
-
-    @property
-    def epoch(self) -> int:
-        """Life of the stream's identity in which the record was read."""
-        return int(self.place[0])
 
     def __str__(self) -> str:
         """Say where the record lies."""

@@ -1,7 +1,7 @@
 """What is on disk, as of one moment: one version of the table, its log, and its ledger.
 
 A run may be committing right now. Then its last commit has no ledger row yet, and the proof stops
-before it; when nobody holds the stream, such a commit is what a crash left behind.
+before it; when nobody holds the stream, such a commit is left over from a crash.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
+from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import open_dataset
@@ -36,7 +36,7 @@ class Snapshot:
         version: The version to prove: the newest, or the one before the first unfinished commit.
         ledger: Every row of the ledger up to there.
         commits: What is left of the log up to the newest version, oldest first.
-        unfinished: Commits of ours behind the ledger's last row, oldest first.
+        unfinished: Commits of ours after the ledger's last row, oldest first.
         holder: The run that holds the stream, if there are such commits and it still runs.
     """
 
@@ -46,6 +46,12 @@ class Snapshot:
     commits: tuple[LoggedCommit, ...]
     unfinished: tuple[LoggedCommit, ...]
     holder: Holder | None
+
+    @property
+    def identity(self) -> Identity:
+        """What the newest commit of ours says of topics, keys and order."""
+        rows = [commit.metadata.get("identity") for commit in self.commits if commit.metadata]
+        return next((Identity.of_row(row) for row in reversed(rows) if row is not None), UNKNOWN)
 
     @property
     def ledger_of_table(self) -> tuple[Batch, ...]:
@@ -112,16 +118,13 @@ def rows_of(path: Path, version: int | None, columns: Sequence[str]) -> Iterator
     )
     for batch in batches:
         if batch.num_rows:
-            yield list(zip(*map(_values, batch.columns), strict=True))
+            columns_of_values = (c.to_pylist(maps_as_pydicts="lossy") for c in batch.columns)
+            yield list(zip(*columns_of_values, strict=True))
 
 
 def row_count(path: Path, version: int) -> int:
     """Count a table's rows, from the statistics of its files."""
     return int(DeltaTable(path, version=version).count())
-
-
-def _values(column: pa.Array) -> list[Any]:
-    return list(column.to_pylist(maps_as_pydicts="lossy"))
 
 
 def _unfinished(
@@ -144,7 +147,6 @@ def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) 
         return batch
     assert commit is not None
     metadata = commit.metadata or {}
-    counts = metadata["counts"] if batch is None else batch.counts
     columns = str(metadata.get("columns") or (batch.columns if batch else ""))
     return Batch(
         table_id=table_id,
@@ -154,7 +156,7 @@ def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) 
         run_id=metadata["run_id"],
         delta_version=commit.version,
         ranges=commit.ranges,
-        counts=counts,
+        counts=batch.counts if batch else metadata["counts"],
         balanced=batch.balanced if batch else True,
         accepted=batch.accepted if batch else metadata["reason"],
         columns=columns,

@@ -1,4 +1,4 @@
-"""What a proof must remember, on disk: a topic may have more keys than a machine has memory.
+"""The state of a proof, on disk: a topic may have more keys than a machine has memory.
 
 SQLite, in a folder that goes when the proof ends. Everything is read and written in chunks.
 """
@@ -10,9 +10,9 @@ import pickle
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 CHUNK: Final = 10_000
 _CACHE_KILOBYTES: Final = 32 * 1024
@@ -46,11 +46,7 @@ class SpillTable(Generic[Value]):
         return {key: pickle.loads(pickled) for key, pickled in found if pickled is not None}
 
     def find(self, keys: Iterable[str]) -> set[str]:
-        """Mark keys as found, those that nothing is kept for too.
-
-        Returns:
-            Those of them that had been found before.
-        """
+        """Mark keys as found, with or without a value; return those that had been found before."""
         wanted = json.dumps(sorted(keys))
         before = self._run(
             f"SELECT key FROM {self._name} WHERE found AND key IN (SELECT value FROM json_each(?))",
@@ -88,29 +84,27 @@ class SpillTable(Generic[Value]):
         return int(counted.fetchone()[0])
 
 
-class SpillStore:
+class SpillStore(NamedTuple):
     """Creates tables in one file of SQLite."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    connection: sqlite3.Connection
 
     def table(self, name: str) -> SpillTable[Value]:
         """Create an empty table."""
-        return SpillTable(self._connection, name)
+        return SpillTable(self.connection, name)
 
     @classmethod
     @contextmanager
     def in_folder(cls, folder: Path) -> Iterator[SpillStore]:
         """Open a store below a folder, and remove it when the block ends."""
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="verify-", dir=folder) as scratch:
-            connection = sqlite3.connect(f"{scratch}/spill", isolation_level=None)
-            try:
-                for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
-                    connection.execute(f"PRAGMA {pragma}")
-                connection.execute(f"PRAGMA cache_size=-{_CACHE_KILOBYTES}")
-                # One transaction for all, never ended: nobody will read this file again.
-                connection.execute("BEGIN")
-                yield cls(connection)
-            finally:
-                connection.close()
+        with (
+            tempfile.TemporaryDirectory(prefix="verify-", dir=folder) as scratch,
+            closing(sqlite3.connect(f"{scratch}/spill", isolation_level=None)) as connection,
+        ):
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KILOBYTES}")
+            # One transaction for all, never ended: nobody will read this file again.
+            connection.execute("BEGIN")
+            yield cls(connection)

@@ -1,7 +1,7 @@
 """A topic read a second time, batch by batch, by confluent-kafka.
 
-One consumer reads every partition; what it delivers beyond the batch that is being read waits for
-the next one. Nothing delivered between two offsets is the proof that there is nothing.
+One consumer reads every partition; what it delivers beyond the current batch waits for the next
+one. That nothing is delivered between two offsets proves that there is nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -34,7 +34,7 @@ _GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 @dataclass(kw_only=True)
 class _PartitionState:
-    """Where the reading of one partition stands.
+    """How far one partition has been read.
 
     ``served_to`` is the end of the last range; every record before ``known_to`` has come, and
     those that were not asked for yet are ``ahead``.
@@ -60,7 +60,6 @@ class TopicReader:
     """Reads ranges of topics, committed records only."""
 
     def __init__(self, settings: Settings, partitions: int) -> None:
-        """Connect; ``opened`` closes the connection again."""
         self._settings = settings
         self._partitions: dict[TopicPartition, _PartitionState] = {}
         self._consumer = Consumer(
@@ -81,10 +80,8 @@ class TopicReader:
     def opened(cls, settings: Settings, *, partitions: int) -> Iterator[TopicReader]:
         """Connect while the block runs."""
         reader = cls(settings, partitions)
-        try:
+        with closing(reader._consumer):
             yield reader
-        finally:
-            reader._consumer.close()
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[list[Record]]:
         """Yield every record of some ranges, in chunks, a partition's in order.
@@ -116,7 +113,7 @@ class TopicReader:
             state.known_to = start
 
     def _fetch(self, ends: Iterable[TopicPartition]) -> None:
-        """Let the next records come, and keep them; each partition of ``ends`` must be read."""
+        """Read the next records, at least those of the partitions in ``ends``."""
         for at in ends:
             state = self._partitions[at]
             if not state.is_assigned:
@@ -144,7 +141,7 @@ class TopicReader:
         timeout = self._settings.kafka_timeout_seconds
         silent_since = time.monotonic()
         while time.monotonic() - silent_since < timeout:
-            # It waits for that many or that long, so a long timeout would be slept out at the end.
+            # It waits for that many or that long, so the end of a topic would cost a long timeout.
             messages: list[Message] = self._consumer.consume(_MESSAGES, timeout=0.1)
             for error in filter(None, (message.error() for message in messages)):
                 if error.code() in _GONE:
@@ -176,11 +173,6 @@ def is_compacted(settings: Settings, topic: str) -> bool:
 
 
 def _record(message: Message, at: TopicPartition) -> Record:
-    _, timestamp_ms = message.timestamp()
-    offset = cast("int", message.offset())
-    return Record(*at, offset, timestamp_ms, message.key(), message.value(), _headers(message))
-
-
-def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    found = cast("list[tuple[str, bytes | None]] | None", message.headers())
-    return tuple(found or ())
+    (_, timestamp_ms), offset = message.timestamp(), cast("int", message.offset())
+    headers = cast("list[tuple[str, bytes | None]] | None", message.headers())
+    return Record(*at, offset, timestamp_ms, message.key(), message.value(), tuple(headers or ()))

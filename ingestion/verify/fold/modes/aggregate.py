@@ -3,21 +3,90 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ingestion.declaration.aggregates import Aggregate, aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.modes import FoldContext, Rule
-from ingestion.verify.fold.modes.aggregate_functions import AGGREGATES
+from ingestion.verify.fold.modes.rule import FoldContext, Rule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import EPOCH, SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
 
 # An estimate that another library would make otherwise.
 _DEPENDENT: Final = "approx_distinct"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AggregateFunction:
+    """One aggregate function.
+
+    Attributes:
+        empty: The state of no records.
+        add: Returns the state with one more record: its value, and its place in the order.
+        columns: Returns the columns of a state: by suffix, empty for the aggregate's own.
+    """
+
+    empty: Any = None
+    add: Callable[[Any, Any, Place], Any]
+    columns: Callable[[Any], Mapping[str, Any]] = lambda state: {"": state}
+
+
+def _unless_null(fold: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Place], Any]:
+    """Skip nulls, and begin with the first value."""
+
+    def add(state: Any, value: Any, _: Place) -> Any:
+        if value is None:
+            return state
+        return value if state is None else fold(state, value)
+
+    return add
+
+
+def _rank(value: Any) -> Any:
+    """Rank as Spark does: not a number is above every number."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return (is_nan, 0 if is_nan else value)
+
+
+def _add_to_average(state: Any, value: Any, _: Place) -> Any:
+    return state if value is None else (value + (state[0] or 0), state[1] + 1)
+
+
+def _average(state: Any) -> Mapping[str, Any]:
+    total, count = state
+    return {"": float(total) / count if count else None, "_sum": total, "_count": count}
+
+
+def _at_place(state: Any) -> Mapping[str, Any]:
+    return dict(zip(("_place", ""), state, strict=True))
+
+
+def _first(state: Any, value: Any, place: Place) -> Any:
+    return (place, value) if state is None or place < state[0] else state
+
+
+def _last(state: Any, value: Any, place: Place) -> Any:
+    return (place, value) if state is None or place > state[0] else state
+
+
+AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
+    "count": AggregateFunction(empty=0, add=lambda n, value, _: n + (value is not None)),
+    "sum": AggregateFunction(add=_unless_null(lambda a, b: a + b)),
+    "min": AggregateFunction(add=_unless_null(lambda a, b: min(a, b, key=_rank))),
+    "max": AggregateFunction(add=_unless_null(lambda a, b: max(a, b, key=_rank))),
+    "avg": AggregateFunction(empty=(None, 0), add=_add_to_average, columns=_average),
+    "set": AggregateFunction(
+        empty=frozenset(),
+        add=lambda values, value, _: values if value is None else values | {value},
+        columns=lambda values: {"": sorted(values)},
+    ),
+    "first": AggregateFunction(add=_first, columns=_at_place),
+    "last": AggregateFunction(add=_last, columns=_at_place),
+}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,7 +97,7 @@ class _Group:
         newest: Epoch, topic, partition, offset, element and timestamp of its newest record.
         born: Batch of its first record.
         seq: Batch of its last one.
-        accepted: A batch of it that a person accepted as it was.
+        accepted: Its last batch that a person accepted as it was; 0 without one.
     """
 
     key: Row
@@ -40,7 +109,7 @@ class _Group:
 
 
 class AggregateRule(Rule):
-    """Remembers the state of each group."""
+    """Remembers the state of each group; its columns are those that this proof can compute."""
 
     def __init__(self, context: FoldContext) -> None:
         super().__init__(context)
@@ -64,10 +133,9 @@ class AggregateRule(Rule):
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Fold each record, and count it by whether its group was there before the batch."""
-        keyed = [(self._key(change), change) for change in changes]
-        known = self._groups.get({text_of(key) for key, _ in keyed})
-        for key, change in keyed:
-            name = text_of(key)
+        keyed = [(text_of(key := self._key(change)), key, change) for change in changes]
+        known = self._groups.get({name for name, _, _ in keyed})
+        for name, key, change in keyed:
             group = known.get(name)
             if group is None:
                 states = [AGGREGATES[each.function].empty for each in self._proven]
@@ -82,11 +150,7 @@ class AggregateRule(Rule):
             recount.extra.update(self._clocks)
 
     def rows(self) -> SpillTable[RowChange]:
-        """Return the row of each group.
-
-        Raises:
-            UnprovableError: some of what was folded is gone from Kafka.
-        """
+        """Return the row of each group."""
         if self._is_partial:
             raise UnprovableError(
                 "a group can be proven only from its first record on, and Kafka no longer holds "
@@ -108,10 +172,9 @@ class AggregateRule(Rule):
 
     def limits(self) -> Sequence[str]:
         """Name the columns whose values this proof takes on trust."""
-        if not self._dependent:
-            return ()
         named = ", ".join(self._dependent)
-        return (f"{named}: not independent; an estimate that only Spark makes this way",)
+        why = f"{named}: not independent; an estimate that only Spark makes this way"
+        return (why,) if named else ()
 
     def _key(self, change: RowChange) -> Row:
         row = _row_of(change)
@@ -127,13 +190,13 @@ class AggregateRule(Rule):
         return (*keys, start, start + every)
 
     def _count(self, group: _Group, seq: int, recount: Recount) -> None:
-        is_new = group.born == seq
+        is_new, is_first = group.born == seq, group.seq != seq
         if is_new and self._coverage.doubts(None):
             recount.doubtful += 1
         else:
             recount.dispositions["inserted" if is_new else "updated"] += 1
-        recount.extra["groups"] += group.seq != seq
-        recount.extra["groups_new"] += group.seq != seq and is_new
+        recount.extra["groups"] += is_first
+        recount.extra["groups_new"] += is_first and is_new
         group.seq = seq
         if self._coverage.is_accepted(seq):
             group.accepted = seq
@@ -176,6 +239,3 @@ class AggregateRule(Rule):
 def _row_of(change: RowChange) -> Row:
     assert change.row is not None, "a delete is bad in a mode that deletes nothing"
     return change.row
-
-
-RULE = AggregateRule

@@ -1,4 +1,4 @@
-"""SCD2: every record is a version of its key, valid until the event behind it."""
+"""SCD2: every record is a version of its key, valid until the next event of its key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.verify.fold.modes import FoldContext, Rule
+from ingestion.verify.fold.modes.rule import FoldContext, Rule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
@@ -28,9 +28,7 @@ class HistoryRule(Rule):
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the events of a batch, by key."""
         keys = {change.key for change in changes}
-        known: dict[str, list[RowChange]] = {
-            key: list(events) for key, events in self._new.get(keys).items()
-        }
+        known = {key: list(events) for key, events in self._new.get(keys).items()}
         for change in changes:
             known.setdefault(change.key, []).append(change)
         self._new.put({key: tuple(events) for key, events in known.items()})
@@ -47,7 +45,7 @@ class HistoryRule(Rule):
         self._new.clear()
 
     def rows(self) -> SpillTable[RowChange]:
-        """Return every version, by key and place; without its end where that cannot be told."""
+        """Return every version, by key and place; without its end where that is unknown."""
         if self._is_partial:
             self.columns = self.columns[:-2]
         for chunk in self._events.chunks():
@@ -75,23 +73,22 @@ class HistoryRule(Rule):
         recount.extra["versions"] += sum(change.row is not None for change in new)
         previous = {b.place: a for a, b in pairwise(after)}
         for change in new:
-            one_before = previous.get(change.place)
             if change.row is not None:
                 recount.dispositions["inserted"] += 1
             elif self._is_partial:
                 recount.doubtful += 1
             else:
+                one_before = previous.get(change.place)
                 ends_one = one_before is not None and one_before.row is not None
                 recount.dispositions["deleted" if ends_one else "deleted_absent"] += 1
 
     def _versions(self, events: _Events) -> Iterable[RowChange]:
-        for change, behind in _with_next(events):
+        for change, following in _with_next(events):
             if change.row is None:
                 continue
             at = len(change.row) - self._tail
-            end = _moment(behind) if behind else None
-            ends = () if self._is_partial else (end, behind is None)
-            valid = (_moment(change), *ends)
+            end = _moment(following) if following else None
+            valid = (_moment(change), *(() if self._is_partial else (end, following is None)))
             yield change._replace(row=(*change.row[:at], *valid, *change.row[at:]))
 
 
@@ -110,10 +107,7 @@ def _with_next(events: _Events) -> Iterable[tuple[RowChange, RowChange | None]]:
 
 
 def _ends(events: _Events) -> Iterable[tuple[Place, object]]:
-    """Return when each version ends: the time of the event behind it, or nothing."""
-    for change, behind in _with_next(events):
+    """Return when each version ends: the time of the next event, or nothing."""
+    for change, following in _with_next(events):
         if change.row is not None:
-            yield change.place, (_moment(behind),) if behind else None
-
-
-RULE = HistoryRule
+            yield change.place, (_moment(following),) if following else None

@@ -1,10 +1,12 @@
-"""Upsert: the newest record of a key is its row, or its absence; deletes are never forgotten."""
+"""Upsert and its relatives: one record of each key decides its row, or that it has none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingestion.verify.fold.modes import FoldContext, Rule
+from ingestion.declaration.modes import DELETED_COLUMN
+from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.fold.modes.rule import FoldContext, Rule
 from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import Place, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
@@ -12,9 +14,9 @@ from ingestion.verify.verdict import Difference
 
 
 class UpsertRule(Rule):
-    """Remembers the newest change of each key.
+    """Remembers the newest change of each key; deletes are never forgotten.
 
-    Every winner of a batch is measured against what the earlier batches left behind.
+    Every winner of a batch is compared with what the earlier batches left behind.
     """
 
     def __init__(self, context: FoldContext) -> None:
@@ -50,7 +52,7 @@ class UpsertRule(Rule):
         return self._classifier.key_of(row)
 
     def outranks(self, one: Place, other: Place) -> bool:
-        """The newer one wins."""
+        """Let the newer one win."""
         return one > other
 
     def _keep(self, best: dict[str, RowChange], change: RowChange, recount: Recount) -> None:
@@ -78,7 +80,7 @@ class UpsertRule(Rule):
         return winner
 
     def _disposition(self, winner: RowChange, state: RowChange | None, recount: Recount) -> str:
-        is_delete = winner.row is None
+        is_delete = self._is_delete(winner)
         if state is None or state.row is None:
             if is_delete:
                 return "deleted_absent"
@@ -90,20 +92,83 @@ class UpsertRule(Rule):
             return "stale"
         return "deleted" if is_delete else "updated"
 
+    def _is_delete(self, change: RowChange) -> bool:
+        return change.row is None
+
     def _wins(self, one: RowChange, other: RowChange, recount: Recount) -> bool:
-        """Tell which wins; without a declared order, two partitions cannot be compared."""
-        if not self._has_order and one.epoch == other.epoch and one.at != other.at:
-            recount.clashes.append(
-                Difference(
-                    part="dispositions",
-                    what=f"key {one.key} came from {other} too, and nothing orders the two",
-                    topic=one.at.topic,
-                    partition=one.at.partition,
-                    offset=one.offset,
-                    seq=one.seq,
-                )
-            )
+        """Tell whether ``one`` wins; without a declared order, two partitions have none."""
+        if not self._has_order and one.place[0] == other.place[0] and one.at != other.at:
+            what = f"key {one.key} came from {other} too, and nothing orders the two"
+            clash = Difference("dispositions", what, *one.at, one.offset, seq=one.seq)
+            recount.clashes.append(clash)
         return self.outranks(one.place, other.place)
 
 
-RULE = UpsertRule
+class InsertOnlyRule(UpsertRule):
+    """Remembers the oldest record of each key."""
+
+    def outranks(self, one: Place, other: Place) -> bool:
+        """Let the older one win."""
+        return one < other
+
+
+class SoftUpsertRule(UpsertRule):
+    """Remembers the newest change of each key, which is a row even when it is a delete."""
+
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
+        self._flag = len(self.columns)
+        self.columns = (*self.columns, DELETED_COLUMN)
+
+    def _is_delete(self, change: RowChange) -> bool:
+        assert change.row is not None, "a delete that marks is a row"
+        return bool(change.row[self._flag])
+
+
+class PartialUpsertRule(UpsertRule):
+    """Remembers of each column the last value that was not null since a delete.
+
+    It folds record by record, since they arrive in their order.
+    """
+
+    def __init__(self, context: FoldContext) -> None:
+        super().__init__(context)
+        self._begun_anew: set[str] = set()
+
+    def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
+        """Fold each record into the state of its key in this batch."""
+        known = self._winners.get({change.key for change in changes})
+        for change in changes:
+            other = known.get(change.key)
+            if change.row is None:
+                self._begun_anew.add(change.key)
+            if other is None or self._wins(change, other, recount):
+                known[change.key] = self._filled(change, other)
+        self._winners.put(known)
+        recount.superseded += len(changes)
+
+    def settle(self, recount: Recount) -> None:
+        """Apply the state of each key; all other records are superseded."""
+        super().settle(recount)
+        self._begun_anew.clear()
+
+    def rows(self) -> SpillTable[RowChange]:
+        """Return the row of each key."""
+        if self._is_partial:
+            raise UnprovableError(
+                "a row that keeps what older records said can be proven only while Kafka holds "
+                "them all"
+            )
+        return super().rows()
+
+    def _together(self, winner: RowChange, state: RowChange | None) -> RowChange:
+        return winner if winner.key in self._begun_anew else self._filled(winner, state)
+
+    def _filled(self, change: RowChange, older: RowChange | None) -> RowChange:
+        """Return a change with the nulls of its columns filled from an older one."""
+        if change.row is None or older is None or older.row is None:
+            return change
+        width = len(self.columns)
+        pairs = zip(change.row[:width], older.row[:width], strict=True)
+        filled = (old if new is None else new for new, old in pairs)
+        return change._replace(row=(*filled, *change.row[width:]))
