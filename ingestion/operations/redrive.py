@@ -10,7 +10,7 @@ books, audit and ledger after it. Killed anywhere, it either happened or did not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow.compute as pc
@@ -28,6 +28,7 @@ from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import start_with_spark
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
+from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start
@@ -74,7 +75,7 @@ class Redrive:
 
     spec: StreamSpec
     settings: Settings
-    spark: Callable[[], SparkSession]
+    spark: SessionFor
     run_id: str
     reason: str | None = None
 
@@ -104,7 +105,7 @@ class Redrive:
         if not waiting:
             return report
         self._refuse_partial_updates(waiting)
-        spark = self.spark()
+        spark = self.spark(waiting.total())
         with held_by_jvm(spark, paths, me):
             start = start_with_spark(spark, stream, run_id=self.run_id)
             report = replace(report, recovered=(*first.recovered, *start.recovered))

@@ -41,11 +41,12 @@ from ingestion.pipeline.evolve_schema import evolve_schema
 from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.schema import refuse_bad_condition
+from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_stream
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, plan_start, recheck_start
+from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 
@@ -57,7 +58,7 @@ class Run:
     """One run of one stream, until the lag that Kafka had when it began is gone.
 
     Attributes:
-        spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing is new.
+        spark: Returns a session for the records to read; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
@@ -65,7 +66,7 @@ class Run:
 
     spec: StreamSpec
     settings: Settings
-    spark: Callable[[], SparkSession]
+    spark: SessionFor
     run_id: str
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -104,7 +105,8 @@ class Run:
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first)
-        spark = self.spark()
+            backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
+        spark = self.spark(backlog)
         with held_by_jvm(spark, stream.paths, me):
             hit(Failpoint.LOCK_HELD)
             start = start_with_spark(spark, stream, run_id=self.run_id)
