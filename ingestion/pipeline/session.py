@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
+from ingestion.local.class_archive import archive_options, class_path
 from ingestion.settings import Settings
 
 # Returns a session for a backlog of so many records; what runs already is not started again.
@@ -58,7 +59,7 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
     Raises:
         SetupError: the jars are not there.
     """
-    jars = sorted((settings.jars / "spark").glob("*.jar"))
+    jars = class_path(settings.jars)
     if not jars:
         raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: make setup")
     scratch = scratch_of_this_process(settings.state)
@@ -74,6 +75,7 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
                 "-Duser.timezone=UTC",
                 f'"-Djava.io.tmpdir={scratch}"',
                 f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+                *archive_options(settings.jars),
                 *jvm_options(settings.spark_java_options, backlog),
             ]
         ),
