@@ -10,7 +10,7 @@ books, audit and ledger after it. Killed anywhere, it either happened or did not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow.compute as pc
@@ -29,6 +29,7 @@ from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import start_with_spark
 from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
+from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start
@@ -76,7 +77,7 @@ class Redrive:
 
     spec: StreamSpec
     settings: Settings
-    spark: Callable[[], SparkSession]
+    spark: SessionFor
     run_id: str
     reason: str | None = None
 
@@ -107,7 +108,7 @@ class Redrive:
         if not waiting:
             return report
         self._refuse_partial_updates(waiting)
-        spark = self.spark()
+        spark = self.spark(waiting.total())
         with held_by_committer(engine, spark, stream, me):
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)
             report = replace(report, recovered=(*first.recovered, *start.recovered))

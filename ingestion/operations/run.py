@@ -41,11 +41,12 @@ from ingestion.pipeline.evolve_schema import alters_table, evolve_schema
 from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.schema import refuse_bad_condition
+from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_stream
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, plan_start, recheck_start
+from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
@@ -58,7 +59,7 @@ class Run:
     """One run of one stream, until the lag that Kafka had when it began is gone.
 
     Attributes:
-        spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing is new.
+        spark: Returns a session for the records to read; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
@@ -66,7 +67,7 @@ class Run:
 
     spec: StreamSpec
     settings: Settings
-    spark: Callable[[], SparkSession]
+    spark: SessionFor
     run_id: str
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -106,7 +107,8 @@ class Run:
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first)
             engine, why = choose_engine(stream, alters=first is not None and alters_table(stream))
-        spark = self.spark()
+            backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
+        spark = self.spark(backlog)
         with held_by_committer(engine, spark, stream, me):
             hit(Failpoint.LOCK_HELD)
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)

@@ -93,7 +93,7 @@ class World:
         run = Run(
             spec=SPEC,
             settings=self,  # type: ignore[arg-type]
-            spark=lambda: None,  # type: ignore[arg-type,return-value]
+            spark=lambda _: None,  # type: ignore[arg-type,return-value]
             run_id=run_id,
         )
         return self._started(run_id, run.execute)
