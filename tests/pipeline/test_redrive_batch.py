@@ -105,8 +105,16 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
         }
         can_recount = redrives.can_recount(batches[2])
         limits = list(redrives.limits())
-    assert (first.read, first.quarantined, dict(first.dispositions)) == (5, 3, {"inserted": 2})
-    assert (second.read, second.quarantined, dict(second.dispositions)) == (1, 0, {"inserted": 1})
+    assert (first.records.total(), first.quarantined, dict(first.dispositions)) == (
+        5,
+        3,
+        {"inserted": 2},
+    )
+    assert (second.records.total(), second.quarantined, dict(second.dispositions)) == (
+        1,
+        0,
+        {"inserted": 1},
+    )
     assert seqs == {0: 1, 1: 2, 3: 1}
     assert ["is marked as redriven by batch 1" in each.what for each in false_marks] == [True]
     assert can_recount
