@@ -19,6 +19,7 @@ from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
+from ingestion.lake.integrity import altered_sources
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.quarantine import STATISTICS, add_missing_columns, quarantine_rows
 from ingestion.lake.side_tables import rows_of_seq
@@ -171,6 +172,7 @@ class BatchWriter:
                 rows_expected=written.rows_expected,
                 kind=metadata.kind,
             ),
+            *altered_sources(self._paths.data, commit),
             *foreign_commits_before(self._spec.name, self._log, commit),
         ]
         row = LedgerRow.of(

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.paths import StreamPaths
@@ -54,6 +55,8 @@ def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run
     write_empty_commit(paths, metadata)
 
 
+# Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
+CHECKPOINT_INTERVAL = 10
 # Delta refuses to keep any of these.
 _WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN")
 
@@ -71,6 +74,7 @@ def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: E
             f"`{name}`" for name in (*keys, "_offset", "_seq")
         ),
         "delta.deletedFileRetentionDuration": f"interval {spec.rewind_window_days} days",
+        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     }
     if engine == "delta_rs":
         LocalTable.create(
@@ -81,6 +85,7 @@ def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: E
             description=spec.description,
             configuration=properties,
         )
+        seal_commit(paths.data, 0)
         return
     builder = DeltaTable.createIfNotExists(spark).location(str(paths.data))
     builder = builder.addColumns(_schema(spec)).comment(spec.description)

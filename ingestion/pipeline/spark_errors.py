@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import Final
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -21,6 +22,8 @@ from ingestion.lake.stream import Stream
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
     r"|DELTA_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS|DELTA_TRUNCATED_TRANSACTION_LOG"
+    # What delta-rs says.
+    r"|Parquet error|Object at location .* not found"
 )
 
 # What follows is the query's plan, which names Kafka whatever has failed.
@@ -42,7 +45,7 @@ def translate_engine_errors(stream: Stream) -> Iterator[None]:
     """
     with (
         translate_spark_errors(stream.name, kafka=stream.kafka.address),
-        translate_spark_read_errors(stream.paths),
+        translate_damage(stream.paths),
         translate_disk_errors(stream.name, *stream.paths.written, stream.settings.state),
     ):
         yield
@@ -112,28 +115,30 @@ def _jvm_is_gone() -> bool:
 
 
 @contextmanager
-def translate_spark_read_errors(paths: StreamPaths) -> Iterator[None]:
-    """Translate what Spark says of a table's file that it cannot read as it was written.
+def translate_damage(paths: StreamPaths) -> Iterator[None]:
+    """Translate what an engine says of a table's file that it cannot read as it was written.
 
     Raises:
-        DamagedTableError: names the table, and the file in Spark's own words.
+        DamagedTableError: names the table, and the file in the engine's own words.
     """
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JJavaError, DeltaError) as error:
         text = str(error)
         said = next((line.strip() for line in text.splitlines() if _DAMAGE.search(line)), None)
+        # delta-rs writes a path without its first slash.
         table = next(
             (
                 each
                 for each in (paths.data, paths.quarantine, paths.tombstones)
-                if f"{each}/" in text
+                if f"{str(each).lstrip('/')}/" in text
             ),
             None,
         )
         if said is None or table is None:
             raise
-        raise damaged_table(table, f"Spark says: {said[:300]}") from error
+        who = "delta-rs" if isinstance(error, DeltaError) else "Spark"
+        raise damaged_table(table, f"{who} says: {said[:300]}") from error
 
 
 def _kafkas_word(text: str) -> str | None:

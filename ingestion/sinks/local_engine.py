@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ingestion.errors import CommitConflictError
+from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.table_log import open_dataset
 from ingestion.sinks import sql as text
@@ -144,20 +145,25 @@ class LocalEngine:
         rows = self._arrow(sql)
         if DeltaTable.is_deltatable(str(path)):
             write_deltalake(path, rows, mode="overwrite", predicate=f"_seq = {seq}")
-            return
-        settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
-        write_deltalake(path, rows, configuration=settings)
+        else:
+            settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
+            write_deltalake(path, rows, configuration=settings)
+        seal_commit(path, DeltaTable(path).version())
 
     def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
         """Set ``redriven_seq``."""
         same = text.equal(("_topic", "_partition", "_offset"), "t", "s")
-        merger = DeltaTable(quarantine).merge(
+        table = DeltaTable(quarantine)
+        before = table.version()
+        merger = table.merge(
             self._arrow(sql),
             f'{same} AND t."redriven_seq" IS NULL AND {within}',
             source_alias="s",
             target_alias="t",
         )
         merger.when_matched_update({"redriven_seq": f"CAST({seq} AS BIGINT)"}).execute()
+        if table.version() != before:
+            seal_commit(quarantine, table.version())
 
     def close(self) -> None:
         """Let go of the batch, and of its files."""
@@ -199,6 +205,7 @@ def _commit(
             )
         with _translated():
             write(table, properties)
+        seal_commit(path, table.version())
 
     retry_on_conflict(attempt, stream=stream, hindered=(CommitFailedError,))
 
