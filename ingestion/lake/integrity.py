@@ -89,6 +89,15 @@ def altered_sources(table: Path, commit: Commit) -> Iterator[str]:
             )
 
 
+def altered_files(log: TableLog) -> Iterator[str]:
+    """Yield each file of the newest version that is lost, or not as it was written."""
+    if log.exists:
+        for name in log.snapshot.get_add_actions(flatten=True).column("path").to_pylist():
+            file = log.path / unquote(name)
+            if not file.is_file() or not matches_checksum(file):
+                yield name
+
+
 _PROPERTIES: Final = {
     "delta.setTransactionRetentionDuration": "lets the fence of our commits expire",
     "delta.appendOnly": "forbids the updates and deletes that an upsert makes",

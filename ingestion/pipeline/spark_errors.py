@@ -15,15 +15,15 @@ from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.integrity import altered_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import TableLog
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
     r"|DELTA_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS|DELTA_TRUNCATED_TRANSACTION_LOG"
-    # What delta-rs says.
-    r"|Parquet error|Object at location .* not found"
 )
 
 # What follows is the query's plan, which names Kafka whatever has failed.
@@ -121,24 +121,24 @@ def translate_damage(paths: StreamPaths) -> Iterator[None]:
     Raises:
         DamagedTableError: names the table, and the file in the engine's own words.
     """
+    tables = (paths.data, paths.quarantine, paths.tombstones)
     try:
         yield
-    except (PySparkException, Py4JJavaError, DeltaError) as error:
+    except (PySparkException, Py4JJavaError) as error:
         text = str(error)
         said = next((line.strip() for line in text.splitlines() if _DAMAGE.search(line)), None)
-        # delta-rs writes a path without its first slash.
-        table = next(
-            (
-                each
-                for each in (paths.data, paths.quarantine, paths.tombstones)
-                if f"{str(each).lstrip('/')}/" in text
-            ),
-            None,
-        )
+        table = next((each for each in tables if f"{each}/" in text), None)
         if said is None or table is None:
             raise
-        who = "delta-rs" if isinstance(error, DeltaError) else "Spark"
-        raise damaged_table(table, f"{who} says: {said[:300]}") from error
+        raise damaged_table(table, f"Spark says: {said[:300]}") from error
+    except DeltaError as error:
+        for table in tables:
+            # delta-rs does not always name the file.
+            for file in altered_files(TableLog(table)):
+                raise damaged_table(
+                    table, f"{file} is not as it was written; delta-rs says: {str(error)[:300]}"
+                ) from error
+        raise
 
 
 def _kafkas_word(text: str) -> str | None:

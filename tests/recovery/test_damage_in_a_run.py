@@ -41,7 +41,8 @@ def test_a_data_file_that_cannot_be_read_is_named(world: World, engine: str) -> 
     world.run()
     damaged = data_file(world.paths.data)
     whole = damaged.read_bytes()
-    damaged.write_bytes(whole[:4] + bytes(40) + whole[44:])
+    footer = 8 + int.from_bytes(whole[-8:-4], "little")
+    damaged.write_bytes(bytes(len(whole) - footer) + whole[-footer:])
     world.send(row(1, "b"))
     before = world.log.versions()
 

@@ -157,8 +157,10 @@ class World:
     def wait_for_end(self, offset: int, partition: int = 0) -> None:
         """Wait until partition ends at ``offset``: markers are written after the client is told."""
         at = TopicPartition(self.topic, partition)
-        deadline = time.monotonic() + 30
-        while Kafka(self.settings).stable_end([at])[at] < offset:
+        # The test's wait is its own, and longer than the engine's patience may be.
+        patient = Kafka(self.settings.model_copy(update={"kafka_timeout_seconds": 10.0}))
+        deadline = time.monotonic() + 60
+        while patient.stable_end([at])[at] < offset:
             assert time.monotonic() < deadline, f"{at} never reached {offset}"
 
     def write_declaration(self) -> None:
