@@ -12,6 +12,7 @@ import typer
 
 from ingestion.cli import decisions, doctor, kafka, plan, quarantine, run, status, streams, verify
 from ingestion.cli.command import OncelakeCommand
+from ingestion.cli.end_process import run_to_the_end
 
 app = typer.Typer(
     name="oncelake",
@@ -55,4 +56,4 @@ app.add_typer(kafka_app, name="kafka")
 
 def main() -> None:
     """Run the command that the process was started with, and exit with its code."""
-    app()
+    run_to_the_end(app)

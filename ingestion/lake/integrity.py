@@ -2,19 +2,22 @@
 
 A reader that meets an empty commit file, or none, sees an older table and says nothing; a MERGE
 that prunes a lost file does not miss it. So each run first checks the log and the size of every
-data file (one listing, one ``stat`` a file). A bit flipped inside a file is found by its readers.
+data file (one listing, one ``stat`` a file). A bit flipped inside a file is found when a batch
+copies the file's rows.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from ingestion.errors import TableSettingsError
+from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table, translate_read_errors
-from ingestion.lake.table_log import TableLog, matches_checksum
+from ingestion.lake.table_log import Commit, TableLog
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
 # What is written only when the commit of that number is there: no draft of a commit that died.
@@ -71,6 +74,28 @@ def _lost_files(log: TableLog) -> Iterator[str]:
             yield f"data file {path} is missing"
         elif found != size:
             yield f"data file {path} has {found:,} bytes, and {size:,} were committed"
+
+
+def altered_sources(table: Path, commit: Commit) -> Iterator[str]:
+    """Yield each file whose rows a commit has copied or dropped, and that a disk had altered.
+
+    Spark refuses to read such a file; delta-rs copies what it finds in it.
+    """
+    for name in commit.removed:
+        if (table / name).is_file() and not matches_checksum(table / name):
+            yield (
+                f"data file {name}, whose rows this batch has copied, was not as it was written: "
+                "rows that are not of this batch may have become wrong"
+            )
+
+
+def altered_files(log: TableLog) -> Iterator[str]:
+    """Yield each file of the newest version that is lost, or not as it was written."""
+    if log.exists:
+        for name in log.snapshot.get_add_actions(flatten=True).column("path").to_pylist():
+            file = log.path / unquote(name)
+            if not file.is_file() or not matches_checksum(file):
+                yield name
 
 
 _PROPERTIES: Final = {

@@ -1,21 +1,15 @@
-"""The log of a Delta table without Spark: its commits, the checksums of its files, an empty commit.
-
-Beside every ``name`` that the JVM writes on a local disk Hadoop leaves ``.name.crc``: a header, the
-length of a chunk, and a CRC-32 of each. Spark checks it on every read; delta-rs does not, and would
-take a digit that a disk has flipped for the offset that was committed.
-"""
+"""The log of a Delta table without Spark: its commits, its rows' files, an empty commit."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,36 +18,10 @@ from pyarrow.dataset import Dataset, ParquetReadOptions
 from pyarrow.fs import FileSystem, SubTreeFileSystem
 
 from ingestion.errors import CommitConflictError
+from ingestion.lake.checksums import matches_checksum, seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.paths import StreamPaths
-
-_HEADER = struct.Struct(">4sI")
-_MAGIC = b"crc\0"
-
-
-def sidecar_of(file: Path) -> Path:
-    """Return where the checksums of a file lie."""
-    return file.with_name(f".{file.name}.crc")
-
-
-def matches_checksum(file: Path) -> bool:
-    """Tell whether a file is as it was written; one without checksums is not doubted.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    content, sidecar = file.read_bytes(), sidecar_of(file)
-    if not sidecar.exists():
-        return True
-    sealed = sidecar.read_bytes()
-    if len(sealed) < _HEADER.size:
-        return False
-    magic, length = _HEADER.unpack_from(sealed)
-    if magic != _MAGIC or not length:
-        return False
-    chunks = (content[at : at + length] for at in range(0, len(content), length))
-    return sealed[_HEADER.size :] == b"".join(zlib.crc32(each).to_bytes(4) for each in chunks)
 
 
 def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = None) -> Dataset:
@@ -72,6 +40,15 @@ def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = No
     )
 
 
+# delta-rs has other words for what Delta counts.
+_METRICS: Final = {
+    "num_target_rows_inserted": "numTargetRowsInserted",
+    "num_target_rows_updated": "numTargetRowsUpdated",
+    "num_target_rows_deleted": "numTargetRowsDeleted",
+    "num_added_rows": "numOutputRows",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
     """One version of a table's log.
@@ -82,6 +59,7 @@ class Commit:
         metrics: Delta's operation metrics, as numbers.
         txns: Version that each application recorded in it.
         changes_rows: Whether it added or removed rows, as against moving them to other files.
+        removed: Data files that it took out of the table, rewritten or not.
         metadata: Our metadata, or ``None`` when the commit is somebody else's.
     """
 
@@ -92,6 +70,7 @@ class Commit:
     txns: Mapping[str, int]
     changes_rows: bool
     metadata: CommitMetadata | None
+    removed: tuple[str, ...] = ()
 
     @property
     def committed_at(self) -> dt.datetime:
@@ -150,7 +129,10 @@ class TableLog:
     def _commit(self, version: int) -> Commit:
         actions = self._actions(version)
         made: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-        metrics = made.get("operationMetrics") or {}
+        metrics = {
+            _METRICS.get(name, name): value
+            for name, value in (made.get("operationMetrics") or {}).items()
+        }
         try:
             metadata = CommitMetadata.from_json(made.get("userMetadata"))
         except DamagedMetadataError as error:
@@ -163,6 +145,7 @@ class TableLog:
             txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
             changes_rows=any(_changes_rows(action) for action in actions),
             metadata=metadata,
+            removed=tuple(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
         )
 
     def newest_first(self, *, down_to: int = 0) -> Iterator[Commit]:
@@ -281,4 +264,5 @@ def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
             "meant.",
             remedy="run the same command again",
         )
+    seal_commit(paths.data, commit.version)
     return commit

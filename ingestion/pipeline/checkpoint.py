@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.table_log import matches_checksum
+from ingestion.lake.checksums import matches_checksum
 
 
 class UnreadableCheckpointError(ValueError):

@@ -8,15 +8,18 @@ from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import Final
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.integrity import altered_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import TableLog
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
@@ -42,7 +45,7 @@ def translate_engine_errors(stream: Stream) -> Iterator[None]:
     """
     with (
         translate_spark_errors(stream.name, kafka=stream.kafka.address),
-        translate_spark_read_errors(stream.paths),
+        translate_damage(stream.paths),
         translate_disk_errors(stream.name, *stream.paths.written, stream.settings.state),
     ):
         yield
@@ -112,28 +115,30 @@ def _jvm_is_gone() -> bool:
 
 
 @contextmanager
-def translate_spark_read_errors(paths: StreamPaths) -> Iterator[None]:
-    """Translate what Spark says of a table's file that it cannot read as it was written.
+def translate_damage(paths: StreamPaths) -> Iterator[None]:
+    """Translate what an engine says of a table's file that it cannot read as it was written.
 
     Raises:
-        DamagedTableError: names the table, and the file in Spark's own words.
+        DamagedTableError: names the table, and the file in the engine's own words.
     """
+    tables = (paths.data, paths.quarantine, paths.tombstones)
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
         said = next((line.strip() for line in text.splitlines() if _DAMAGE.search(line)), None)
-        table = next(
-            (
-                each
-                for each in (paths.data, paths.quarantine, paths.tombstones)
-                if f"{each}/" in text
-            ),
-            None,
-        )
+        table = next((each for each in tables if f"{each}/" in text), None)
         if said is None or table is None:
             raise
         raise damaged_table(table, f"Spark says: {said[:300]}") from error
+    except DeltaError as error:
+        for table in tables:
+            # delta-rs does not always name the file.
+            for file in altered_files(TableLog(table)):
+                raise damaged_table(
+                    table, f"{file} is not as it was written; delta-rs says: {str(error)[:300]}"
+                ) from error
+        raise
 
 
 def _kafkas_word(text: str) -> str | None:

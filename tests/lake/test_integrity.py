@@ -9,15 +9,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
+from ingestion.lake.checksums import seal, sidecar_of
 from ingestion.lake.integrity import refuse_damaged
-from ingestion.lake.table_log import TableLog, sidecar_of
+from ingestion.lake.table_log import TableLog
 from tests.support.damage import (
     checkpoint,
     data_file,
     do,
     newest_commit,
     oldest_commit,
-    seal,
     second_newest_commit,
 )
 

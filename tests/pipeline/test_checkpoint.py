@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.table_log import sidecar_of
+from ingestion.lake.checksums import seal, sidecar_of
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from tests.support.damage import seal
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})
 

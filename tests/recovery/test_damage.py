@@ -31,6 +31,7 @@ from ingestion.errors import (
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.pipeline import create_table
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position
 from tests.support.damage import (
@@ -51,25 +52,24 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 BATCHES = 6
 OTHERS = tuple(each for each in DAMAGES if each not in {"missing", "garbage"})
-# Delta writes one after ten commits; nobody has time for those.
-_CHECKPOINTS = "spark.databricks.delta.properties.defaults.checkpointInterval"
 
 
 @pytest.fixture(scope="module")
 def ingested(module_world: World) -> World:
     """A stream of six batches, with a checkpoint in its log, bad records and deletes."""
-    module_world.spark.conf.set(_CHECKPOINTS, 4)
     module_world.declare(max_offsets_per_trigger=3)
     for number in range(BATCHES - 1):
         module_world.send(row(number, "a"), b"bad")
         module_world.send(None, id=number - 1)
-    module_world.run()
+    with pytest.MonkeyPatch.context() as patch:
+        # Nobody has time for ten commits.
+        patch.setattr(create_table, "CHECKPOINT_INTERVAL", 3)
+        module_world.run()
     shutil.copytree(module_world.settings.lake, module_world.settings.lake.with_name("older"))
     module_world.send(row(99, "newest"), b"bad")
     module_world.send(None, id=0)
     module_world.run()
     assert [each.seq for each in module_world.ledger] == list(range(1, BATCHES + 1))
-    module_world.spark.conf.unset(_CHECKPOINTS)
     return module_world
 
 
@@ -82,7 +82,7 @@ def copied(ingested: World, tmp_path: Path) -> World:
 def run(world: World) -> RunReport:
     """Run the stream, and fail when it asks for Spark."""
 
-    def no_spark() -> NoReturn:
+    def no_spark(backlog: int) -> NoReturn:
         pytest.fail("the run went on to Spark")
 
     return world.run(spark=no_spark)

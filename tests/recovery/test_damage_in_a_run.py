@@ -11,23 +11,43 @@ from ingestion.errors import DamagedTableError, UnbalancedBatchError
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.operations.accept import accept
 from ingestion.sinks.upsert import UpsertSink
-from tests.support.damage import data_file, do
+from tests.support.damage import data_file
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_a_flipped_bit_in_a_data_file_is_found_by_its_reader(world: World) -> None:
-    """Its length is as it was, so the start lets it pass; the MERGE that reads it says where."""
+def test_a_value_that_a_disk_has_changed_is_found_when_it_is_copied(world: World) -> None:
+    """The file is of its length, and Parquet reads it: only its checksums tell."""
+    world.send(row(1, "a"), row(2, "banana"))
+    world.run()
+    damaged = data_file(world.paths.data)
+    damaged.write_bytes(damaged.read_bytes().replace(b"banana", b"bananb", 1))
+    world.send(row(1, "c"))
+
+    report = world.run()
+
+    assert world.rows() == [row(1, "c"), row(2, "bananb")]
+    assert [batch.is_red for batch in report.batches] == [True]
+    assert damaged.name in report.batches[0].problems[0]
+    with pytest.raises(UnbalancedBatchError, match=f"oncelake accept {world.topic}"):
+        world.run()
+
+
+@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+def test_a_data_file_that_cannot_be_read_is_named(world: World, engine: str) -> None:
+    """Spark checks the sums of a file of delta-rs as of its own; Parquet fails for delta-rs."""
     world.send(row(1, "a"))
     world.run()
     damaged = data_file(world.paths.data)
-    do("flipped", damaged)
+    whole = damaged.read_bytes()
+    footer = 8 + int.from_bytes(whole[-8:-4], "little")
+    damaged.write_bytes(bytes(len(whole) - footer) + whole[-footer:])
     world.send(row(1, "b"))
     before = world.log.versions()
 
     with pytest.raises(DamagedTableError, match=damaged.name):
-        world.run()
+        world.run(settings=world.settings.model_copy(update={"merge_engine": engine}))
 
     assert world.log.versions() == before
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.lake.table_log import TableLog, sidecar_of
+from ingestion.lake.table_log import TableLog
 
 
 def _flipped(content: bytes) -> bytes:
@@ -33,13 +31,6 @@ def do(damage: str, file: Path) -> None:
         file.unlink()
     else:
         file.write_bytes(CHANGES[damage](content))
-
-
-def seal(file: Path) -> None:
-    """Write the checksums that Hadoop writes beside a file: one for each 512 bytes."""
-    content = file.read_bytes()
-    sums = [zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512)]
-    sidecar_of(file).write_bytes(struct.pack(f">4sI{len(sums)}I", b"crc\0", 512, *sums))
 
 
 def newest_commit(table: Path) -> Path:

@@ -157,8 +157,10 @@ class World:
     def wait_for_end(self, offset: int, partition: int = 0) -> None:
         """Wait until partition ends at ``offset``: markers are written after the client is told."""
         at = TopicPartition(self.topic, partition)
-        deadline = time.monotonic() + 30
-        while Kafka(self.settings).stable_end([at])[at] < offset:
+        # The test's wait is its own, and longer than the engine's patience may be.
+        patient = Kafka(self.settings.model_copy(update={"kafka_timeout_seconds": 10.0}))
+        deadline = time.monotonic() + 60
+        while patient.stable_end([at])[at] < offset:
             assert time.monotonic() < deadline, f"{at} never reached {offset}"
 
     def write_declaration(self) -> None:
@@ -191,18 +193,18 @@ class World:
     def run(self, **parts: Any) -> RunReport:
         """Run the stream once."""
         self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
 
     def redrive(self, **parts: Any) -> RedriveReport:
         """Send in again what waits in quarantine."""
         self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
 
     def rebuild(self, **parts: Any) -> RebuildReport:
         """Make the table anew by the declaration of now."""
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         without_lost = parts.pop("without_lost", False)
         run = Run(**{**given, "run_id": "rebuild", **parts})
         return Rebuild(run=run, without_lost=without_lost).execute()

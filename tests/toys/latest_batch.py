@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import functions as F
-
-from ingestion.lake.commit_metadata import CommitMetadata, app_id
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.idempotent_commit import commit_without_rows
-from ingestion.sinks.sink import Good, Target, WriteResult
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Clause, Merge
+from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
 
 
 class LatestBatch:
@@ -18,30 +17,32 @@ class LatestBatch:
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch."""
         self._target = target
+        self._engine = target.engine
         self._good = good
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
+        self._engine.open_table("before", self._target.paths.data, self._target.version)
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
-        """Overwrite the table, idempotent by ``txn``."""
-        spark, path, name = self._target.spark, self._target.paths.data, self._target.spec.name
+        """Replace the rows, by one row of the source that is the partner of all that are there."""
+        stream, path = self._target.spec.name, self._target.paths.data
         if not self._good.count:
-            commit_without_rows(spark, name, path, metadata)
+            self._engine.commit_nothing(stream, path, metadata)
             return
-        columns = spark.read.format("delta").load(str(path)).columns
-        rows = self._good.records.withColumns(
-            {"_epoch": F.lit(self._target.epoch), "_seq": F.lit(self._target.seq).cast("long")}
+        names = self._engine.columns("before")
+        new = ", ".join(self._given().get(name, sql.name(name)) for name in names)
+        nothing = ", ".join(f"NULL AS {sql.name(name)}" for name in names)
+        rows = {name: sql.name(name, "s") for name in names}
+        merge = Merge(
+            source=f"SELECT {new}, FALSE AS _clears FROM good "
+            f"UNION ALL SELECT {nothing}, TRUE AS _clears",
+            on='s."_clears" AND t."_seq" >= 0',
+            matched=(Clause(when="TRUE", assign=None),),
+            insert=Clause(when='NOT s."_clears"', assign=rows),
         )
-        options = {
-            "txnAppId": app_id(name),
-            "txnVersion": str(metadata.seq),
-            "userMetadata": metadata.to_json(),
-        }
-        rows.select(*columns).write.format("delta").mode("overwrite").options(**options).save(
-            str(path)
-        )
+        self._engine.merge(merge, stream, path, metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what Delta counted."""
@@ -50,8 +51,14 @@ class LatestBatch:
     @staticmethod
     def recount(commit: Commit) -> WriteResult:
         """Say what the commit alone tells."""
-        inserted = commit.metrics.get("numOutputRows", 0)
+        inserted = merge_counts(commit)["inserted"]
         return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
+
+    def _given(self) -> dict[str, str]:
+        return {
+            "_epoch": f"CAST({self._target.epoch} AS INTEGER) AS _epoch",
+            "_seq": f"CAST({self._target.seq} AS BIGINT) AS _seq",
+        }
 
 
 SINK = LatestBatch

@@ -20,6 +20,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from ingestion.cli.demo import flights, tables
+from ingestion.cli.end_process import run_to_the_end
 from ingestion.cli.output import out, say
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError
@@ -171,16 +172,15 @@ def _materialize(stream: str, *, log: Path) -> None:
         raise MaterializeError(f"`{shown}` exited with {code}; the end of {log}:\n{tail}")
 
 
-def main() -> int:
-    """Run the demo; return its exit code."""
+def main() -> None:
+    """Run the demo, and exit with its code."""
     try:
         Demo(load_settings()).run()
     except IngestionError as error:
         say(f"\nStopped: {type(error).__name__}", "bold red")
         say(str(error))
-        return error.exit_code
-    return 0
+        raise SystemExit(error.exit_code) from None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)
