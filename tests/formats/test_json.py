@@ -19,13 +19,12 @@ from ingestion.formats import decoder
 from ingestion.formats.decoder import Encoded, decoded_struct
 from ingestion.formats.json import decode, strictly_read
 from ingestion.formats.json.fast_path import looked_at, supports_fast_path
-from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import validate
 from ingestion.settings import Settings
 from ingestion.verify.fold.classify import Classifier
 from ingestion.verify.read.record import Record
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
+from tests.support.batches import judged
 from tests.support.long import IS_LONG, twins
 
 pytestmark = pytest.mark.spark
@@ -45,8 +44,7 @@ def validated(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> lis
     """Judge values, each at the offset of its place in the list."""
     raw = [("t", 0, n, None, None, bytearray(value), None) for n, value in enumerate(values)]
     records = spark.createDataFrame(raw, RAW)
-    fated = validate(records, spec, row_type(spec.ddl), Offsets(), settings=Settings())
-    return sorted(fated.collect(), key=lambda row: int(row["_offset"]))
+    return sorted(judged(records, spec).collect(), key=lambda row: int(row["_offset"]))
 
 
 def proven_bad(spec: StreamSpec, values: list[bytes]) -> dict[int, str]:
