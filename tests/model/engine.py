@@ -129,6 +129,10 @@ class ModelDeltaTable:
         """Return the recorded ``txn``."""
         return self.table.txn if self.table.fences else None
 
+    def version(self) -> int:
+        """Return the newest version."""
+        return len(self.table.commits) - 1
+
 
 def open_engine(name: EngineName, _session: object, stream: Any) -> ModelEngine:
     """Open an engine for one batch."""

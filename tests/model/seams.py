@@ -124,7 +124,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
-        (ingestion.sinks.local_engine, {"DeltaTable": engine.ModelDeltaTable}),
+        (
+            ingestion.sinks.local_engine,
+            {"DeltaTable": engine.ModelDeltaTable, "seal_commit": nothing},
+        ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (ingestion.operations.accept, {"archive_table": nothing}),
         (
