@@ -6,7 +6,10 @@ outside the range of Python's own types.
 
 from __future__ import annotations
 
+import binascii
+import datetime as dt
 import math
+import re
 import struct
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -32,8 +35,12 @@ from pyspark.sql.types import (
 
 _MICROS: Final = 1_000_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-_FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
-_LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
+FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
+LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BASE64: Final = re.compile(
+    "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII
+)
 # Enough for 128 bits with any usual scale.
 _MOST_DIGITS: Final = 60
 _SHORT: Final = 10**38
@@ -41,7 +48,26 @@ _WIDE: Final = Context(prec=200)
 
 
 class MisfitError(ValueError):
-    """A value that the declared column cannot hold without loss."""
+    """A value that the declared column cannot hold without loss.
+
+    Attributes:
+        reason: Why, as a code of the format.
+        path: Where it is, such as ``a[].b``; empty in the column itself.
+    """
+
+    def __init__(self, message: str, reason: str = "type_mismatch") -> None:
+        super().__init__(message)
+        self.reason, self.path = reason, ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.path}: {message}" if self.path else message
+
+    def within(self, step: str) -> MisfitError:
+        """Say that it is at this name, in a list ``[]`` or in a map ``{}``."""
+        is_joined = not self.path or self.path[0] in "[{"
+        self.path = step + self.path if is_joined else f"{step}.{self.path}"
+        return self
 
 
 def rescaled(value: Decimal, target: DecimalType) -> Decimal:
@@ -77,12 +103,60 @@ def narrow(value: float, target: DataType) -> float:
     return value if narrow == value else refuse(value, target)
 
 
+def nearest_single(value: float, written: str) -> float:
+    """Return the 32-bit float nearest to a number, given as a double and as it was written.
+
+    Half-way between two of them the double may have been rounded already: the text decides.
+
+    Raises:
+        OverflowError: it is beyond all of them.
+    """
+    (near,) = struct.unpack("<f", struct.pack("<f", value))
+    if near == value:
+        return float(near)
+    (bits,) = struct.unpack("<i", struct.pack("<f", near))
+    step = 1 if abs(near) < abs(value) else -1
+    (other,) = struct.unpack("<f", struct.pack("<i", bits + step))
+    if abs(value - near) != abs(other - value) or Decimal(written) == Decimal(value):
+        return float(near)
+    return float(max(near, other) if Decimal(written) > Decimal(value) else min(near, other))
+
+
 def micros(ticks: int, unit: int, target: DataType) -> int:
     """Return a timestamp in microseconds, between the years 1 and 9999."""
     micros, rest = divmod(ticks * _MICROS, unit)
-    if rest or not _FIRST_MOMENT <= micros <= _LAST_MOMENT:
+    if rest or not FIRST_MOMENT <= micros <= LAST_MOMENT:
         refuse(ticks, target)
     return micros
+
+
+def moment(text: str) -> int:
+    """Return a moment of ISO 8601 in microseconds, between the years 1 and 9999.
+
+    Without a zone it is UTC; its form is the caller's concern.
+
+    Raises:
+        ValueError: there is no such moment.
+    """
+    if text[11:13] == "24":
+        raise ValueError("no hour of a day; newer Pythons take it for the next day's first")
+    found = dt.datetime.fromisoformat(text)
+    since = found.replace(tzinfo=found.tzinfo or dt.UTC) - _EPOCH
+    micros = since // dt.timedelta(microseconds=1)
+    if not FIRST_MOMENT <= micros <= LAST_MOMENT:
+        raise ValueError("beyond the years 1 to 9999")
+    return micros
+
+
+def from_base64(text: str) -> bytes:
+    """Return the bytes of base64 with its padding.
+
+    Raises:
+        ValueError: it is not base64.
+    """
+    if not _BASE64.fullmatch(text):
+        raise ValueError("not base64")
+    return binascii.a2b_base64(text)
 
 
 def refuse(value: Any, target: DataType) -> NoReturn:

@@ -10,10 +10,8 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -29,14 +27,13 @@ from pyspark.sql.types import (
 )
 
 from ingestion.declaration.formats import CsvOptions
-from ingestion.formats import arrow_udf
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, decoded_by
+from ingestion.formats import decoder
 from ingestion.formats.coerce import Convert, MisfitError, Source, exact
 from ingestion.formats.connect.values import Hint, json_value
-from ingestion.formats.decoder import Encoded
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 
 REASONS: Final[dict[str, str]] = {
-    **arrow_udf.REASONS,
+    **decoder.REASONS,
     "invalid_utf8": "the bytes are not UTF-8",
     "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
     "type_mismatch": "a value that its column cannot hold without a loss",
@@ -48,11 +45,11 @@ _SPACE: Final = re.compile(r"(\d{4}-\d\d-\d\d) (?=\d\d:)", re.ASCII)
 _MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode each value as one line."""
     options = encoded.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
-    return decoded_by(records, encoded, partial(_Lines, encoded.schema, options))
+    return by_record(_Lines(encoded.schema, options), encoded)
 
 
 class _Lines:

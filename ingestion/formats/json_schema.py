@@ -8,51 +8,63 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from ingestion.formats import json, wire_format
-from ingestion.formats.decoder import Encoded
-from ingestion.formats.wire_format import HEADER_BYTES, schema_id, writer_schemas
+from ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Encoded,
+    arrow_type,
+    decoded_struct,
+    struct_of_parts,
+)
+from ingestion.formats.wire_format import HEADER_BYTES, split_frame
 
 _FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
     **{name: text for name, text in wire_format.REASONS.items() if name in _FRAMING},
     **json.REASONS,
 }
-_PAYLOAD: Final = "_payload"
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode the bytes after the id as JSON."""
-    schemas = writer_schemas(records, encoded)
-    raw = F.col(encoded.column)
-    reason = _framing_reason(raw, {number: each.type for number, each in schemas.items()})
-    payload = F.when(reason.isNull(), F.expr(f"substring(`{encoded.column}`, {HEADER_BYTES + 1})"))
-    behind = records.withColumn(_PAYLOAD, payload)
-    told = json.decode(behind, encoded.of(_PAYLOAD)).drop(_PAYLOAD)
-    said = F.col(encoded.into)
-    traced = F.concat(F.lit("schema id "), schema_id(raw), F.lit(": "))
-    detail = F.coalesce(said["detail"], F.coalesce(said["reason"], reason))
-    return told.withColumn(
-        encoded.into,
-        F.when(raw.isNull(), said).otherwise(
-            said.withField("reason", F.coalesce(said["reason"], reason)).withField(
-                "detail",
-                F.when(detail.isNotNull(), F.concat(F.coalesce(traced, F.lit("")), detail)),
-            )
-        ),
-    )
+    decode_json = json.opened(encoded)
+    type_ = arrow_type(decoded_struct(encoded))
+
+    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+        raws = values.to_pylist()
+        frames = [None if raw is None else _payload(raw, encoded) for raw in raws]
+        payloads = [frame if isinstance(frame, bytes) else None for frame in frames]
+        decoded = decode_json(pa.array(payloads, pa.binary()), None)
+        return _with_framing(decoded, raws, frames, type_)
+
+    return decode
 
 
-def _framing_reason(raw: Column, types: dict[int, str]) -> Column:
-    number = schema_id(raw)
-    is_known = number.isin(*types) if types else F.lit(False)
-    json_ids = [each for each, type_ in types.items() if type_ == "JSON"]
-    is_json = number.isin(*json_ids) if json_ids else F.lit(False)
-    return (
-        F.when((F.octet_length(raw) > 0) & (F.substring(raw, 1, 1) != F.lit(b"\0")), "not_framed")
-        .when(F.octet_length(raw) < HEADER_BYTES, "short_header")
-        .when(~is_known, "unknown_schema_id")
-        .when(~is_json, "wrong_schema_type")
-    )
+def _payload(raw: bytes, encoded: Encoded) -> bytes | BadBytesError:
+    try:
+        return split_frame(raw, encoded, "JSON")[1]
+    except BadBytesError as error:
+        return error
+
+
+def _with_framing(
+    decoded: pa.StructArray,
+    raws: list[bytes | None],
+    frames: list[bytes | BadBytesError | None],
+    type_: pa.StructType,
+) -> pa.StructArray:
+    """Add what is wrong with the framing, and name the schema in every other detail."""
+    parts = {name: decoded.field(at) for at, name in enumerate(type_.names)}
+    if parts["reason"].null_count == len(frames) and all(type(frame) is bytes for frame in frames):
+        return decoded
+    reasons, details = parts["reason"].to_pylist(), parts["detail"].to_pylist()
+    for at, (raw, frame) in enumerate(zip(raws, frames, strict=True)):
+        if isinstance(frame, BadBytesError):
+            reasons[at], details[at] = frame.reason, str(frame)
+        elif raw is not None and reasons[at] is not None:
+            number = int.from_bytes(raw[1:HEADER_BYTES])
+            details[at] = f"schema id {number}: {details[at] or reasons[at]}"
+    return struct_of_parts(type_, **{**parts, "reason": reasons, "detail": details})

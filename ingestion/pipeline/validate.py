@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
-from ingestion.formats.decoder import decode
+from ingestion.formats.arrow_udf import decode
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.explode import explode, rejoin
 from ingestion.pipeline.transform import transform, value_type

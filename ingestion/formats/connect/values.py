@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import datetime as dt
 import math
 import re
 import struct
@@ -28,7 +25,15 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ingestion.formats.coerce import Convert, MisfitError, Source, exact, unscaled
+from ingestion.formats.coerce import (
+    Convert,
+    MisfitError,
+    Source,
+    exact,
+    from_base64,
+    moment,
+    unscaled,
+)
 from ingestion.formats.nested import array_of, map_of, struct_of
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
@@ -37,7 +42,7 @@ _MOMENT: Final = re.compile(
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY: Final = 86_400_000_000
 _MOST_DIGITS: Final = 400
 
 
@@ -117,7 +122,7 @@ def _days(value: Any, hint: Hint, target: DataType) -> int:
     if type(value) is not str or not _DATE.fullmatch(value):
         _no(value, target)
     try:
-        return (dt.date.fromisoformat(value) - _EPOCH.date()).days
+        return moment(value) // _DAY
     except ValueError:
         return _no(value, target)
 
@@ -133,11 +138,9 @@ def _moment(value: Any, hint: Hint, target: DataType) -> int:
     if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
         _no(value, target)
     try:
-        moment = dt.datetime.fromisoformat(value)
-        since = moment.replace(tzinfo=moment.tzinfo or dt.UTC) - _EPOCH
+        return moment(value)
     except ValueError:
         return _no(value, target)
-    return int(exact(Source("timestamp", 10**6), TimestampType())(since // dt.timedelta(0, 0, 1)))
 
 
 def _float(value: Any, target: DataType) -> float:
@@ -165,8 +168,8 @@ def _text(value: str, target: DataType) -> str:
 
 def _base64(text: str, target: DataType) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        return from_base64(text)
+    except ValueError:
         return _no(text, target)
 
 

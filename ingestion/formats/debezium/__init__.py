@@ -7,20 +7,17 @@ follows it only repeats it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
 
 from ingestion.declaration.formats import DebeziumOptions
 from ingestion.formats import wire_format
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, decoded_by_both
 from ingestion.formats.coerce import Convert, MisfitError
 from ingestion.formats.connect.json import ConnectJson, hints
 from ingestion.formats.connect.values import Hint, json_value
 from ingestion.formats.debezium.envelope import CLOCKS, at_path, row_of, value_of
-from ingestion.formats.decoder import Encoded
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 from ingestion.formats.strict_json import parse
 
 REASONS: Final[dict[str, str]] = {
@@ -36,15 +33,15 @@ _UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 Row = Callable[[Mapping[str, Any], bool], list[Any]]
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode each envelope; columns that a delete's ``before`` lacks come from the Kafka key."""
     options = encoded.options
     assert isinstance(options, DebeziumOptions), "options are of the format's own model"
     if options.encoding == "avro":
-        from ingestion.formats.debezium.avro import decode_avro
+        from ingestion.formats.debezium.avro import opened_avro
 
-        return decode_avro(records, encoded, options)
-    return decoded_by_both(records, encoded, partial(JsonEnvelopes, encoded.schema, options))
+        return opened_avro(encoded, options)
+    return by_record(JsonEnvelopes(encoded.schema, options), encoded)
 
 
 class JsonEnvelopes:

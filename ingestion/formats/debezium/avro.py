@@ -10,39 +10,37 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from ingestion.declaration.formats import DebeziumOptions
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read
-from ingestion.formats.avro import opened
+from ingestion.formats.avro import parsed
 from ingestion.formats.avro.types import AvroTypes
 from ingestion.formats.coerce import Convert, Source, exact
 from ingestion.formats.debezium.envelope import CLOCKS, at_path, row_of, value_of
-from ingestion.formats.decoder import Encoded
-from ingestion.formats.wire_format import Wanted, decoded_by_schema
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
+from ingestion.formats.wire_format import by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 Converts = Mapping[str, Convert | None]
 
 
-def decode_avro(records: DataFrame, encoded: Encoded, options: DebeziumOptions) -> DataFrame:
+def opened_avro(encoded: Encoded, options: DebeziumOptions) -> Decode:
     """Decode each envelope with its writer's schema."""
-    return decoded_by_schema(records, encoded, "AVRO", partial(compiled, options))
+    return by_writer_schema(encoded, "AVRO", partial(compiled, options))
 
 
-def compiled(options: DebeziumOptions, schema: WriterSchema, wanted: Wanted) -> Read:
+def compiled(options: DebeziumOptions, schema: WriterSchema, encoded: Encoded) -> Read:
     """Return a reader of the envelopes of one schema.
 
     Raises:
         BadBytesError: the schema is not an envelope's.
     """
-    read, types, root = opened(schema)
+    read, types, root = parsed(schema)
     fields = types.fields(root) if types.is_record(root) else {}
     if not {"op", "before", "after"} <= fields.keys():
         raise BadBytesError("malformed_debezium", "the schema has no op, before and after")
     plans = {
-        side: _Plan(types, fields, side=side, wanted=wanted, options=options)
+        side: _Plan(types, fields, side=side, columns=encoded.schema, options=options)
         for side in ("before", "after")
     }
 
@@ -63,15 +61,15 @@ class _Plan:
         fields: Mapping[str, Any],
         *,
         side: str,
-        wanted: Wanted,
+        columns: StructType,
         options: DebeziumOptions,
     ) -> None:
         self._is_delete = side == "before"
         self._paths = {name: path.split(".") for name, path in options.columns.items()}
         self._types, self._fields = types, fields
         row = types.fields(types.record_in(fields[side]))
-        self._extra = () if self._is_delete else tuple(row.keys() - set(wanted.columns.names))
-        self._converts = {each.name: self._convert(each, row) for each in wanted.columns}
+        self._extra = () if self._is_delete else tuple(row.keys() - set(columns.names))
+        self._converts = {each.name: self._convert(each, row) for each in columns}
 
     def said(self, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Decoded:
         values = [self._value(name, row, envelope) for name in self._converts]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ingestion.formats.arrow_udf import BadBytesError
 from ingestion.formats.coerce import MisfitError
+from ingestion.formats.decoder import BadBytesError
 
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
@@ -80,7 +80,7 @@ def value_of(
     except MisfitError as error:
         if is_delete and of_row:
             return None
-        raise MisfitError(f"{name}: {error}") from None
+        raise error.within(name) from None
 
 
 def is_missing(value: Any) -> bool:
