@@ -18,6 +18,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
+	@$(bin)/python -m ingestion.operations.archive_classes
 
 demo: setup ## Load a quarter of flights through the embedded Kafka into a lake, and prove it
 	@$(bin)/python -m ingestion.cli.demo.demo

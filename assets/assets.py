@@ -40,7 +40,7 @@ def run_stream(
     return Run(
         spec=spec,
         settings=settings,
-        spark=lambda: spark.spark_session,
+        spark=spark.session_for,
         run_id=run_id,
         on_batch=log_batches(say),
     ).execute()

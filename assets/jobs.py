@@ -87,7 +87,7 @@ def redrive_job(spec: StreamSpec) -> dg.JobDefinition:
             report = Redrive(
                 spec=spec,
                 settings=settings_of(kafka, lake, spark),
-                spark=lambda: spark.spark_session,
+                spark=spark.session_for,
                 run_id=context.run.run_id,
                 reason=config.reason,
             ).execute()

@@ -32,6 +32,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "lag": report.lag,
         "epoch": report.epoch,
         "delivery": spec.delivery,
+        "engine": report.engine or "none",
         "recovered": False,
         "healed": ", ".join(str(row.seq) for row in report.recovered) or "none",
         "notices": "\n".join(report.notices) or "none",

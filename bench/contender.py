@@ -43,7 +43,7 @@ def oncelake(spec: StreamSpec, settings: Settings) -> Callable[[], int]:
     instance = dg.DagsterInstance.ephemeral()
 
     def load() -> int:
-        report = Run(spec=spec, settings=settings, spark=lambda: spark, run_id="bench").execute()
+        report = Run(spec=spec, settings=settings, spark=lambda _: spark, run_id="bench").execute()
         if not report.is_balanced or report.lag:
             raise SystemExit(f"not a result: {report}")
         evidence = gather(declared, settings, resource, report, instance)

@@ -2,9 +2,10 @@
 
     python -m bench.small [RECORDS [ROUNDS]]
 
-A process each time, as a schedule starts it: ``oncelake run`` with the JVM as delivered, and with
-one that compiles no further than its first compiler does. They take turns on one topic, each into
-a lake of its own; the first run of each makes its table and is not counted.
+A process each time, as a schedule starts it: ``oncelake run`` with the JVM as delivered, with one
+that starts without the archive of classes, and with one that compiles as for a large backlog, too.
+They take turns on one topic, each into a lake of its own; the first run of each makes its table and
+is not counted.
 """
 
 from __future__ import annotations
@@ -33,8 +34,13 @@ from ingestion.settings import Settings, load_settings
 RECORDS: Final = 100
 ROUNDS: Final = 3
 STREAM: Final = "flights"
-# Name of a contender, and the options of its JVM.
-JVMS: Final = {"as delivered": "", "first compiler only": "-XX:TieredStopAtLevel=1"}
+FULL_COMPILER: Final = "-XX:+UseParallelGC -XX:TieredStopAtLevel=4"
+# Name of a contender, the folder of its jars if it is another, and the options of its JVM.
+JVMS: Final = {
+    "as delivered": ("", ""),
+    "without the archive": ("jars", ""),
+    "without it, full compiler": ("jars", FULL_COMPILER),
+}
 
 
 @contextmanager
@@ -45,6 +51,8 @@ def empty_topic() -> Iterator[Settings]:
     try:
         up = broker.up(scratch / "kafka", jars=own.jars, tied_to_caller=True)
         settings = own.model_copy(update={"kafka": up.address, "lake": scratch, "state": scratch})
+        (scratch / "jars").mkdir()
+        (scratch / "jars" / "spark").symlink_to(own.jars.resolve() / "spark")
         create(settings, STREAM, partitions=3)
         yield settings
     finally:
@@ -52,13 +60,15 @@ def empty_topic() -> Iterator[Settings]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def seconds_of_run(settings: Settings, name: str, options: str) -> float:
+def seconds_of_run(settings: Settings, name: str) -> float:
     """Run the stream in a process of its own, and return how long that took."""
+    jars, options = JVMS[name]
     environment = {
         **os.environ,
         "ONCELAKE_KAFKA": settings.bootstrap_servers(),
         "ONCELAKE_LAKE": str(settings.lake / name / "lake"),
         "ONCELAKE_STATE": str(settings.state / name / "state"),
+        "ONCELAKE_JARS": str(settings.state / jars if jars else settings.jars),
         "ONCELAKE_SPARK_JAVA_OPTIONS": options,
     }
     started = time.monotonic()
@@ -81,8 +91,8 @@ def main(records: int = RECORDS, rounds: int = ROUNDS) -> None:
     with empty_topic() as settings:
         for number in range(rounds + 1):
             produce(settings, STREAM, islice(messages, records))
-            for name, options in JVMS.items():
-                seconds = seconds_of_run(settings, name, options)
+            for name in JVMS:
+                seconds = seconds_of_run(settings, name)
                 console.print(f"round {number} {name}: {seconds:.1f} s", highlight=False)
                 if number:
                     measured[name].append(seconds)

@@ -68,6 +68,12 @@ class Settings(BaseSettings):
         "a file system without them, a lease, which a killed run leaves behind (oncelake unlock).",
     )
 
+    merge_engine: Literal["auto", "delta_rs", "spark"] = Field(
+        "auto",
+        description="What counts and commits a batch: this process, by DuckDB and delta-rs, which "
+        "is far cheaper, or Spark. `auto` takes delta_rs wherever it can.",
+    )
+
     spark_master: str = Field("local[*]", description="Spark's master URL.")
     spark_driver_memory: str = Field(
         "3g", description="Heap of the driver, which in local mode does the work."

@@ -38,12 +38,21 @@ class SparkResource(SettingsPart, LazyPySparkResource):
     driver_memory: str | None = setting("spark_driver_memory")
     java_options: str | None = setting("spark_java_options")
 
+    def session_for(self, backlog: int) -> SparkSession:
+        """Return the session, started for a backlog of so many records if it was not yet."""
+        self._start(backlog)
+        session: SparkSession = self.spark_session
+        return session
+
     def _init_session(self) -> None:
+        self._start(None)
+
+    def _start(self, backlog: int | None) -> None:
         if self._spark_session is None:
             settings = settings_of(self.lake, self)
             more = {key: str(value) for key, value in self.spark_config.items()}
             _refuse_contradictions(more, settings)
-            self._spark_session = start_session(settings, more)
+            self._spark_session = start_session(settings, more, backlog=backlog)
 
 
 def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:

@@ -15,7 +15,6 @@ from ingestion.local import broker
 from ingestion.pipeline.session import start_session
 from ingestion.settings import Settings
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
-from tests.support.quick_jvm import lasting, quick_jvm
 from tests.support.registry import Subject, schema_registry
 from tests.support.schedule import (  # noqa: F401 (hooks)
     pytest_collection_modifyitems,
@@ -40,13 +39,7 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def java_options(kafka_address: str) -> str:
-    """What makes every JVM of the tests start quickly."""
-    return quick_jvm(kafka_address)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark a session: starting it costs more than most tests."""
     state = tmp_path_factory.mktemp("spark")
     session = start_session(
@@ -55,7 +48,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterat
             jars=JARS,
             spark_master="local[2]",
             spark_driver_memory="2g",
-            spark_java_options=lasting(java_options),
         )
     )
     yield session
@@ -71,9 +63,9 @@ def registry_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, kafka_address: str, java_options: str) -> Settings:
+def settings(tmp_path: Path, kafka_address: str) -> Settings:
     """A lake and a state folder of the test's own."""
-    return settings_in(tmp_path, kafka_address, spark_java_options=java_options)
+    return settings_in(tmp_path, kafka_address)
 
 
 @pytest.fixture
@@ -87,12 +79,11 @@ def world(settings: Settings, spark: SparkSession) -> Iterator[World]:
 def module_world(
     tmp_path_factory: pytest.TempPathFactory,
     kafka_address: str,
-    java_options: str,
     spark: SparkSession,
 ) -> Iterator[World]:
     """A stream that the tests of a module share: ingested once, and damaged in copies."""
     folder = tmp_path_factory.mktemp("module")
-    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    settings = settings_in(folder, kafka_address)
     with World.made(settings, spark) as made:
         yield made
     shutil.rmtree(folder, ignore_errors=True)

@@ -26,7 +26,6 @@ from rich.progress import track
 
 from ingestion.local import broker
 from ingestion.settings import Settings
-from tests.support.quick_jvm import quick_jvm
 from tests.support.world import ROOT, environment_of, settings_in
 
 STREAM: Final = "ends"
@@ -116,10 +115,7 @@ def _stream(records: int) -> Iterator[tuple[Settings, Callable[[], None]]]:
         folder = Path(name)
         address = broker.up(folder / "kafka", jars=ROOT / ".jars", tied_to_caller=True).address
         try:
-            options = quick_jvm(address)
-            settings = settings_in(
-                folder, address, spark_java_options=options, kafka_timeout_seconds=60
-            )
+            settings = settings_in(folder, address, kafka_timeout_seconds=60)
             settings.streams.mkdir()
             (settings.streams / f"{STREAM}.yaml").write_text(json.dumps(_DECLARATION))
             client = {"bootstrap.servers": address, "log_level": 0}

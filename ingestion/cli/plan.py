@@ -77,7 +77,7 @@ def rebuild(
         run = Run(
             spec=spec,
             settings=settings,
-            spark=lambda: session(settings, tell),
+            spark=lambda backlog: session(settings, tell, backlog),
             run_id=new_run_id(),
             on_batch=print_batches(stream, tell),
             stop=interrupt.stop,

@@ -52,8 +52,8 @@ def print_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
     return on_batch
 
 
-def session(settings: Settings, tell: Tell) -> SparkSession:
-    """Start Spark, whose JVM must take stderr for its stdout."""
+def session(settings: Settings, tell: Tell, backlog: int) -> SparkSession:
+    """Start Spark for a backlog of so many records; its JVM must take stderr for its stdout."""
     tell("starting Spark…")
     sys.stdout.flush()
     kept = os.dup(1)
@@ -61,7 +61,7 @@ def session(settings: Settings, tell: Tell) -> SparkSession:
     try:
         from ingestion.pipeline.session import start_session
 
-        return start_session(settings)
+        return start_session(settings, backlog=backlog)
     finally:
         os.dup2(kept, 1)
         os.close(kept)

@@ -66,7 +66,7 @@ def redrive(
         report = Redrive(
             spec=spec,
             settings=settings,
-            spark=lambda: session(settings, tell),
+            spark=lambda backlog: session(settings, tell, backlog),
             run_id=new_run_id(),
             reason=reason,
         ).execute()

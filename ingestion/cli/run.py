@@ -94,7 +94,7 @@ class _Runs:
             report = Run(
                 spec=declared.spec,
                 settings=self.settings,
-                spark=lambda: self._session(tell),
+                spark=lambda backlog: self._session(tell, backlog),
                 run_id=self.run_id,
                 on_batch=print_batches(declared.name, tell),
                 stop=self.interrupt.stop,
@@ -103,10 +103,10 @@ class _Runs:
         code = self.interrupt.exit_code if cut_short else 0
         return RunResult(stream=declared.name, report=report, interrupted_by=code)
 
-    def _session(self, tell: Tell) -> SparkSession:
+    def _session(self, tell: Tell, backlog: int) -> SparkSession:
         """Start Spark, once."""
         if self._spark is None:
-            self._spark = session(self.settings, tell)
+            self._spark = session(self.settings, tell, backlog)
         return self._spark
 
 
@@ -174,7 +174,7 @@ def _report_document(report: RunReport) -> dict[str, Any]:
     """Return what a run did; ``counts`` and ``ranges`` are sums over its batches."""
     from ingestion.lake.books import COUNTS
 
-    places = ("seq", "epoch", "delta_version", "row_count", "table", "lag")
+    places = ("seq", "epoch", "delta_version", "row_count", "table", "lag", "engine")
     return {
         **output.fields_of(report, "stream", "run_id"),
         "balanced": report.is_balanced,

@@ -1,9 +1,10 @@
-"""One writer a stream: a kernel lock that the JVM holds, since the JVM is what commits.
+"""One writer a stream: a kernel lock, held by the process that commits.
 
-A Python driver that is killed leaves a JVM that may commit for seconds more, so a lock held by
-Python would be free too early. POSIX has two traps: closing *any* descriptor of the file drops the
-process's lock, so the file is opened once and by nothing else; and a lock that is only reachable
-from Python is dropped when py4j's reference is collected, so it is kept in a static place.
+Where Spark commits, that is the JVM: a Python driver that is killed leaves a JVM that may commit
+for seconds more, so a lock held by Python would be free too early. POSIX has two traps: closing
+*any* descriptor of the file drops the process's lock, so the file is opened once and by nothing
+else; and a lock that is only reachable from Python is dropped when py4j's reference is collected,
+so it is kept in a static place.
 
 Where the file system has no kernel locks, a lease stands in, if the settings say so. It is a file,
 and stays when its holder is killed. So it names every process that may commit under it, by pid and
@@ -18,6 +19,7 @@ import errno
 import fcntl
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +36,9 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
 
 _ATTEMPTS = 3
+# Locks that this process holds: the kernel would give it each of them a second time.
+_HELD_HERE: set[Path] = set()
+_TAKING = threading.Lock()
 _PAUSE_SECONDS = 0.1
 
 
@@ -121,7 +126,7 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
 
 @contextmanager
 def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
-    """Hold a stream's lock in this process, for commands that commit without Spark.
+    """Hold a stream's lock in this process, where it is what commits.
 
     Raises:
         StreamLockedError: a run holds it; names the run.
@@ -131,21 +136,28 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
             yield
         return
     paths.lock.parent.mkdir(parents=True, exist_ok=True)
-    with paths.lock.open("a") as file:
-        if not _tried(lambda: _lock_now(file)):
+    with _TAKING:
+        if paths.lock in _HELD_HERE:
             raise _locked(paths)
-        _write_holder(paths.holder, holder)
-        yield
+        _HELD_HERE.add(paths.lock)
+    try:
+        with paths.lock.open("a") as file:
+            if not _tried(lambda: _lock_now(file)):
+                raise _locked(paths)
+            _write_holder(paths.holder, holder)
+            yield
+    finally:
+        _HELD_HERE.discard(paths.lock)
 
 
 def holder_of(paths: StreamPaths) -> Holder | None:
-    """Return who holds a stream now, or ``None`` when it is free.
-
-    Not for the process that holds it by ``held_by_python``: asking would drop its lock.
-    """
+    """Return who holds a stream now, or ``None`` when it is free."""
     if paths.lease is not None:
         lease = read_lease(paths.lease)
         return lease.holder if lease else None
+    if paths.lock in _HELD_HERE:
+        # Opening the file and closing it would drop this process's lock.
+        return _read_holder(paths.holder)
     if not paths.lock.exists():
         return None
     with paths.lock.open("a") as file:

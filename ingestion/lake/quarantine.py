@@ -6,40 +6,15 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow.compute as pc
-from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import count_rows, overwrite_seq, rows_of_seq
-
-
-def mark_redriven(sent: DataFrame, quarantine: Path, seq: int, *, within: Column) -> int:
-    """Mark the rows of the records that a redrive sends in; return how many bear the mark now.
-
-    By Spark: the JVM that holds the lock is what writes.
-
-    Args:
-        sent: The records; each place comes once.
-        within: Which rows of the quarantine, ``t``, may be meant: those of one epoch, in which a
-            place is one record's.
-    """
-    same = within & F.col("t.redriven_seq").isNull()
-    for name in COORDINATES:
-        same = same & (F.col(f"t.{name}") == F.col(f"s.{name}"))
-    (
-        SparkTable.forPath(sent.sparkSession, str(quarantine))
-        .alias("t")
-        .merge(sent.select(*COORDINATES).alias("s"), same)
-        .whenMatchedUpdate(set={"redriven_seq": F.lit(seq).cast("long")})
-        .execute()
-    )
-    return redrive_marks(quarantine, seq)
+from ingestion.lake.side_tables import count_rows
 
 
 def redrive_marks(quarantine: Path, seq: int) -> int:
@@ -61,7 +36,8 @@ def clear_marks_beyond(quarantine: Path, seq: int) -> int:
 
 _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
-_SCHEMA_ID: Final = r"^schema id (\d+):"
+_SCHEMA_ID: Final = "^schema id ([0-9]+):"
+STATISTICS: Final = ("_seq", "_offset", "redriven_seq")
 # What tables of an earlier version do not have.
 _ADDED: Final = {
     "schema_id": "integer",
@@ -71,33 +47,23 @@ _ADDED: Final = {
 }
 
 
-def write_quarantine(
-    bad: DataFrame, paths: StreamPaths, metadata: CommitMetadata, spec: StreamSpec
-) -> int:
-    """Write the bad records of one batch, replacing what a dead attempt left of the same seq.
+def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec) -> str:
+    """Select the rows that a batch puts into quarantine, from the table ``batch``.
 
     Args:
-        bad: Quarantined records as ``ingestion.pipeline.validate`` returns them.
-
-    Returns:
-        How many the table holds of this batch now, read back.
+        metadata: Of the commit to come.
+        spec: The declaration that found the records bad.
     """
-    rows = bad.select(
-        *COORDINATES,
-        "_timestamp",
-        F.lit(metadata.seq).cast("long").alias("_seq"),
-        *(F.col(f"_{name}").alias(name) for name in (*_RAW, "reason", "detail")),
-        F.lit(None).cast("long").alias("redriven_seq"),
-        F.regexp_extract("_detail", _SCHEMA_ID, 1).try_cast("int").alias("schema_id"),
-        F.lit(engine_version()).alias("engine_version"),
-        F.lit(metadata.run_id).alias("run_id"),
-        F.lit(fingerprint(spec)).alias("declaration"),
+    declared = fingerprint(spec).replace("'", "''")
+    return (
+        "SELECT _topic, _partition, _offset, _timestamp, "
+        f"CAST({metadata.seq} AS BIGINT) AS _seq, "
+        "_key AS key, _value AS value, _headers AS headers, _reason AS reason, "
+        "_detail AS detail, CAST(NULL AS BIGINT) AS redriven_seq, "
+        f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
+        f"'{engine_version()}' AS engine_version, '{metadata.run_id}' AS run_id, "
+        f"'{declared}' AS declaration FROM batch WHERE _disposition = 'quarantined'"
     )
-    add_missing_columns(paths.quarantine)
-    overwrite_seq(
-        rows, paths.quarantine, metadata.seq, stats_on=["_seq", "_offset", "redriven_seq"]
-    )
-    return rows_of_seq(paths.quarantine, metadata.seq)
 
 
 def add_missing_columns(path: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,6 +70,15 @@ def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = No
     return table.to_pyarrow_dataset(
         filesystem=SubTreeFileSystem(folder, files), parquet_read_options=read_options
     )
+
+
+# delta-rs has other words for what Delta counts.
+_METRICS: Final = {
+    "num_target_rows_inserted": "numTargetRowsInserted",
+    "num_target_rows_updated": "numTargetRowsUpdated",
+    "num_target_rows_deleted": "numTargetRowsDeleted",
+    "num_added_rows": "numOutputRows",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +159,10 @@ class TableLog:
     def _commit(self, version: int) -> Commit:
         actions = self._actions(version)
         made: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-        metrics = made.get("operationMetrics") or {}
+        metrics = {
+            _METRICS.get(name, name): value
+            for name, value in (made.get("operationMetrics") or {}).items()
+        }
         try:
             metadata = CommitMetadata.from_json(made.get("userMetadata"))
         except DamagedMetadataError as error:

@@ -10,7 +10,7 @@ books, audit and ledger after it. Killed anywhere, it either happened or did not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow.compute as pc
@@ -21,18 +21,21 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import start_with_spark
+from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
+from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
+from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +77,7 @@ class Redrive:
 
     spec: StreamSpec
     settings: Settings
-    spark: Callable[[], SparkSession]
+    spark: SessionFor
     run_id: str
     reason: str | None = None
 
@@ -100,15 +103,16 @@ class Redrive:
                     f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
                 )
             waiting = self._waiting(paths)
+            engine, _ = choose_engine(stream, alters=alters_table(stream))
         report = RedriveReport(stream=stream.name, run_id=self.run_id, recovered=first.recovered)
         if not waiting:
             return report
         self._refuse_partial_updates(waiting)
-        spark = self.spark()
-        with held_by_jvm(spark, paths, me):
-            start = start_with_spark(spark, stream, run_id=self.run_id)
+        spark = self.spark(waiting.total())
+        with held_by_committer(engine, spark, stream, me):
+            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
             report = replace(report, recovered=(*first.recovered, *start.recovered))
-            return self._send(spark, stream, start.position, report)
+            return self._send(spark, stream, engine, start.position, report)
 
     def _refuse_partial_updates(self, waiting: Counter[int]) -> None:
         if self.spec.ignore_null_updates:
@@ -121,14 +125,21 @@ class Redrive:
             )
 
     def _send(
-        self, spark: SparkSession, stream: Stream, position: Position, report: RedriveReport
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        engine: EngineName,
+        position: Position,
+        report: RedriveReport,
     ) -> RedriveReport:
         paths = stream.paths
         waiting, rows, still_bad = self._waiting(paths), [], Counter[str]()
         for epoch in epochs_of(Ledger(paths.ledger).rows_of(position.table_id)):
             if not any(map(epoch.has, waiting)):
                 continue
-            writer = RedriveWriter(stream, position=position, run_id=self.run_id, epoch=epoch)
+            writer = RedriveWriter(
+                stream, position=position, run_id=self.run_id, engine=engine, epoch=epoch
+            )
             redriven = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
             position = writer.position
             still_bad.update(redriven.still_bad)

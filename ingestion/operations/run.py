@@ -27,7 +27,7 @@ from ingestion.kafka.transactions import find_stalls
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
@@ -37,17 +37,19 @@ from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table
-from ingestion.pipeline.evolve_schema import evolve_schema
+from ingestion.pipeline.evolve_schema import alters_table, evolve_schema
 from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.schema import refuse_bad_condition
+from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_stream
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, plan_start, recheck_start
+from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
+from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -57,7 +59,7 @@ class Run:
     """One run of one stream, until the lag that Kafka had when it began is gone.
 
     Attributes:
-        spark: Returns a session of ``ingestion.pipeline.session``; not asked when nothing is new.
+        spark: Returns a session for the records to read; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
@@ -65,7 +67,7 @@ class Run:
 
     spec: StreamSpec
     settings: Settings
-    spark: Callable[[], SparkSession]
+    spark: SessionFor
     run_id: str
     on_batch: OnBatch = lambda row, lag: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -104,18 +106,24 @@ class Run:
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first)
-        spark = self.spark()
-        with held_by_jvm(spark, stream.paths, me):
+            engine, why = choose_engine(stream, alters=first is not None and alters_table(stream))
+            backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
+        spark = self.spark(backlog)
+        with held_by_committer(engine, spark, stream, me):
             hit(Failpoint.LOCK_HELD)
-            start = start_with_spark(spark, stream, run_id=self.run_id)
+            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
             hit(Failpoint.TABLE_READ)
             checkpoint, notices = _open_checkpoint(stream.paths, start)
+            notices = (*filter(None, [why]), *notices)
             hit(Failpoint.GENERATION_OPENED)
-            writer = BatchWriter(stream, position=start.position, run_id=self.run_id)
+            writer = BatchWriter(stream, position=start.position, run_id=self.run_id, engine=engine)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
                 batches = self._read(spark, stream, writer, start, checkpoint)
             starts = (first, start) if first else (start,)
-            return self._report(stream, writer.position, *starts, batches=batches, notices=notices)
+            report = self._report(
+                stream, writer.position, *starts, batches=batches, notices=notices
+            )
+            return replace(report, engine=engine)
 
     def _read(
         self,
@@ -178,13 +186,15 @@ class Run:
         )
 
 
-def start_with_spark(spark: SparkSession, stream: Stream, *, run_id: str) -> Start:
-    """Plan the start under the JVM's lock; on the first run, make the table first."""
+def start_with_spark(
+    spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str
+) -> Start:
+    """Plan the start under the committer's lock; on the first run, make the table first."""
     refuse_bad_condition(spark, stream.spec)
     refuse_bad_transformation(spark, stream.spec)
     start = plan_start(stream)
     if start is None:
-        create_table(spark, stream, run_id=run_id)
+        create_table(spark, stream, engine, run_id=run_id)
         start = plan_start(stream)
         assert start is not None, "the table that was just opened is not there"
     position, changes = evolve_schema(spark, stream, start.position, run_id=run_id)

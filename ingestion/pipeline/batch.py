@@ -7,13 +7,12 @@ crash could leave behind is believed without the data commit; and that commit is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.offsets import Offsets, Range, fit
 from ingestion.lake.books import imbalances
@@ -21,29 +20,35 @@ from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.quarantine import write_quarantine
+from ingestion.lake.quarantine import STATISTICS, add_missing_columns, quarantine_rows
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
-from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts
+from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
 from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.materialize import cached_bytes, materializing
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import GOOD, validate
+from ingestion.pipeline.validate import validate
 from ingestion.recovery.position import Position
 from ingestion.recovery.topics import refuse_another_topic
+from ingestion.sinks import sql
+from ingestion.sinks.choose_engine import EngineName, open_engine
+from ingestion.sinks.engine import Engine
 from ingestion.sinks.sink import Good, Target, sink_class
 
 
 class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands."""
 
-    def __init__(self, stream: Stream, *, position: Position, run_id: str) -> None:
+    def __init__(
+        self, stream: Stream, *, position: Position, run_id: str, engine: EngineName = "spark"
+    ) -> None:
         self._stream = stream
         self._spec = stream.spec
         self._paths = stream.paths
         self._run_id = run_id
+        self._engine = engine
         self._log = TableLog(stream.paths.data)
         self._ledger = Ledger(stream.paths.ledger)
         self.position = position
@@ -72,7 +77,11 @@ class BatchWriter:
             return None
         schema = row_type(self._spec.ddl)
         overlap = self.position.next if plan.overlap else Offsets()
-        with cached_bytes(records, self._spec) as raw, materializing() as materialize:
+        with (
+            self._opened(records) as engine,
+            cached_bytes(records, self._spec) as raw,
+            materializing() as materialize,
+        ):
             validated = validate(
                 raw,
                 self._spec,
@@ -81,40 +90,51 @@ class BatchWriter:
                 settings=self._stream.settings,
                 materialize=materialize,
             )
-            copy = materialize(validated)
-            tally = count_records(copy)
+            engine.materialize(validated)
+            counts = count_records(engine)
             hit(Failpoint.BATCH_MATERIALISED)
             refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
-            refuse_too_many_bad(copy, tally, self._spec)
-            gaps = find_gaps(copy, planned, tally, kafka=self._stream.kafka, policy=self._spec.gaps)
+            refuse_too_many_bad(engine, counts, self._spec)
+            gaps = find_gaps(
+                engine, planned, counts, kafka=self._stream.kafka, policy=self._spec.gaps
+            )
             if gaps.holes:
                 # The proof is worth nothing if it was another topic that gave it.
                 refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
             hit(Failpoint.GAPS_PROVEN)
-            metadata = self._metadata(copy, planned, plan.fresh, tally, gaps)
-            return self._commit(copy, tally, metadata)
+            metadata = self._metadata(engine, planned, plan.fresh, counts, gaps)
+            return self._commit(engine, counts, metadata)
+
+    @contextmanager
+    def _opened(self, records: DataFrame) -> Iterator[Engine]:
+        """Open the engine that holds a batch, and let go of the batch behind the block."""
+        engine = open_engine(self._engine, records.sparkSession, self._stream)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
     def _metadata(
         self,
-        copy: DataFrame,
+        engine: Engine,
         planned: Sequence[Range],
         fresh: Sequence[Range],
-        tally: BatchCounts,
+        counted: BatchCounts,
         gaps: Gaps,
     ) -> CommitMetadata:
         """Write down what is known before the sink has its say."""
         empty = sum(len(hole) for hole in gaps.holes)
-        counts = {"offsets": sum(map(len, planned)), "read": tally.read, "gaps": empty}
+        counts = {"offsets": sum(map(len, planned)), "read": counted.read, "gaps": empty}
         counts |= {
-            disposition: tally.dispositions.get(disposition, 0)
+            disposition: counted.dispositions.get(disposition, 0)
             for disposition in ("overlap", "ignored", "filtered")
         }
-        counts |= extra_counts(copy, tally)
+        counts |= extra_counts(engine, counted)
         if self._spec.explode:
-            counts["exploded"] = tally.exploded
+            counts["exploded"] = counted.exploded
         if not gaps.proven:
             counts["gaps_unproven"] = empty
-        at = tally.partitions
+        at = counted.partitions
         ranges = tuple(
             CountedRange(
                 range=part,
@@ -127,12 +147,12 @@ class BatchWriter:
         )
         return self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
 
-    def _commit(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> LedgerRow:
+    def _commit(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> LedgerRow:
         """Quarantine, commit, read back, audit, and project into the ledger: in this order."""
-        target = self._target(copy, metadata.seq)
-        quarantined = self._set_aside(copy, tally, metadata)
+        target = self._target(engine, metadata.seq)
+        quarantined = self._set_aside(engine, counted, metadata)
         hit(Failpoint.QUARANTINED)
-        sink = sink_class(self._spec)(target, _good(copy, tally, self._spec))
+        sink = sink_class(self._spec)(target, _define_good(engine, counted))
         metadata = replace(
             metadata, counts={**metadata.counts, "quarantined": quarantined, **sink.prepare()}
         )
@@ -162,9 +182,9 @@ class BatchWriter:
         self.position = self.position.after(metadata)
         return row
 
-    def _target(self, copy: DataFrame, seq: int) -> Target:
+    def _target(self, engine: Engine, seq: int) -> Target:
         return Target(
-            spark=copy.sparkSession,
+            engine=engine,
             spec=self._spec,
             paths=self._paths,
             epoch=self.position.epoch,
@@ -172,12 +192,19 @@ class BatchWriter:
             version=self._log.versions()[0],
         )
 
-    def _set_aside(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> int:
-        if not tally.dispositions.get("quarantined"):
+    def _set_aside(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
+        """Write the bad records, replacing what a dead attempt left of the same seq.
+
+        Returns:
+            How many the quarantine holds of this batch now, read back.
+        """
+        if not counted.dispositions.get("quarantined"):
             return 0
-        return write_quarantine(
-            copy.where("_disposition = 'quarantined'"), self._paths, metadata, self._spec
-        )
+        path = self._paths.quarantine
+        add_missing_columns(path)
+        rows = quarantine_rows(metadata, self._spec)
+        engine.replace_seq(rows, path, metadata.seq, stats_on=STATISTICS)
+        return rows_of_seq(path, metadata.seq)
 
     def _find(self, metadata: CommitMetadata, *, after: int) -> Commit:
         """Find our commit by its txn, and make sure that it is the one we meant."""
@@ -202,15 +229,15 @@ class BatchWriter:
         )
 
 
-def _good(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -> Good:
-    index = () if spec.explode else ("_index",)
+def _define_good(engine: Engine, counted: BatchCounts) -> Good:
+    """Call the rows that can be applied ``good``, and say how much that is."""
+    left_out = {"_reason", "_detail", "_extra", "_key", "_value", "_headers"}
+    columns = sql.names(name for name in engine.columns("batch") if name not in left_out)
+    engine.define("good", f"SELECT {columns} FROM batch WHERE {IS_GOOD}")
     return Good(
-        records=copy.where(F.col("_disposition").isin(*GOOD)).drop(
-            "_reason", "_detail", "_extra", "_key", "_value", "_headers", *index
-        ),
-        count=tally.good,
-        deletes=tally.dispositions.get("delete", 0),
-        size_bytes=tally.good_bytes,
+        count=counted.good,
+        deletes=counted.dispositions.get("delete", 0),
+        size_bytes=counted.good_bytes,
     )
 
 

@@ -7,37 +7,35 @@ is written, and no offset moves.
 
 from __future__ import annotations
 
-from typing import Final
-
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ingestion.declaration.messages import printable
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TooManyBadRecordsError
 from ingestion.pipeline.counts import BatchCounts
+from ingestion.sinks.engine import Engine
 
 # Where nothing is declared: most of a batch, unless the batch is too small to say anything.
 STOP_ABOVE: Final = 0.5
 _FEWEST: Final = 100
-_SAMPLE_BYTES: Final = 512
 
 
-def refuse_too_many_bad(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -> None:
+def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -> None:
     """Make sure that the share of bad records in a batch is one that may go to quarantine.
 
-    One Spark job more, and only when it is not.
+    One query more, and only when it is not.
 
     Args:
-        copy: The validated batch, materialised.
-        tally: What was counted of it.
+        engine: Holds the batch.
+        counts: What was counted of it.
         spec: The declaration, which may set the share.
 
     Raises:
         TooManyBadRecordsError: there are more; names the reasons.
     """
-    bad = tally.dispositions.get("quarantined", 0)
-    new = tally.read - tally.dispositions.get("overlap", 0)
+    bad = counts.dispositions.get("quarantined", 0)
+    new = counts.read - counts.dispositions.get("overlap", 0)
     declared = spec.quarantine_rate.stop_above
     if not bad or (declared is None and new < _FEWEST):
         return
@@ -47,7 +45,7 @@ def refuse_too_many_bad(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -
     raise TooManyBadRecordsError(
         spec.name,
         f"{bad:,} of the {new:,} records of a batch are bad, which is more than "
-        f"{above:.0%}: {'; '.join(map(_said, _reasons(copy)))}. Nothing was written, and no "
+        f"{above:.0%}: {'; '.join(map(_describe, _reasons(engine)))}. Nothing was written, and no "
         "offset moved.",
         remedy=f"correct `schema` or `format` in {spec.name}.yaml, or the producer, and run again; "
         "or, if these records are meant to go to quarantine, declare "
@@ -55,27 +53,19 @@ def refuse_too_many_bad(copy: DataFrame, tally: BatchCounts, spec: StreamSpec) -
     )
 
 
-def _reasons(copy: DataFrame) -> list[Row]:
+def _reasons(engine: Engine) -> list[dict[str, Any]]:
     """Ask for each reason: how often, the first place, and what that record looks like."""
-    sample = F.struct(
-        "_topic",
-        "_partition",
-        "_offset",
-        F.substring("_value", 1, _SAMPLE_BYTES).alias("_value"),
-        F.length("_value").alias("_size"),
-        "_detail",
+    return engine.rows(
+        "SELECT * FROM (SELECT _reason, _detail, _topic, _partition, _offset, _value, "
+        'count(*) OVER (PARTITION BY _reason) AS "records", row_number() OVER '
+        "(PARTITION BY _reason ORDER BY _topic, _partition, _offset) AS _rank "
+        "FROM batch WHERE _disposition = 'quarantined') r WHERE _rank = 1 "
+        'ORDER BY "records" DESC, _reason'
     )
-    grouped = (
-        copy.where("_disposition = 'quarantined'")
-        .groupBy("_reason")
-        .agg(F.count(F.lit(1)).alias("count"), F.min(sample).alias("first"))
-    )
-    return list(grouped.orderBy(F.desc("count"), "_reason").collect())
 
 
-def _said(row: Row) -> str:
-    first = row["first"]
-    at = f"{first['_topic']}-{first['_partition']} offset {first['_offset']}"
-    value = None if first["_value"] is None else bytes(first["_value"])
-    detail = f" ({printable(first['_detail'])})" if first["_detail"] else ""
-    return f"{row['count']:,} {row['_reason']}, first at {at}{detail}: {printable(value)}"
+def _describe(row: Mapping[str, Any]) -> str:
+    at = f"{row['_topic']}-{row['_partition']} offset {row['_offset']}"
+    value = None if row["_value"] is None else bytes(row["_value"])
+    detail = f" ({printable(row['_detail'])})" if row["_detail"] else ""
+    return f"{row['records']:,} {row['_reason']}, first at {at}{detail}: {printable(value)}"

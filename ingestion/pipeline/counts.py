@@ -1,18 +1,18 @@
-"""The one materialised copy of a batch, and the one aggregation that counts it."""
+"""What the one copy of a batch holds, counted in one query."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+from typing import Any, Final
 
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.pipeline.validate import GOOD
+from ingestion.sinks.engine import Engine
 
-_NAMES_TOLD = 20
-_NAME_LENGTH = 100
+IS_GOOD: Final = "_disposition IN ('row', 'delete')"
+_NAMES_LISTED: Final = 20
+_NAME_LENGTH: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,63 +70,53 @@ class BatchCounts:
         return sum(self.dispositions.get(disposition, 0) for disposition in GOOD)
 
 
-def count_records(copy: DataFrame) -> BatchCounts:
-    """Count a batch by disposition and by partition, in one job."""
-    is_record = F.col("_index") == 0
-    rows = (
-        copy.groupBy("_topic", "_partition", "_disposition")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.count_if(is_record).alias("records"),
-            F.min("_offset").alias("first"),
-            F.max("_offset").alias("last"),
-            F.sum(F.when(is_record, F.col("_offset")).otherwise(0)).alias("offset_sum"),
-            F.sum("_bytes").alias("bytes"),
-            F.count_if(is_record & (F.size("_extra") > 0)).alias("with_extra"),
-        )
-        .collect()
+def count_records(engine: Engine) -> BatchCounts:
+    """Count a batch by disposition and by partition."""
+    rows = engine.rows(
+        "SELECT _topic, _partition, _disposition, "
+        'count(*) AS "rows", '
+        "CAST(sum(CASE WHEN _index = 0 THEN 1 ELSE 0 END) AS BIGINT) AS records, "
+        'min(_offset) AS "first", max(_offset) AS "last", '
+        "CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum, "
+        'CAST(sum(_bytes) AS BIGINT) AS "bytes", '
+        "CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT) "
+        "AS with_extra FROM batch GROUP BY _topic, _partition, _disposition"
     )
     dispositions: dict[str, int] = {}
+    of_partition: dict[TopicPartition, list[dict[str, Any]]] = {}
     for row in rows:
         dispositions[row["_disposition"]] = dispositions.get(row["_disposition"], 0) + row["rows"]
-    at = {TopicPartition(row["_topic"], row["_partition"]) for row in rows}
+        of_partition.setdefault(TopicPartition(row["_topic"], row["_partition"]), []).append(row)
     return BatchCounts(
         dispositions=dispositions,
-        partitions={
-            each: _sum_up([row for row in rows if (row["_topic"], row["_partition"]) == each])
-            for each in at
-        },
+        partitions={at: _sum_up(counted) for at, counted in of_partition.items()},
         good_bytes=sum(row["bytes"] for row in rows if row["_disposition"] in GOOD),
         with_extra=sum(row["with_extra"] for row in rows if row["_disposition"] in GOOD),
         exploded=sum(row["rows"] - row["records"] for row in rows),
     )
 
 
-def extra_counts(copy: DataFrame, tally: BatchCounts) -> dict[str, int]:
+def extra_counts(engine: Engine, counts: BatchCounts) -> dict[str, int]:
     """Count the fields that the schema does not name: the records that have any, and each name.
 
-    Only of records that were applied: a quarantined one is kept whole. One job more, and only when
-    there are any.
+    Only of records that were applied: a quarantined one is kept whole.
 
     Returns:
         ``extra_fields``, and ``extra_fields.<name>`` of the most frequent names; nothing when
         there are none.
     """
-    if not tally.with_extra:
+    if not counts.with_extra:
         return {}
-    named = (
-        copy.where(F.col("_disposition").isin(*GOOD) & (F.col("_index") == 0))
-        .select(F.explode(F.array_distinct("_extra")).alias("name"))
-        .groupBy("name")
-        .count()
-        .orderBy(F.desc("count"), "name")
-        .limit(_NAMES_TOLD)
+    named = engine.rows(
+        'SELECT name, count(*) AS "records" FROM (SELECT DISTINCT _topic, _partition, _offset, '
+        f"unnest(_extra) AS name FROM batch WHERE {IS_GOOD} AND _index = 0) e "
+        f'GROUP BY name ORDER BY "records" DESC, name LIMIT {_NAMES_LISTED}'
     )
-    told = {f"extra_fields.{row['name'][:_NAME_LENGTH]}": row["count"] for row in named.collect()}
-    return {"extra_fields": tally.with_extra, **told}
+    by_name = {f"extra_fields.{row['name'][:_NAME_LENGTH]}": row["records"] for row in named}
+    return {"extra_fields": counts.with_extra, **by_name}
 
 
-def _sum_up(rows: list[Row]) -> PartitionCounts:
+def _sum_up(rows: list[dict[str, Any]]) -> PartitionCounts:
     return PartitionCounts(
         records=sum(row["records"] for row in rows),
         overlap=sum(row["records"] for row in rows if row["_disposition"] == "overlap"),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as LocalTable
+from deltalake import Schema
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -22,13 +24,14 @@ from ingestion.pipeline.evolve_schema import refuse_other_columns
 from ingestion.pipeline.schema import row_type, storable
 from ingestion.recovery.start import starting_offsets
 from ingestion.recovery.topics import identity_of
+from ingestion.sinks.choose_engine import EngineName
 
 OUR_COLUMNS = (
     "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
 )
 
 
-def create_table(spark: SparkSession, stream: Stream, *, run_id: str) -> None:
+def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str) -> None:
     """Make the table if it is not there, and commit the offsets at which the stream begins.
 
     A crash in between leaves an empty table, which the next run opens in the same way.
@@ -36,7 +39,7 @@ def create_table(spark: SparkSession, stream: Stream, *, run_id: str) -> None:
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     topics = kafka.topics(spec.name, spec.subscribed)
     begin = starting_offsets(spec, kafka, topics.partitions)
-    _create(spark, spec, paths)
+    _create(spark, spec, paths, engine)
     hit(Failpoint.TABLE_CREATED)
     refuse_other_columns(spec, paths)
     metadata = CommitMetadata(
@@ -59,17 +62,28 @@ def _schema(spec: StreamSpec) -> StructType:
     return storable(StructType([*row_type(spec.table_ddl), *row_type(OUR_COLUMNS)]))
 
 
-def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths) -> None:
+def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: EngineName) -> None:
     # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
     # third of the write.
     keys = [name for name in spec.keys if spec.types[name].word not in _WITHOUT_STATISTICS]
-    statistics = [*keys, "_offset", "_seq"]
-    (
-        DeltaTable.createIfNotExists(spark)
-        .location(str(paths.data))
-        .addColumns(_schema(spec))
-        .comment(spec.description)
-        .property("delta.dataSkippingStatsColumns", ",".join(f"`{name}`" for name in statistics))
-        .property("delta.deletedFileRetentionDuration", f"interval {spec.rewind_window_days} days")
-        .execute()
-    )
+    properties = {
+        "delta.dataSkippingStatsColumns": ",".join(
+            f"`{name}`" for name in (*keys, "_offset", "_seq")
+        ),
+        "delta.deletedFileRetentionDuration": f"interval {spec.rewind_window_days} days",
+    }
+    if engine == "delta_rs":
+        LocalTable.create(
+            paths.data,
+            # Delta keeps a schema as Spark writes it.
+            Schema.from_json(_schema(spec).json()),
+            mode="ignore",
+            description=spec.description,
+            configuration=properties,
+        )
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(str(paths.data))
+    builder = builder.addColumns(_schema(spec)).comment(spec.description)
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    builder.execute()

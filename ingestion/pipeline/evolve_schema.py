@@ -33,6 +33,12 @@ def refuse_other_columns(spec: StreamSpec, paths: StreamPaths) -> None:
         raise _changed(spec, paths, changes)
 
 
+def alters_table(stream: Stream) -> bool:
+    """Tell whether a table's columns must change before anything is read."""
+    changes = column_changes(stream.spec, stream.paths)
+    return any(each.statement for each in changes)
+
+
 def evolve_schema(
     spark: SparkSession, stream: Stream, position: Position, *, run_id: str
 ) -> tuple[Position, tuple[str, ...]]:

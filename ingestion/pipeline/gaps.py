@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
-
 from ingestion.errors import RecordsMissedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.pipeline.counts import BatchCounts
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Engine
 
 # Beyond so many holes in a batch, asking costs more than the batch; ``verify`` does it instead.
 ASKED_AT_MOST = 1_000
@@ -45,9 +44,9 @@ class Gaps:
 
 
 def find_gaps(
-    copy: DataFrame,
+    engine: Engine,
     planned: Sequence[Range],
-    tally: BatchCounts,
+    counts: BatchCounts,
     *,
     kafka: Kafka,
     policy: Literal["auto", "always", "never"],
@@ -58,7 +57,10 @@ def find_gaps(
         RecordsMissedError: an offset that Spark passed over holds a record.
         DependencyError: Kafka stopped answering before the proof was complete.
     """
-    holes = [*_partitions_without_records(planned, tally), *_holes_between(copy, planned, tally)]
+    holes = [
+        *_partitions_without_records(planned, counts),
+        *_holes_between(engine, planned, counts),
+    ]
     asked = policy == "always" or (policy == "auto" and len(holes) <= ASKED_AT_MOST)
     left = _still_there(holes, kafka) if asked else []
     missed = list(kafka.records_in(left))
@@ -77,31 +79,36 @@ def _still_there(holes: list[Range], kafka: Kafka) -> list[Range]:
     return [hole for hole in holes if hole.start >= earliest[hole.topic_partition]]
 
 
-def _partitions_without_records(planned: Iterable[Range], tally: BatchCounts) -> list[Range]:
-    return [r for r in planned if len(r) and r.topic_partition not in tally.partitions]
+def _partitions_without_records(planned: Iterable[Range], counts: BatchCounts) -> list[Range]:
+    return [r for r in planned if len(r) and r.topic_partition not in counts.partitions]
 
 
-def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: BatchCounts) -> list[Range]:
+def _holes_between(engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> list[Range]:
     """Find the missing offsets of the partitions that have records, but not one an offset."""
     holed = [
         r
         for r in planned
-        if r.topic_partition in tally.partitions
-        and not tally.partitions[r.topic_partition].fills(r)
+        if r.topic_partition in counts.partitions
+        and not counts.partitions[r.topic_partition].fills(r)
     ]
     if not holed:
         return []
-    place = ["_topic", "_partition", "_offset"]
-    fences = _literal_rows(
-        copy.sparkSession,
-        [(r.topic, r.partition, at) for r in holed for at in (r.start - 1, r.end)],
+    # An offset on either side of a range shows what is missing at its ends.
+    fences = (
+        f"SELECT {sql.text(r.topic)}, {r.partition}, CAST({at} AS BIGINT)"
+        for r in holed
+        for at in (r.start - 1, r.end)
     )
-    here = F.broadcast(fences.select(*place[:2]).distinct())
-    offsets = (
-        copy.where("_index = 0").select(*place).join(here, place[:2], "left_semi").unionAll(fences)
+    here = " OR ".join(
+        f"(_topic = {sql.text(r.topic)} AND _partition = {r.partition})" for r in holed
     )
-    before = F.lag("_offset").over(Window.partitionBy(*place[:2]).orderBy("_offset"))
-    missing = offsets.withColumn("_before", before).where("_offset - _before > 1").collect()
+    missing = engine.rows(
+        "SELECT _topic, _partition, _before, _offset FROM (SELECT *, lag(_offset) OVER "
+        "(PARTITION BY _topic, _partition ORDER BY _offset) AS _before FROM ("
+        f"SELECT _topic, _partition, _offset FROM batch WHERE _index = 0 AND ({here}) "
+        f"UNION ALL {' UNION ALL '.join(fences)}) o) b WHERE _offset - _before > 1 "
+        "ORDER BY _topic, _partition, _offset"
+    )
     return [
         Range(
             topic=row["_topic"],
@@ -111,19 +118,6 @@ def _holes_between(copy: DataFrame, planned: Sequence[Range], tally: BatchCounts
         )
         for row in missing
     ]
-
-
-def _literal_rows(spark: SparkSession, rows: list[tuple[str, int, int]]) -> DataFrame:
-    """Make a frame of a few places; from a Python list Spark would start Python workers."""
-    places = (
-        F.struct(
-            F.lit(topic).alias("_topic"),
-            F.lit(partition).alias("_partition"),
-            F.lit(offset).cast("long").alias("_offset"),
-        )
-        for topic, partition, offset in rows
-    )
-    return spark.range(1).select(F.inline(F.array(*places)))
 
 
 def _missed(missed: list[tuple[TopicPartition, int]]) -> RecordsMissedError:

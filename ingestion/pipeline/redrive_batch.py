@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
+from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import RecordsForgottenError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import mark_redriven
+from ingestion.lake.quarantine import redrive_marks
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts
 from ingestion.pipeline.materialize import materializing
 from ingestion.pipeline.schema import row_type
 from ingestion.pipeline.validate import validate
+from ingestion.sinks.engine import Engine
 from ingestion.sinks.sink import Target
 
 
@@ -39,10 +40,10 @@ class Epoch:
     first: int
     end: int | None
 
-    def holds(self, seq: Column) -> Column:
-        """Tell whether a batch is of this epoch."""
-        begun = seq >= self.first
-        return begun if self.end is None else begun & (seq < self.end)
+    def holds(self, seq: str) -> str:
+        """Tell, in SQL, whether a batch is of this epoch."""
+        begun = f"{seq} >= {self.first}"
+        return begun if self.end is None else f"({begun} AND {seq} < {self.end})"
 
     def has(self, seq: int) -> bool:
         """Tell whether a batch is of this epoch."""
@@ -96,66 +97,76 @@ class RedriveWriter(BatchWriter):
             RefusedError: the records cannot be ordered, or the quarantine does not take the
                 marks; nothing was committed.
         """
-        with materializing() as materialize:
+        with self._opened(records) as engine, materializing() as materialize:
+            waiting = records.where(self._of.holds("_seq"))
+            schema = row_type(self._spec.ddl)
             validated = validate(
-                records.where(self._of.holds(F.col("_seq"))),
+                waiting,
                 self._spec,
-                row_type(self._spec.ddl),
+                schema,
                 Offsets(),
                 settings=self._stream.settings,
                 materialize=materialize,
             )
-            copy = materialize(validated)
-            tally = count_records(copy)
-            still_bad = _reasons(copy) if tally.dispositions.get("quarantined") else {}
+            engine.materialize(validated)
+            counts = count_records(engine)
+            bad = counts.dispositions.get("quarantined")
+            still_bad = _reasons(engine) if bad else {}
             sent = {
                 disposition: n
-                for disposition, n in tally.dispositions.items()
+                for disposition, n in counts.dispositions.items()
                 if disposition != "quarantined"
             }
             if not sent:
                 return Redriven(row=None, still_bad=still_bad)
-            good = copy.where("_disposition != 'quarantined'")
             row = self._commit(
-                good, replace(tally, dispositions=sent), self._metadata_of(good, tally, sent)
+                engine,
+                replace(counts, dispositions=sent),
+                self._metadata_of(engine, counts, sent),
             )
             return Redriven(row=row, still_bad=still_bad)
 
     def _metadata_of(
-        self, good: DataFrame, tally: BatchCounts, sent: Mapping[str, int]
+        self, engine: Engine, counted: BatchCounts, sent: Mapping[str, int]
     ) -> CommitMetadata:
         left_out = {
             disposition: n
             for disposition, n in sent.items()
             if disposition not in {"row", "delete"}
         }
-        read = sum(sent.values()) - tally.exploded
+        read = sum(sent.values()) - counted.exploded
         counts = {"offsets": 0, "read": read, "gaps": 0, **left_out}
-        counts |= extra_counts(good, tally)
+        counts |= extra_counts(engine, counted)
         if self._spec.explode:
-            counts["exploded"] = tally.exploded
+            counts["exploded"] = counted.exploded
         return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
-    def _set_aside(self, copy: DataFrame, tally: BatchCounts, metadata: CommitMetadata) -> int:
+    def _set_aside(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
         """Mark the records in the quarantine; none is added to it."""
         quarantine = self._paths.quarantine
-        records = copy.where("_index = 0")
-        marked = mark_redriven(
-            records, quarantine, metadata.seq, within=self._of.holds(F.col("t._seq"))
+        sent = (
+            f"SELECT {', '.join(COORDINATES)} FROM batch "
+            "WHERE _disposition <> 'quarantined' AND _index = 0"
         )
-        if marked != tally.read:
+        within = self._of.holds('t."_seq"')
+        engine.mark_redriven(sent, quarantine, metadata.seq, within=within)
+        marked = redrive_marks(quarantine, metadata.seq)
+        if marked != counted.read:
             raise RecordsForgottenError(
                 self._spec.name,
-                f"{quarantine} holds {marked} rows of the {tally.read} records that would be sent "
-                "in again: some are gone, or there more than once.",
+                f"{quarantine} holds {marked} rows of the {counted.read} records that would be "
+                "sent in again: some are gone, or there more than once.",
                 remedy=f"oncelake verify {self._spec.name} names them",
             )
         return 0
 
-    def _target(self, copy: DataFrame, seq: int) -> Target:
-        return replace(super()._target(copy, seq), epoch=self._of.number)
+    def _target(self, engine: Engine, seq: int) -> Target:
+        return replace(super()._target(engine, seq), epoch=self._of.number)
 
 
-def _reasons(copy: DataFrame) -> dict[str, int]:
-    bad = copy.where("_disposition = 'quarantined'").groupBy("_reason").count()
-    return {row["_reason"]: row["count"] for row in bad.orderBy("_reason").collect()}
+def _reasons(engine: Engine) -> dict[str, int]:
+    rows = engine.rows(
+        'SELECT _reason, count(*) AS "records" FROM batch '
+        "WHERE _disposition = 'quarantined' GROUP BY _reason ORDER BY _reason"
+    )
+    return {row["_reason"]: row["records"] for row in rows}

@@ -26,6 +26,7 @@ class RunReport:
             what stood in for commits that have aged out, what an open transaction holds back.
         lag: Offsets in the topic, up to the last stable one, that the table has not reached.
         stalls: Partitions that an open transaction has held back for long.
+        engine: What committed, ``delta_rs`` or ``spark``; ``None`` when nothing was new.
     """
 
     stream: str
@@ -41,6 +42,7 @@ class RunReport:
     row_count: int
     table: str
     stalls: tuple[Stall, ...] = ()
+    engine: str | None = None
 
     @property
     def is_balanced(self) -> bool:

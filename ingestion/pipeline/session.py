@@ -6,28 +6,60 @@ Nothing is resolved or fetched here; ``make setup`` has put the jars where the s
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
+from ingestion.local.class_archive import archive_options, class_path
 from ingestion.settings import Settings
 
+# Returns a session for a backlog of so many records; what runs already is not started again.
+SessionFor = Callable[[int], SparkSession]
+
+SMALL_BACKLOG_RECORDS: Final = 100_000
+
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_FOR_SMALL_BACKLOGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_FOR_LARGE_BACKLOGS = ("-XX:+UseParallelGC",)
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
-def spark_config(settings: Settings) -> dict[str, str]:
+def jvm_options(chosen: str, backlog: int | None = None) -> tuple[str, ...]:
+    """Return the options of compiler and garbage collector, and then those that a user chose.
+
+    Of two options Java takes the later one; but two collectors it refuses, so ours gives way.
+
+    Args:
+        chosen: The user's own options.
+        backlog: Records to read; ``None`` when that is not known, or the JVM is to last.
+    """
+    is_small = backlog is not None and backlog <= SMALL_BACKLOG_RECORDS
+    ours = _FOR_SMALL_BACKLOGS if is_small else _FOR_LARGE_BACKLOGS
+    has_collector = _COLLECTOR.search(chosen) is not None
+    kept = (option for option in ours if not (has_collector and _COLLECTOR.match(option)))
+    return (*kept, *filter(None, [chosen]))
+
+
+def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, str]:
     """Return every setting the engine needs of Spark.
+
+    Args:
+        settings: Where the jars and the scratch folder are, and how much memory there is.
+        backlog: Records to read, which decides how the JVM compiles.
 
     Raises:
         SetupError: the jars are not there.
     """
-    jars = sorted((settings.jars / "spark").glob("*.jar"))
+    jars = class_path(settings.jars)
     if not jars:
         raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: make setup")
     scratch = scratch_of_this_process(settings.state)
@@ -43,10 +75,10 @@ def spark_config(settings: Settings) -> dict[str, str]:
                 "-Duser.timezone=UTC",
                 f'"-Djava.io.tmpdir={scratch}"',
                 f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
-                "-XX:+UseParallelGC",
-                settings.spark_java_options,
+                *archive_options(settings.jars),
+                *jvm_options(settings.spark_java_options, backlog),
             ]
-        ).strip(),
+        ),
         "spark.sql.session.timeZone": "UTC",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -94,12 +126,15 @@ def _sized_for_one_machine(master: str) -> dict[str, str]:
     }
 
 
-def start_session(settings: Settings, more: Mapping[str, str] | None = None) -> SparkSession:
+def start_session(
+    settings: Settings, more: Mapping[str, str] | None = None, *, backlog: int | None = None
+) -> SparkSession:
     """Start Spark, or return the session this process already has.
 
     Args:
         settings: Where the jars and the scratch folder are, and how much memory there is.
         more: Settings of Spark's own beside the engine's.
+        backlog: Records to read, which decides how a JVM that is started now compiles.
 
     Raises:
         SetupError: the jars are not there.
@@ -107,11 +142,15 @@ def start_session(settings: Settings, more: Mapping[str, str] | None = None) -> 
     if settings.spark_master.startswith("local"):
         # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Otherwise Spark's script starts a Python to find out.
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
+        # A JVM before the JVM: it only assembles the command.
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_FOR_SMALL_BACKLOGS))
     sweep_scratch(settings.state)
     # Java makes no folder for its temporary files.
     scratch_of_this_process(settings.state).mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder
-    for key, value in {**(more or {}), **spark_config(settings)}.items():
+    for key, value in {**(more or {}), **spark_config(settings, backlog)}.items():
         builder = builder.config(key, value)
     with _signals_left_alone():
         return builder.getOrCreate()

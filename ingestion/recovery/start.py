@@ -92,6 +92,17 @@ def plan_start(stream: Stream) -> Start | None:
     )
 
 
+def count_unread(spec: StreamSpec, kafka: Kafka) -> int:
+    """Count what a stream without a table would read now.
+
+    Raises:
+        InvalidSpecError: the declared offsets do not fit the topics as they are now.
+        DependencyError: Kafka does not answer.
+    """
+    partitions = kafka.topics(spec.name, spec.subscribed).partitions
+    return starting_offsets(spec, kafka, partitions).lag_to(kafka.stable_end(partitions))
+
+
 def recheck_start(stream: Stream, position: Position) -> None:
     """Compare a table with Kafka as it is now, when a run that had begun could not read on.
 

@@ -33,6 +33,7 @@ from ingestion.sinks.idempotent_commit import (
     retry_on_conflict,
 )
 from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.spark_engine import SparkEngine
 from ingestion.sinks.watermark import clocks_after
 
 
@@ -41,18 +42,21 @@ class AggregateSink:
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
+        assert isinstance(target.engine, SparkEngine), "groups are folded by Spark alone"
         self._target = target
+        self._spark = target.engine.spark
         self._good = good
+        self._records = target.engine.frame("good")
+        self._groups = self._records
         self._aggregates = aggregates_of(target.spec)
         self._provenance = ("_epoch", *target.spec.origin, "_timestamp")
         by_time = WINDOW_COLUMNS if target.spec.window else ()
         self._keys = (*target.spec.keys, *by_time)
-        self._groups = good.records
         self._told: Mapping[str, int] = {"groups": 0, "groups_new": 0}
 
     def prepare(self) -> Mapping[str, int]:
         """Reduce the batch to its groups, and look up which of them are there."""
-        clocks = clocks_after(self._target, self._good) if self._target.spec.window else {}
+        clocks = clocks_after(self._target, self._records) if self._target.spec.window else {}
         if not self._good.count:
             return {**self._told, **clocks}
         self._groups = self._reduced().localCheckpoint(eager=True)
@@ -72,7 +76,7 @@ class AggregateSink:
         Raises:
             NotReplayableError: the commit would fold records that may have been folded before.
         """
-        spark, name = self._target.spark, self._target.spec.name
+        spark, name = self._spark, self._target.spec.name
         if metadata.kind == "replay":
             raise NotReplayableError(
                 name,
@@ -109,7 +113,7 @@ class AggregateSink:
     def _reduced(self) -> DataFrame:
         """Return one row a group: its state, the newest record's place, and how many records."""
         spec = self._target.spec
-        records = self._good.records.withColumn("_epoch", F.lit(self._target.epoch))
+        records = self._records.withColumn("_epoch", F.lit(self._target.epoch))
         if spec.window:
             window = F.window(quoted(spec.window.column), f"{spec.window.every_seconds} seconds")
             records = records.withColumns(
@@ -132,7 +136,7 @@ class AggregateSink:
 
     def _look_up(self) -> tuple[int, int]:
         """Return how many groups are in the table, and how many records they get."""
-        table = self._target.spark.read.format("delta").load(str(self._target.paths.data))
+        table = self._spark.read.format("delta").load(str(self._target.paths.data))
         if not TableLog(self._target.paths.data).file_count():
             return 0, 0
         groups = self._groups.select(*map(quoted, self._keys), "_records").alias("s")
@@ -143,14 +147,14 @@ class AggregateSink:
         return row["groups"], row["records"] or 0
 
     def _merge(self, metadata: CommitMetadata) -> None:
-        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
+        table = DeltaTable.forPath(self._spark, str(self._target.paths.data))
         inserted: dict[str, str | Column] = {
             quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
         }
         merge = table.alias("t").merge(self._groups.alias("s"), self._same_group())
         merge = merge.whenMatchedUpdate(set=self._together())
         merge = merge.whenNotMatchedInsert(values=inserted)
-        with idempotent(self._target.spark, self._target.spec.name, metadata):
+        with idempotent(self._spark, self._target.spec.name, metadata):
             merge.execute()
 
     def _together(self) -> dict[str, str | Column]:

@@ -9,17 +9,11 @@ Rows to records: a row is one record; inserted rows carry the batch's seq.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
-from operator import and_
 
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
-from ingestion.declaration.sql import quoted
-from ingestion.lake.commit_metadata import CommitMetadata, app_id
-from ingestion.lake.table_log import Commit, TableLog
-from ingestion.sinks.idempotent_commit import commit_without_rows, idempotent, retry_on_conflict
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.table_log import Commit
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Clause, Merge
 from ingestion.sinks.sink import Good, Target, WriteResult
 
 
@@ -29,21 +23,31 @@ class AppendSink:
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
         self._target = target
+        self._engine = target.engine
         self._good = good
+        self._identity = ("_epoch", *target.spec.origin)
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
+        self._engine.open_table("before", self._target.paths.data, self._target.version)
+        self._engine.define(
+            "records",
+            f"SELECT *, CAST({self._target.epoch} AS INTEGER) AS _epoch, "
+            f"CAST({self._target.seq} AS BIGINT) AS _seq FROM good",
+        )
+        columns = sql.names(self._engine.columns("before"))
+        self._engine.define("winners", f"SELECT {columns} FROM records")
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
         """Append the records, or insert those that are missing where some may be there."""
-        spark, name, path = self._target.spark, self._target.spec.name, self._target.paths.data
+        stream, path = self._target.spec.name, self._target.paths.data
         if not self._good.count:
-            commit_without_rows(spark, name, path, metadata)
+            self._engine.commit_nothing(stream, path, metadata)
         elif metadata.kind == "ingest":
-            self._append(metadata)
+            self._engine.append("SELECT * FROM winners", stream, path, metadata)
         else:
-            retry_on_conflict(lambda: self._insert_missing(metadata), stream=name)
+            self._engine.merge(self._merge(), stream, path, metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what Delta counted; a record that is not inserted must have been there."""
@@ -63,47 +67,23 @@ class AppendSink:
             counts |= {"unchanged": there, "derived": there}
         return WriteResult(counts=counts, rows_expected=inserted)
 
-    def _rows(self) -> DataFrame:
-        table = self._table().columns
-        rows = self._good.records.withColumns(
-            {
-                "_epoch": F.lit(self._target.epoch),
-                "_seq": F.lit(self._target.seq).cast("long"),
-            }
+    def _merge(self) -> Merge:
+        columns = {name: sql.name(name, "s") for name in self._engine.columns("before")}
+        return Merge(
+            source="SELECT * FROM winners",
+            on=sql.equal(self._identity, "t", "s"),
+            insert=Clause(when="TRUE", assign=columns),
+            size_bytes=self._good.size_bytes,
         )
-        return rows.select(*map(quoted, table))
-
-    def _append(self, metadata: CommitMetadata) -> None:
-        (
-            self._rows()
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id(self._target.spec.name))
-            .option("txnVersion", metadata.seq)
-            .option("userMetadata", metadata.to_json())
-            .save(str(self._target.paths.data))
-        )
-
-    def _insert_missing(self, metadata: CommitMetadata) -> None:
-        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
-        merge = table.alias("t").merge(self._rows().alias("s"), self._is_same())
-        with idempotent(self._target.spark, self._target.spec.name, metadata):
-            merge.whenNotMatchedInsertAll().execute()
 
     def _found_at(self, version: int) -> int:
         """Count the records that the table held as of a version."""
-        before = self._table(version).alias("t")
-        return self._rows().alias("s").join(before, self._is_same(), "left_semi").count()
-
-    def _is_same(self) -> Column:
-        identity = ("_epoch", *self._target.spec.origin)
-        return reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in identity))
-
-    def _table(self, version: int | None = None) -> DataFrame:
-        reader = self._target.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(str(TableLog(self._target.paths.data).path))
+        self._engine.open_table("before", self._target.paths.data, version)
+        (row,) = self._engine.rows(
+            'SELECT count(*) AS "rows" FROM winners s JOIN "before" t ON '
+            + sql.equal(self._identity, "t", "s")
+        )
+        return int(row["rows"])
 
 
 def _inserted(commit: Commit) -> int:

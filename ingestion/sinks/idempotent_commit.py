@@ -48,7 +48,12 @@ def idempotent(spark: SparkSession, stream: str, metadata: CommitMetadata) -> It
             spark.conf.unset(key)
 
 
-def retry_on_conflict(statement: Callable[[], None], *, stream: str) -> None:
+def retry_on_conflict(
+    statement: Callable[[], None],
+    *,
+    stream: str,
+    hindered: tuple[type[Exception], ...] = _HINDERED,
+) -> None:
     """Run a statement again when somebody's OPTIMIZE, UPDATE or DELETE got in before it.
 
     Delta rebases what it can and throws the rest; nothing of the statement is in the table then.
@@ -58,11 +63,11 @@ def retry_on_conflict(statement: Callable[[], None], *, stream: str) -> None:
         TableBusyError: it lost three times.
     """
     for _ in range(_ATTEMPTS - 1):
-        with suppress(*_HINDERED):
+        with suppress(*hindered):
             return statement()
     try:
         return statement()
-    except _HINDERED as error:
+    except hindered as error:
         raise TableBusyError(
             f"{stream}: somebody else changed the table {_ATTEMPTS} times while a batch was being "
             f"merged ({type(error).__name__}). Nothing is lost. Next: oncelake run {stream}, when "
@@ -71,12 +76,12 @@ def retry_on_conflict(statement: Callable[[], None], *, stream: str) -> None:
 
 
 @contextmanager
-def from_materialized(spark: SparkSession, *, is_copy: bool = True) -> Iterator[None]:
-    """Let the MERGE of the block read its source as it is, where that is materialised already.
+def from_materialized(spark: SparkSession) -> Iterator[None]:
+    """Let the MERGE of the block read its source as it is, since that is materialised already.
 
     Delta otherwise makes a copy of its own first.
     """
-    spark.conf.set(_MATERIALIZE, "none" if is_copy else "auto")
+    spark.conf.set(_MATERIALIZE, "none")
     try:
         yield
     finally:

@@ -9,21 +9,18 @@ Rows to records: as in an upsert.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-
-from ingestion.sinks.ordering import first_per_key, is_older, sort_key
-from ingestion.sinks.upsert import UpsertSink
+from ingestion.sinks import sql
+from ingestion.sinks.upsert import UpsertSink, winner_per_key
 
 
 class InsertOnlySink(UpsertSink):
     """One batch on its way into a table of first records."""
 
-    def _winner_per_key(self, records: DataFrame) -> DataFrame:
-        return first_per_key(records, self._keys, self._line)
+    def _winner_per_key(self) -> str:
+        return winner_per_key(self._target, "ASC")
 
-    def _wins_over(self, other: Column) -> Column:
-        mine = sort_key("s", self._line)
-        return is_older(mine, other, has_order=self._has_order, key=self._key())
+    def _wins_over(self, other: str) -> str:
+        return sql.is_older(self._line, "s", other, has_order=self._has_order)
 
 
 SINK = InsertOnlySink

@@ -12,48 +12,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
-from ingestion.declaration.sql import quoted
-from ingestion.sinks.upsert import UpsertSink
+from ingestion.sinks import sql
+from ingestion.sinks.upsert import UpsertSink, winner_per_key
 
 
 class PartialUpsertSink(UpsertSink):
     """One batch on its way into a table of rows that grow column by column."""
 
-    def _winner_per_key(self, records: DataFrame) -> DataFrame:
-        """Take the newest record of each key, with what older ones said since the last delete."""
-        keys = [F.col(quoted(name)) for name in self._keys]
-        deleted_at = F.max(F.when(F.col("_disposition") == "delete", F.col("_offset")))
-        last = records.groupBy(*keys).agg(deleted_at.alias("_deleted_at"))
-        since = records.join(last, list(self._keys))
-        is_living = F.col("_deleted_at").isNull() | (F.col("_offset") > F.col("_deleted_at"))
-        others = [name for name in records.columns if name not in self._keys]
-        said = [
-            F.max_by(
-                quoted(name), F.when(is_living & F.col(quoted(name)).isNotNull(), F.col("_offset"))
-            )
-            if name in self._folded
-            else F.max_by(quoted(name), "_offset")
-            for name in others
+    def _winner_per_key(self) -> str:
+        """Select the newest record of each key, with what older ones said since the last delete."""
+        keys, folded = sql.names(self._keys), self._folded
+        is_delete = "CASE WHEN _disposition = 'delete' THEN _offset END"
+        values = "".join(
+            f", max_by({sql.name(column)}, CASE WHEN {sql.name(column)} IS NOT NULL "
+            f"AND (_deleted_at IS NULL OR _offset > _deleted_at) THEN _offset END) "
+            f"AS {sql.name(column)}"
+            for column in folded
+        )
+        values_of_others = "".join(f"{sql.name(column, 'f')}, " for column in folded)
+        others = [
+            column
+            for column in self._engine.columns("good")
+            if column not in folded and column not in self._keys
         ]
-        named = (column.alias(name) for name, column in zip(others, said, strict=True))
-        return since.groupBy(*keys).agg(*named, F.first("_deleted_at").alias("_deleted_at"))
+        return (
+            f"SELECT {sql.names(self._keys, 'n')}, {sql.names(others, 'n')}, "
+            f"{values_of_others}f._deleted_at "
+            f"FROM ({winner_per_key(self._target, 'DESC')}) n JOIN ("
+            f"SELECT {keys}, max(_deleted_at) AS _deleted_at{values} FROM ("
+            f"SELECT *, max({is_delete}) OVER (PARTITION BY {keys}) AS _deleted_at FROM good) g "
+            f"GROUP BY {keys}) f ON {sql.equal(self._keys, 'n', 'f')}"
+        )
 
-    def _choose_winners(self) -> DataFrame:
-        winners = super()._choose_winners()
-        if "_deleted_at" in winners.columns:
-            return winners
-        return winners.withColumn("_deleted_at", F.lit(None).cast("long"))
+    def _with_ours(self, chosen: str) -> str:
+        is_chosen = self._facts.distinct < self._good.count
+        if not is_chosen:
+            chosen = f"SELECT *, CAST(NULL AS BIGINT) AS _deleted_at FROM ({chosen}) g"
+        return super()._with_ours(chosen)
 
-    def _updated(self, columns: Mapping[str, str | Column]) -> dict[str, str | Column]:
-        begins_anew = F.col("s._deleted_at").isNotNull()
+    def _updated(self, columns: Mapping[str, str]) -> Mapping[str, str]:
         kept = {
-            quoted(name): F.when(begins_anew, F.col(f"s.{quoted(name)}")).otherwise(
-                F.coalesce(F.col(f"s.{quoted(name)}"), F.col(f"t.{quoted(name)}"))
-            )
-            for name in self._folded
+            column: f"CASE WHEN s._deleted_at IS NOT NULL THEN {sql.name(column, 's')} "
+            f"ELSE coalesce({sql.name(column, 's')}, {sql.name(column, 't')}) END"
+            for column in self._folded
         }
         return {**columns, **kept}
 

@@ -14,25 +14,25 @@ it. ``closed`` counts the older rows whose end was corrected, and is no disposit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
-from operator import and_
-
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, Row, Window
-from pyspark.sql import functions as F
+from typing import Final
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.idempotent_commit import (
-    commit_without_rows,
-    from_materialized,
-    idempotent,
-    retry_on_conflict,
-)
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Clause, Merge
 from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
-from ingestion.sinks.tombstones import all_deletes, remember_deletes
+from ingestion.sinks.tombstones import define_deletes, remember_deletes
+
+# What an event comes to: a disposition, ``closed``, or null where nothing changes.
+_WHAT: Final = (
+    "CASE WHEN _again THEN CASE WHEN _is_new THEN 'unchanged' END "
+    "WHEN _is_new AND _delete THEN "
+    "CASE WHEN _ends_one THEN 'deleted' ELSE 'deleted_absent' END "
+    "WHEN _is_new THEN 'inserted' "
+    f"WHEN NOT _delete AND (_next IS DISTINCT FROM {sql.name(VALID_TO)} "
+    f"OR {sql.name(CURRENT)} <> (_next IS NULL)) THEN 'closed' END"
+)
 
 
 class HistorySink:
@@ -41,51 +41,46 @@ class HistorySink:
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
         self._target = target
+        self._engine = target.engine
         self._good = good
         self._keys = target.spec.keys
-        self._sequence = target.spec.sequence_by[0]
+        self._sequence = sql.name(target.spec.sequence_by[0])
         self._identity = ("_epoch", *target.spec.origin)
-        self._changes = good.records
-        self._told: Mapping[str, int] = {"versions": 0, "closed": 0}
+        self._written: Mapping[str, int] = {"versions": 0, "closed": 0}
 
     def prepare(self) -> Mapping[str, int]:
         """Put the events of the batch's keys in order, and remember the deletes among them."""
         if not self._good.count:
             return {}
+        self._engine.open_table("before", self._target.paths.data, self._target.version)
         # What is written and what is counted come from one copy.
-        self._changes = self._events().where("_what IS NOT NULL").localCheckpoint(eager=True)
-        rows: list[Row] = self._changes.groupBy("_what").count().collect()
-        found = {row["_what"]: row["count"] for row in rows}
+        self._engine.define("changes", self._changes(), keep=True)
+        rows = self._engine.rows('SELECT _what, count(*) AS "rows" FROM changes GROUP BY _what')
+        found = {row["_what"]: row["rows"] for row in rows}
         if self._good.deletes:
-            is_new = F.col("_what").isin("deleted", "deleted_absent")
-            remember_deletes(self._target, self._changes.where(is_new))
+            is_new = "_what IN ('deleted', 'deleted_absent')"
+            remember_deletes(self._target, f"SELECT * FROM changes WHERE {is_new}")
         counts = {name: found.get(name, 0) for name in ("deleted", "deleted_absent", "unchanged")}
-        self._told = {
-            "versions": found.get("inserted", 0),
-            "closed": found.get("closed", 0),
-        }
-        return {**counts, **self._told}
+        self._written = {"versions": found.get("inserted", 0), "closed": found.get("closed", 0)}
+        return {**counts, **self._written}
 
     def commit(self, metadata: CommitMetadata) -> None:
         """MERGE the new versions and the corrected ends, or commit the metadata alone."""
-        spark, name = self._target.spark, self._target.spec.name
-        if not sum(self._told.values()):
-            commit_without_rows(spark, name, self._target.paths.data, metadata)
-            return
-        with from_materialized(spark):
-            retry_on_conflict(lambda: self._merge(metadata), stream=name)
+        stream, path = self._target.spec.name, self._target.paths.data
+        if sum(self._written.values()):
+            self._engine.merge(self._merge(), stream, path, metadata)
+        else:
+            self._engine.commit_nothing(stream, path, metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was decided before it."""
         written, merged = self.recount(commit), merge_counts(commit)
         pairs = (("versions", merged["inserted"]), ("closed", merged["updated"]))
         problems = tuple(
-            f"MERGE wrote {found} {name}, expected {self._told[name]}"
+            f"MERGE wrote {found} {name}, expected {self._written[name]}"
             for name, found in pairs
-            if found != self._told[name]
+            if found != self._written[name]
         )
-        if self._good.count:
-            self._changes._jdf.queryExecution().logical().rdd().unpersist(False)
         return WriteResult(
             counts=written.counts, rows_expected=written.rows_expected, problems=problems
         )
@@ -96,74 +91,68 @@ class HistorySink:
         inserted = merge_counts(commit)["inserted"]
         return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
 
-    def _events(self) -> DataFrame:
-        """Return every event of the batch's keys, with the next one's time and what it comes to."""
-        records = self._of_batch()
-        keys = F.broadcast(records.select(*map(quoted, self._keys)).distinct())
-        known = [
-            each.join(keys, list(self._keys), "left_semi").withColumn("_is_new", F.lit(False))
-            for each in (self._of_table(), all_deletes(self._target))
-            if each is not None
-        ]
-        events = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), [records, *known])
-        events = events.withColumn("_delete", F.coalesce("_delete", F.col(CURRENT).isNull()))
-        order = [F.col(quoted(self._sequence)), *map(F.col, self._identity)]
-        keyed = [F.col(quoted(name)) for name in self._keys]
+    def _changes(self) -> str:
+        """Select the events of the batch's keys that change something, with the next one's time."""
+        keys = sql.names(self._keys)
+        order = f"{self._sequence}, {sql.names(self._identity)}"
         # Of two that are the same record, the one that was known comes first, and counts.
-        beside = Window.partitionBy(*keyed).orderBy(*order, "_is_new")
-        is_same = (F.lag(name).over(beside).eqNullSafe(F.col(name)) for name in self._identity)
-        line = Window.partitionBy(*keyed, "_again").orderBy(*order)
+        beside = f"OVER (PARTITION BY {keys} ORDER BY {order}, _is_new)"
+        again = " AND ".join(
+            f"lag({sql.name(each)}) {beside} IS NOT DISTINCT FROM {sql.name(each)}"
+            for each in self._identity
+        )
+        line = f"OVER (PARTITION BY {keys}, _again ORDER BY {order})"
         return (
-            events.withColumn("_again", reduce(and_, is_same))
-            .withColumn("_ends_one", F.lag(~F.col("_delete")).over(line))
-            .withColumn("_next", F.lead(quoted(self._sequence)).over(line))
-            .withColumn("_what", _what())
+            f"SELECT * FROM (SELECT *, {_WHAT} AS _what FROM ("
+            f"SELECT *, lag(NOT _delete) {line} AS _ends_one, "
+            f"lead({self._sequence}) {line} AS _next FROM ("
+            f"SELECT *, {again} AS _again FROM ({self._events()}) e) o) l) c "
+            "WHERE _what IS NOT NULL"
         )
 
-    def _of_batch(self) -> DataFrame:
-        return self._good.records.withColumns(
-            {
-                "_delete": F.col("_disposition") == "delete",
-                "_epoch": F.lit(self._target.epoch),
-                "_seq": F.lit(self._target.seq).cast("long"),
-                "_is_new": F.lit(True),
-                CURRENT: F.lit(None).cast("boolean"),
-            }
-        ).drop("_disposition", "_bytes")
-
-    def _of_table(self) -> DataFrame:
-        reader = self._target.spark.read.format("delta")
-        return reader.load(str(self._target.paths.data))
-
-    def _merge(self, metadata: CommitMetadata) -> None:
-        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
-        ends = {VALID_TO: F.col("_next"), CURRENT: F.col("_next").isNull()}
-        source = self._changes.where(F.col("_what").isin("inserted", "closed"))
-        source = source.withColumns({VALID_FROM: F.col(quoted(self._sequence)), **ends})
-        columns: dict[str, str | Column] = {
-            quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
+    def _events(self) -> str:
+        """Select every event of the batch's keys: its records, and what is known of them."""
+        columns = self._engine.columns("before")
+        ours = {
+            "_epoch": f"CAST({self._target.epoch} AS INTEGER)",
+            "_seq": f"CAST({self._target.seq} AS BIGINT)",
+            **dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL"),
         }
-        merge = table.alias("t").merge(source.alias("s"), self._is_same())
-        merge = merge.whenMatchedUpdate(set={name: columns[quoted(name)] for name in ends})
-        merge = merge.whenNotMatchedInsert(F.col("s._what") == "inserted", columns)
-        with idempotent(self._target.spark, self._target.spec.name, metadata):
-            merge.execute()
+        of_record = ", ".join(
+            f"{ours[name]} AS {sql.name(name)}" if name in ours else f"r.{sql.name(name)}"
+            for name in columns
+        )
+        keys = f"(SELECT DISTINCT {sql.names(self._keys)} FROM good)"
+        events = [
+            f"SELECT {of_record}, r._disposition = 'delete' AS _delete, TRUE AS _is_new "
+            "FROM good r",
+            f"SELECT {sql.names(columns, 't')}, FALSE AS _delete, FALSE AS _is_new "
+            f'FROM "before" t JOIN {keys} k ON {sql.equal(self._keys, "t", "k")}',
+        ]
+        if define_deletes(self._target):
+            remembered = {*self._keys, *self._target.spec.order_columns}
+            remembered |= {"_timestamp", "_epoch", "_seq"}
+            of_delete = ", ".join(
+                f"d.{sql.name(name)}" if name in remembered else f"NULL AS {sql.name(name)}"
+                for name in columns
+            )
+            events.append(
+                f"SELECT {of_delete}, TRUE AS _delete, FALSE AS _is_new "
+                f"FROM deletes d JOIN {keys} k ON {sql.equal(self._keys, 'd', 'k')}"
+            )
+        return " UNION ALL ".join(events)
 
-    def _is_same(self) -> Column:
-        names = (*self._keys, *self._identity)
-        return reduce(and_, (F.col(f"t.{quoted(n)}") == F.col(f"s.{quoted(n)}") for n in names))
-
-
-def _what() -> Column:
-    """Say what an event comes to: a disposition, ``closed``, or null where nothing changes."""
-    is_new, is_delete, behind = F.col("_is_new"), F.col("_delete"), F.col("_next")
-    stays = behind.eqNullSafe(F.col(VALID_TO)) & (F.col(CURRENT) == behind.isNull())
-    return (
-        F.when(F.col("_again"), F.when(is_new, "unchanged"))
-        .when(is_new & is_delete, F.when(F.col("_ends_one"), "deleted").otherwise("deleted_absent"))
-        .when(is_new, "inserted")
-        .when(~is_delete & ~stays, "closed")
-    )
+    def _merge(self) -> Merge:
+        columns = {name: sql.name(name, "s") for name in self._engine.columns("before")}
+        ends = {VALID_TO: "s._next", CURRENT: "s._next IS NULL"}
+        starts = {VALID_FROM: f"s.{self._sequence}"}
+        return Merge(
+            source="SELECT * FROM changes WHERE _what IN ('inserted', 'closed')",
+            on=sql.equal((*self._keys, *self._identity), "t", "s"),
+            matched=(Clause(when="TRUE", assign=ends),),
+            insert=Clause(when="s._what = 'inserted'", assign={**columns, **starts, **ends}),
+            size_bytes=self._good.size_bytes,
+        )
 
 
 SINK = HistorySink

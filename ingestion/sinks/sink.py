@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit
+from ingestion.sinks.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,11 +19,11 @@ class Target:
     """Where, and as what, a sink writes one batch.
 
     Attributes:
-        spark: The query's own session; settings made elsewhere are invisible to its statements.
+        engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
         version: Delta version of the table before the batch.
     """
 
-    spark: SparkSession
+    engine: Engine
     spec: StreamSpec
     paths: StreamPaths
     epoch: int
@@ -34,14 +33,12 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Good:
-    """The records of a batch that can be applied, materialised once.
+    """How much of a batch can be applied.
 
     Attributes:
-        records: Place, declared columns, ``_disposition`` (row or delete), ``_bytes``.
         size_bytes: Size of their values in Kafka.
     """
 
-    records: DataFrame
     count: int
     deletes: int
     size_bytes: int

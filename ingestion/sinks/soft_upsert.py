@@ -13,16 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from ingestion.declaration.modes import DELETED_COLUMN
-from ingestion.declaration.sql import quoted
-from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
-from ingestion.sinks.idempotent_commit import idempotent
-from ingestion.sinks.ordering import sort_key
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Clause, Merge
 from ingestion.sinks.sink import WriteResult, merge_counts
 from ingestion.sinks.upsert import LEFT_ALONE, UpsertSink
 
@@ -45,7 +39,7 @@ class SoftUpsertSink(UpsertSink):
         merged = merge_counts(commit)
         rows_expected = merged["inserted"] + merged["updated"]
         counts = _without_deletes(commit)
-        if self._winner_count != rows_expected:
+        if self._facts.distinct != rows_expected:
             found = self._classify(commit.version - 1)
             counts |= {name: found.get(name, 0) for name in LEFT_ALONE if name not in _DELETES}
         return WriteResult(counts=counts, rows_expected=rows_expected)
@@ -61,19 +55,16 @@ class SoftUpsertSink(UpsertSink):
             counts |= {"stale": left_alone, "derived": left_alone}
         return WriteResult(counts=counts, rows_expected=rows_expected)
 
-    def _choose_winners(self) -> DataFrame:
-        return super()._choose_winners().withColumn(DELETED_COLUMN, F.col("_delete"))
-
-    def _merge(self, metadata: CommitMetadata) -> None:
-        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
-        columns: dict[str, str | Column] = {
-            quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
-        }
-        merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
-        merge = merge.whenMatchedUpdate(self._wins_over(sort_key("t", self._line)), columns)
-        merge = merge.whenNotMatchedInsert(values=columns)
-        with idempotent(self._target.spark, self._target.spec.name, metadata):
-            merge.execute()
+    def _merge(self) -> Merge:
+        columns = {**self._columns(), DELETED_COLUMN: "s._delete"}
+        return Merge(
+            source="SELECT * FROM winners",
+            on=sql.equal(self._keys, "t", "s"),
+            matched=(Clause(when=self._wins_over("t"), assign=columns),),
+            insert=Clause(when="TRUE", assign=columns),
+            size_bytes=self._good.size_bytes,
+            key_ranges=self._facts.ranges,
+        )
 
 
 def _without_deletes(commit: Commit) -> dict[str, int]:

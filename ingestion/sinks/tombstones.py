@@ -7,39 +7,46 @@ that the next does not replace; rows of a seq that was never committed are not r
 
 from __future__ import annotations
 
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from deltalake import DeltaTable
 
-from ingestion.declaration.sql import quoted
-from ingestion.lake.side_tables import overwrite_seq
-from ingestion.sinks.ordering import sort_key
+from ingestion.sinks import sql
 from ingestion.sinks.sink import Target
 
 
-def remember_deletes(target: Target, deletes: DataFrame) -> None:
-    """Write the place of each delete of this batch."""
+def remember_deletes(target: Target, deletes: str) -> None:
+    """Write the place of each delete of this batch, which a query selects."""
     spec = target.spec
     names = dict.fromkeys([*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"])
-    remembered = deletes.select(*map(quoted, names))
-    overwrite_seq(remembered, target.paths.tombstones, target.seq, stats_on=["_seq"])
+    remembered = f"SELECT {sql.names(names)} FROM ({deletes}) d"
+    path = target.paths.tombstones
+    target.engine.replace_seq(remembered, path, target.seq, stats_on=("_seq",))
 
 
-def latest_deletes(target: Target) -> DataFrame | None:
-    """Return the newest committed delete of each key as ``_dead``, or ``None`` without any."""
-    spec, committed = target.spec, all_deletes(target)
-    if committed is None:
-        return None
-    return (
-        committed.alias("d")
-        .groupBy(*(F.col(f"d.{quoted(key)}") for key in spec.keys))
-        .agg(F.max(sort_key("d", spec.order_columns)).alias("_dead"))
+def define_newest_deletes(target: Target) -> bool:
+    """Call the newest committed delete of each key ``dead``.
+
+    Returns:
+        Whether there may be any.
+    """
+    if not define_deletes(target):
+        return False
+    spec = target.spec
+    newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
+    columns = dict.fromkeys([*spec.keys, "_epoch", *spec.order_columns])
+    target.engine.define(
+        "dead",
+        f"SELECT {sql.names(columns)} FROM (SELECT *, row_number() OVER (PARTITION BY "
+        f"{sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank FROM deletes) d "
+        "WHERE _rank = 1",
     )
+    return True
 
 
-def all_deletes(target: Target) -> DataFrame | None:
-    """Return every committed delete, or ``None`` without any."""
-    path = str(target.paths.tombstones)
-    if not DeltaTable.isDeltaTable(target.spark, path):
-        return None
-    return target.spark.read.format("delta").load(path).where(F.col("_seq") < target.seq)
+def define_deletes(target: Target) -> bool:
+    """Call every committed delete ``deletes``; tell whether there may be any."""
+    path = target.paths.tombstones
+    if not DeltaTable.is_deltatable(str(path)):
+        return False
+    target.engine.open_table("all_deletes", path)
+    target.engine.define("deletes", f"SELECT * FROM all_deletes WHERE _seq < {target.seq}")
+    return True

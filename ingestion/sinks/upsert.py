@@ -10,39 +10,17 @@ Rows to records: a row written is one record; inserted + updated rows carry the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
-from operator import and_
-from typing import Any
+from typing import Final
 
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F
-
-from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import Commit, TableLog
-from ingestion.sinks.idempotent_commit import (
-    commit_without_rows,
-    from_materialized,
-    idempotent,
-    retry_on_conflict,
-)
-from ingestion.sinks.ordering import (
-    examine_keys,
-    is_newer,
-    latest_per_key,
-    sort_key,
-    translate_ordering_errors,
-    two_partitions,
-)
+from ingestion.lake.table_log import Commit
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Clause, IncomparableError, Merge
+from ingestion.sinks.ordering import KeyFacts, examine_keys, incomparable_pair, two_partitions
 from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
-from ingestion.sinks.tombstones import latest_deletes, remember_deletes
+from ingestion.sinks.tombstones import define_newest_deletes, remember_deletes
 
-LEFT_ALONE = ("stale", "unchanged", "deleted_absent")
-_BROADCAST_BYTES = 32 * 1024 * 1024
-# In fewer files there is little to skip, and literals that change with every batch make Spark
-# compile the join anew.
-_PRUNE_FROM_FILES = 16
+LEFT_ALONE: Final = ("stale", "unchanged", "deleted_absent")
 
 
 class UpsertSink:
@@ -51,14 +29,13 @@ class UpsertSink:
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
         self._target = target
+        self._engine = target.engine
         self._good = good
         self._keys = target.spec.keys
-        self._has_order = bool(target.spec.sequence_by)
         self._line = target.spec.order_columns
-        self._winners = good.records
-        self._winner_count = 0
-        self._key_ranges: Mapping[str, tuple[Any, Any]] = {}
-        self._dead = latest_deletes(target) if good.count else None
+        self._has_order = bool(target.spec.sequence_by)
+        self._facts = KeyFacts(distinct=0)
+        self._has_deaths = False
 
     def prepare(self) -> Mapping[str, int]:
         """Choose the winners, and remember the deletes among them.
@@ -67,15 +44,13 @@ class UpsertSink:
             KeyInTwoPartitionsError: two records of one key cannot be ordered.
         """
         if self._good.count:
-            facts = examine_keys(self._good.records, self._keys)
-            if facts.split is not None and not self._has_order:
-                raise two_partitions(self._target.spec.name, facts.split)
-            self._winner_count, self._key_ranges = facts.distinct, facts.ranges
-            self._winners = self._choose_winners()
+            self._facts = examine_keys(self._target, has_order=self._has_order)
+            self._has_deaths = define_newest_deletes(self._target)
+            self._define_winners()
         if self._good.deletes:
-            remember_deletes(self._target, self._winners.where("_delete"))
-        superseded = self._good.count - self._winner_count
-        return {"superseded": superseded, "winners": self._winner_count}
+            remember_deletes(self._target, "SELECT * FROM winners WHERE _delete")
+        superseded = self._good.count - self._facts.distinct
+        return {"superseded": superseded, "winners": self._facts.distinct}
 
     def commit(self, metadata: CommitMetadata) -> None:
         """MERGE the winners, or commit the metadata alone when there are none.
@@ -83,21 +58,21 @@ class UpsertSink:
         Raises:
             KeyInTwoPartitionsError: a winner and the table cannot be ordered.
         """
-        spark, name = self._target.spark, self._target.spec.name
-        if not self._winner_count:
-            commit_without_rows(spark, name, self._target.paths.data, metadata)
+        stream, path = self._target.spec.name, self._target.paths.data
+        if not self._facts.distinct:
+            self._engine.commit_nothing(stream, path, metadata)
             return
-        # Without repeats and joins the source is the materialised copy itself: a second one
-        # would be waste.
-        is_copy = self._winner_count == self._good.count and self._dead is None
-        with from_materialized(spark, is_copy=is_copy), translate_ordering_errors(name):
-            retry_on_conflict(lambda: self._merge(metadata), stream=name)
+        self._engine.open_table("before", path, self._target.version)
+        try:
+            self._engine.merge(self._merge(), stream, path, metadata)
+        except IncomparableError as error:
+            raise self._two_partitions(error) from None
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
         counts = merge_counts(commit)
         rows_expected = counts["inserted"] + counts["updated"]
-        if self._winner_count != sum(counts.values()):
+        if self._facts.distinct != sum(counts.values()):
             found = self._classify(commit.version - 1)
             counts |= {name: found.get(name, 0) for name in LEFT_ALONE}
         problems = []
@@ -116,99 +91,103 @@ class UpsertSink:
             counts |= {"stale": left_alone, "derived": left_alone}
         return WriteResult(counts=counts, rows_expected=rows_expected)
 
-    def _winner_per_key(self, records: DataFrame) -> DataFrame:
-        return latest_per_key(records, self._keys, self._line)
+    def _winner_per_key(self) -> str:
+        """Select one record of each key: here the newest."""
+        return winner_per_key(self._target, "DESC")
 
-    def _choose_winners(self) -> DataFrame:
-        records = self._good.records
-        if self._winner_count < self._good.count:
-            records = self._winner_per_key(records)
-        winners = (
-            records.withColumn("_delete", F.col("_disposition") == "delete")
-            .withColumn("_epoch", F.lit(self._target.epoch))
-            .withColumn("_seq", F.lit(self._target.seq).cast("long"))
-            .drop("_disposition", "_bytes")
+    def _wins_over(self, other: str) -> str:
+        return sql.is_newer(self._line, "s", other, has_order=self._has_order)
+
+    def _define_winners(self) -> None:
+        is_chosen = self._facts.distinct < self._good.count
+        chosen = self._winner_per_key() if is_chosen else "SELECT * FROM good"
+        alive, deaths = "NOT s._delete", ""
+        if self._has_deaths:
+            alive += f" AND {self._wins_over('d')}"
+            deaths = f" LEFT JOIN dead d ON {sql.equal(self._keys, 's', 'd')}"
+        self._engine.define(
+            "winners",
+            f"SELECT s.*, {alive} AS _alive FROM ({self._with_ours(chosen)}) s{deaths}",
+            keep=is_chosen or self._has_deaths,
         )
-        if self._dead is None:
-            return winners
-        return winners.join(self._dead, on=list(self._keys), how="left")
 
-    def _merge(self, metadata: CommitMetadata) -> None:
-        table = DeltaTable.forPath(self._target.spark, str(self._target.paths.data))
-        columns: dict[str, str | Column] = {
-            quoted(name): F.col(f"s.{quoted(name)}") for name in table.toDF().columns
-        }
-        newer = self._wins_over(sort_key("t", self._line))
-        merge = table.alias("t").merge(self._source().alias("s"), self._same_key())
-        if self._good.deletes:
-            merge = merge.whenMatchedDelete(F.col("s._delete") & newer)
-        merge = merge.whenMatchedUpdate(~F.col("s._delete") & newer, self._updated(columns))
-        merge = merge.whenNotMatchedInsert(self._is_alive(), columns)
-        with idempotent(self._target.spark, self._target.spec.name, metadata):
-            merge.execute()
+    def _with_ours(self, chosen: str) -> str:
+        """Add the columns that every winner has."""
+        return (
+            "SELECT *, _disposition = 'delete' AS _delete, "
+            f"CAST({self._target.epoch} AS INTEGER) AS _epoch, "
+            f"CAST({self._target.seq} AS BIGINT) AS _seq FROM ({chosen}) w"
+        )
 
-    def _updated(self, columns: Mapping[str, str | Column]) -> dict[str, str | Column]:
+    def _merge(self) -> Merge:
+        assign = self._columns()
+        newer = self._wins_over("t")
+        update = Clause(when=f"NOT s._delete AND {newer}", assign=self._updated(assign))
+        delete = Clause(when=f"s._delete AND {newer}", assign=None)
+        return Merge(
+            source="SELECT * FROM winners",
+            on=sql.equal(self._keys, "t", "s"),
+            matched=(delete, update) if self._good.deletes else (update,),
+            insert=Clause(when="s._alive", assign=assign),
+            size_bytes=self._good.size_bytes,
+            key_ranges=self._facts.ranges,
+        )
+
+    def _columns(self) -> dict[str, str]:
+        """Take each column of the table from the winner."""
+        return {name: sql.name(name, "s") for name in self._engine.columns("before")}
+
+    def _updated(self, columns: Mapping[str, str]) -> Mapping[str, str]:
         """Say what each column of a row becomes that is there already."""
-        return dict(columns)
-
-    def _source(self) -> DataFrame:
-        # A source from foreachBatch has no known size: without the hint Spark broadcasts the
-        # table's key columns instead.
-        is_small = self._good.size_bytes < _BROADCAST_BYTES
-        return F.broadcast(self._winners) if is_small else self._winners
-
-    def _same_key(self) -> Column:
-        """Equal keys, and in a table of many files the literal ranges that prune them."""
-        equal = [F.col(f"t.{quoted(k)}") == F.col(f"s.{quoted(k)}") for k in self._keys]
-        if TableLog(self._target.paths.data).file_count() < _PRUNE_FROM_FILES:
-            return reduce(and_, equal)
-        within = [
-            F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high))
-            for name, (low, high) in self._key_ranges.items()
-        ]
-        return reduce(and_, [*equal, *within])
-
-    def _wins_over(self, other: Column) -> Column:
-        mine = sort_key("s", self._line)
-        return is_newer(mine, other, has_order=self._has_order, key=self._key())
-
-    def _key(self) -> Column:
-        return F.struct(*(F.col(f"s.{quoted(name)}") for name in self._keys))
-
-    def _is_alive(self) -> Column:
-        """Tell winners that may be inserted: no delete, and no newer delete remembered."""
-        if self._dead is None:
-            return ~F.col("s._delete")
-        return ~F.col("s._delete") & self._wins_over(F.col("s._dead"))
+        return columns
 
     def _classify(self, version: int) -> Mapping[str, int]:
         """Count what each winner was, measured against the table as it was before the commit."""
-        before = self._table_at(version)
-        is_absent = F.col("t._offset").isNull()
-        mine, theirs = sort_key("s", self._line), sort_key("t", self._line)
-        what = (
-            F.when(is_absent & F.col("s._delete"), "deleted_absent")
-            .when(is_absent & self._is_alive(), "inserted")
-            .when(is_absent, "stale")
-            .when(mine == theirs, "unchanged")
-            .when(~self._wins_over(theirs), "stale")
-            .when(F.col("s._delete"), "deleted")
-            .otherwise("updated")
+        self._engine.open_table("before", self._target.paths.data, version)
+        is_same = sql.is_same_record(self._line, "s", "t")
+        rows = self._engine.rows(
+            'SELECT what, count(*) AS "rows" FROM (SELECT CASE '
+            "WHEN t._offset IS NULL AND s._delete THEN 'deleted_absent' "
+            "WHEN t._offset IS NULL AND s._alive THEN 'inserted' "
+            "WHEN t._offset IS NULL THEN 'stale' "
+            f"WHEN {is_same} THEN 'unchanged' "
+            f"WHEN NOT {self._wins_over('t')} THEN 'stale' "
+            "WHEN s._delete THEN 'deleted' ELSE 'updated' END AS what "
+            f'FROM winners s LEFT JOIN "before" t ON {sql.equal(self._keys, "t", "s")}) c '
+            "GROUP BY what"
         )
-        compared = self._winners.alias("s").join(before.alias("t"), self._same_key(), "left")
-        rows: list[Row] = compared.groupBy(what.alias("what")).count().collect()
-        return {row["what"]: row["count"] for row in rows}
+        return {row["what"]: row["rows"] for row in rows}
 
     def _rows_that_outlived_their_delete(self, commit: Commit) -> int:
         """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
-        deletes = self._winners.where("_delete").alias("s")
-        after = self._table_at(commit.version).alias("t")
-        older = self._wins_over(sort_key("t", self._line))
-        return after.join(F.broadcast(deletes), self._same_key()).where(older).count()
+        self._engine.open_table("after", self._target.paths.data, commit.version)
+        (row,) = self._engine.rows(
+            'SELECT count(*) AS "rows" FROM "after" t JOIN winners s '
+            f"ON {sql.equal(self._keys, 't', 's')} "
+            f"WHERE s._delete AND {self._wins_over('t')}"
+        )
+        return int(row["rows"])
 
-    def _table_at(self, version: int) -> DataFrame:
-        reader = self._target.spark.read.format("delta").option("versionAsOf", version)
-        return reader.load(str(self._target.paths.data))
+    def _two_partitions(self, error: IncomparableError) -> BaseException:
+        """Name two records that cannot be ordered, a winner and a row; or return the error."""
+        pair = incomparable_pair(self._target, "winners", '"before"')
+        if pair is None:
+            return error.__cause__ or error
+        return two_partitions(self._target.spec.name, pair)
+
+
+def winner_per_key(target: Target, direction: str) -> str:
+    """Select the first of each key's good records along the stream's order, ``DESC`` or ``ASC``.
+
+    The order ends with the place in Kafka, so it is total, and the winner the same on every run.
+    """
+    keys, line = target.spec.keys, target.spec.order_columns
+    best_first = sql.ranked(line, direction)
+    columns = sql.names(target.engine.columns("good"))
+    return (
+        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {sql.names(keys)} "
+        f"ORDER BY {best_first}) AS _rank FROM good) r WHERE _rank = 1"
+    )
 
 
 SINK = UpsertSink

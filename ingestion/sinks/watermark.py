@@ -10,27 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import CLOCK
 from ingestion.declaration.sql import quoted
 from ingestion.lake.table_log import TableLog
-from ingestion.sinks.sink import Good, Target
+from ingestion.sinks.sink import Target
 
 
-def clocks_after(target: Target, good: Good) -> dict[str, int]:
-    """Return the clocks as they stand behind a batch, by the names of their counts."""
+def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:
+    """Return the clocks as they stand behind good records, by the names of their counts."""
     window = target.spec.window
     assert window is not None, "only windows need a clock"
     clocks, partitions = _clocks_before(target)
-    if good.count:
-        latest = good.records.groupBy("_topic", "_partition").agg(
-            F.unix_millis(F.max(quoted(window.column))).alias("at")
-        )
-        for row in latest.collect():
-            name = f"{CLOCK}.{row['_topic']}-{row['_partition']}"
-            # No count may be negative: before 1970 a clock stands still.
-            clocks[name] = max(clocks.get(name, 0), row["at"], 0)
+    latest = records.groupBy("_topic", "_partition").agg(
+        F.unix_millis(F.max(quoted(window.column))).alias("at")
+    )
+    for row in latest.collect():
+        name = f"{CLOCK}.{row['_topic']}-{row['_partition']}"
+        # No count may be negative: before 1970 a clock stands still.
+        clocks[name] = max(clocks.get(name, 0), row["at"], 0)
     if partitions <= clocks.keys() and clocks:
         clocks[CLOCK] = max(0, min(clocks.values()) - 1000 * window.delay_seconds)
     return clocks

@@ -15,6 +15,7 @@ import pytest
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.sinks.upsert import UpsertSink
 from tests.assets.shell import failure_of, materialize, reported_in
+from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.world import World, row
 
 pytestmark = [
@@ -106,13 +107,11 @@ def test_a_second_run_is_refused_by_the_first_ones_name(
 
 
 def test_a_red_batch_fails_and_is_refused_until_it_is_accepted(
-    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    world: World, instance: dg.DagsterInstance
 ) -> None:
     """A sink that drops a record fails a blocking check, and the next run is refused."""
     world.send(row(1, "a"), row(2, "dropped"))
-    honest = UpsertSink._source
-    with monkeypatch.context() as patched:
-        patched.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
+    with merging(WITHOUT_ID_2):
         red = materialize(world, instance)
 
     refused = materialize(world, instance)

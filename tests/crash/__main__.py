@@ -29,7 +29,6 @@ from tests.crash.matrix import (
     workers,
 )
 from tests.crash.trial import Cell
-from tests.support.quick_jvm import quick_jvm
 from tests.support.world import ROOT
 
 
@@ -62,7 +61,6 @@ def _run(asked: argparse.Namespace, every: list[Cell], todo: list[Cell]) -> None
         broker_of_its_own() as address,
         Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress,
     ):
-        quick_jvm(address)
         bar = progress.add_task("trials", total=len(every), completed=len(every) - len(todo))
         fork = multiprocessing.get_context("spawn")
         over = fork.Event()

@@ -32,7 +32,6 @@ from ingestion.settings import Settings
 from tests.crash.child_process import NTH_RENAME
 from tests.crash.failpoint_hook import EVENT_WRITTEN, WAYS
 from tests.crash.trial import FOLLOW_UPS, Cell, attempt
-from tests.support.quick_jvm import quick_jvm
 from tests.support.world import JARS, ROOT, World, settings_in
 
 KILLS = ("kill_group", "kill_python", "kill_jvm")
@@ -118,8 +117,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Counter[str]]:
 
 
 def _settings(folder: Path, address: str) -> Settings:
-    options = quick_jvm(address)
-    return settings_in(folder, address, spark_java_options=options, kafka_timeout_seconds=20)
+    return settings_in(folder, address, kafka_timeout_seconds=20)
 
 
 @contextmanager

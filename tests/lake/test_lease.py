@@ -1,4 +1,7 @@
-"""A lease: one holder, left behind by a kill, and taken away only from the dead."""
+"""A lease: one holder, left behind by a kill, and taken away only from the dead.
+
+And the lock that it stands in for, as the process has it that commits.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,12 @@ __all__ = ["home"]
 def leasing(tmp_path: Path) -> Settings:
     """A lake that is locked by leases."""
     return Settings(lake=tmp_path / "lake", state=tmp_path / "state", lock="lease")
+
+
+@pytest.fixture
+def locking(tmp_path: Path) -> StreamPaths:
+    """A stream that the kernel locks."""
+    return StreamPaths.of("orders", Settings(lake=tmp_path / "lake", state=tmp_path / "state"))
 
 
 def test_a_lease_has_one_holder(leasing: Settings) -> None:
@@ -141,6 +150,31 @@ def test_a_file_system_without_locks_is_refused(
         pass
 
 
+def test_a_process_does_not_take_its_own_lock_again(locking: StreamPaths) -> None:
+    """The kernel would give it a second time, and would drop it with the first file closed."""
+    with held_by_python(locking, Holder.me("first")):
+        with (
+            pytest.raises(StreamLockedError, match=rf"run first \(pid {os.getpid()} "),
+            held_by_python(locking, Holder.me("second")),
+        ):
+            pass
+        was_taken = _is_taken(locking.lock)
+
+    assert (was_taken, _is_taken(locking.lock)) == (True, False)
+
+
+def test_asking_for_the_holder_leaves_the_lock_in_place(locking: StreamPaths) -> None:
+    """In the holder's own process, too, where closing another descriptor would drop it."""
+    with held_by_python(locking, Holder.me("first")):
+        held = holder_of(locking)
+        was_taken = _is_taken(locking.lock)
+
+    assert was_taken
+    assert held is not None
+    assert held.run_id == "first"
+    assert holder_of(locking) is None
+
+
 @contextmanager
 def _process() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits for as long as the block runs."""
@@ -152,6 +186,20 @@ def _process() -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def _is_taken(lock: Path) -> bool:
+    """Ask as another process: the kernel gives one that holds the lock whatever it asks for."""
+    attempt = (
+        "import fcntl, sys\n"
+        "try:\n"
+        "    fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError:\n"
+        "    sys.exit(7)"
+    )
+    code = subprocess.run([sys.executable, "-c", attempt, lock], check=False).returncode
+    assert code in {0, 7}
+    return code == 7
 
 
 def _left_behind(

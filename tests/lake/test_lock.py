@@ -70,7 +70,7 @@ def test_a_refusal_in_the_same_jvm_leaves_the_lock_in_place(world: World) -> Non
 
 def test_a_lease_stands_in_for_the_kernels_lock(world: World) -> None:
     """On a file system without locks a run holds a lease that names its JVM, and lets it go."""
-    world.settings = world.settings.model_copy(update={"lock": "lease"})
+    world.settings = world.settings.model_copy(update={"lock": "lease", "merge_engine": "spark"})
     world.send(row(1, "a"))
     seen = []
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.pipeline.counts import BatchCounts, PartitionCounts
-from ingestion.sinks.sink import Good
 from tests.model.cluster import TOPIC, Record
-from tests.model.process import CallFailedError, step
+from tests.model.process import CallFailedError
 
 if TYPE_CHECKING:
+    from tests.model.engine import ModelEngine
     from tests.model.world import World
 
 
@@ -34,20 +32,15 @@ class Frame:
     world: World
     planned: tuple[Range, ...]
     reached: Offsets | None = None
+    sparkSession: Any = None  # noqa: N815 (Spark's own name)
 
 
 class Copy(list[Judged]):
     """The one materialised copy of a batch."""
 
-    sparkSession: Any = None  # noqa: N815 (Spark's own name)
     world: World
     is_doubled = False
     skipped: Judged | None = None
-
-    def where(self, condition: str) -> Copy:
-        """Select the quarantined; the product asks for nothing else by text."""
-        assert condition == "_disposition = 'quarantined'", condition
-        return self.of("quarantined")
 
     def of(self, *dispositions: str) -> Copy:
         """Select records of some dispositions."""
@@ -71,18 +64,8 @@ def judge(
     return records
 
 
-@contextmanager
-def holding() -> Iterator[Callable[[Frame], Copy]]:
-    """Read Kafka once."""
-    yield _read
-
-
-def _read(judged: Frame) -> Copy:
-    step("fetch")
-    return _fetched(judged)
-
-
-def _fetched(frame: Frame) -> Copy:
+def fetched(frame: Frame) -> Copy:
+    """Read what Kafka holds now of the ranges that were planned."""
     world, copy = frame.world, Copy()
     copy.world = world
     for part in frame.planned:
@@ -109,12 +92,12 @@ def _fetched(frame: Frame) -> Copy:
 _FATES = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quarantined"}
 
 
-def count_records(copy: Copy) -> BatchCounts:
+def count_records(engine: ModelEngine) -> BatchCounts:
     """Count as ``ingestion.pipeline.counts`` does."""
     dispositions: dict[str, int] = {}
     offsets: dict[int, list[int]] = {}
     overlap: dict[int, int] = {}
-    for each in copy:
+    for each in engine.batch:
         dispositions[each.disposition] = dispositions.get(each.disposition, 0) + 1
         offsets.setdefault(each.partition, []).append(each.offset)
         overlap[each.partition] = overlap.get(each.partition, 0) + (each.disposition == "overlap")
@@ -131,27 +114,17 @@ def count_records(copy: Copy) -> BatchCounts:
     return BatchCounts(dispositions=dispositions, partitions=partitions, good_bytes=1)
 
 
-def holes_between(copy: Copy, planned: Sequence[Range], tally: BatchCounts) -> list[Range]:
+def holes_between(engine: ModelEngine, planned: Sequence[Range], tally: BatchCounts) -> list[Range]:
     """Find missing offsets as ``ingestion.pipeline.gaps`` does."""
     found = []
     for part in planned:
         counted = tally.partitions.get(part.topic_partition)
         if counted is None or counted.fills(part):
             continue
-        held = {each.offset for each in copy if each.partition == part.partition}
+        held = {each.offset for each in engine.batch if each.partition == part.partition}
         found += [
             Range(topic=TOPIC, partition=part.partition, start=offset, end=offset + 1)
             for offset in range(part.start, part.end)
             if offset not in held
         ]
     return found
-
-
-def good(copy: Copy, tally: BatchCounts, _: StreamSpec) -> Good:
-    """Select what can be applied."""
-    return Good(
-        records=copy.of("row", "delete"),  # type: ignore[arg-type]
-        count=tally.good,
-        deletes=tally.dispositions.get("delete", 0),
-        size_bytes=1,
-    )

@@ -86,7 +86,13 @@ class Table:
 class Side:
     """A side table: what each seq wrote, at most once; None is a table that was never made."""
 
+    name: str
     by_seq: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def overwrite(self, seq: int, rows: tuple[Any, ...]) -> None:
+        """Replace the rows of a seq, as ``ingestion.lake.side_tables`` does."""
+        step("write beside the table")
+        self.by_seq[seq] = rows
 
 
 @dataclass(slots=True)
@@ -113,8 +119,8 @@ class Paths:
 
     stream: str = STREAM
     data: Place = field(default_factory=Place)
-    quarantine: Side = field(default_factory=Side)
-    tombstones: Side = field(default_factory=Side)
+    quarantine: Side = field(default_factory=lambda: Side(f"{STREAM}__quarantine"))
+    tombstones: Side = field(default_factory=lambda: Side(f"{STREAM}__tombstones"))
     ledger: LedgerStore = field(default_factory=LedgerStore)
     checkpoints: Any = None
     lock: str = "lock"

@@ -40,7 +40,11 @@ def set_the_clock_back(world: World, dice: Random) -> bool:
 
 
 def commit_by_somebody_else(world: World, dice: Random) -> bool:
-    """An OPTIMIZE lands between our commits."""
+    """An OPTIMIZE lands between our commits, or overtakes one that is about to land."""
+    if world.processes and dice.random() < 0.5:
+        process = dice.choice(world.processes)
+        while not process.has_ended and process.at != "land the commit":
+            process.advance()
     table = world.paths.data.table
     if table is None:
         return False

@@ -14,6 +14,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_steps.no_lock,
     wrong_steps.a_lease_instead_of_a_kernel_lock,
     wrong_steps.no_txn_fence,
+    wrong_steps.no_look_for_the_txn,
     wrong_steps.no_read_back,
     wrong_steps.ledger_before_commit,
     wrong_steps.quarantine_after_the_commit,

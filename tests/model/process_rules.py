@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import get_args
 
+from ingestion.sinks.choose_engine import EngineName
 from tests.model.process import Process
 from tests.model.world import World
 
@@ -17,7 +19,7 @@ def start_a_run(world: World, dice: Random) -> bool:
         return False
     if world.processes:
         world.happens("two at once")
-    world.start_run().advance(dice.randint(0, 8))
+    _start(world, dice).advance(dice.randint(0, 8))
     return True
 
 
@@ -66,7 +68,7 @@ def lose_the_lock(world: World, dice: Random) -> bool:
     world.zombies.add(world.lock)
     world.lock = None
     world.happens("zombie")
-    world.start_run().advance(dice.randint(1, 30))
+    _start(world, dice).advance(dice.randint(1, 30))
     return True
 
 
@@ -84,6 +86,12 @@ def arm(*faults: str) -> Rule:
         return True
 
     return arm_one
+
+
+def _start(world: World, dice: Random) -> Process:
+    """Start a run, by either engine."""
+    world.engine = dice.choice(get_args(EngineName))
+    return world.start_run()
 
 
 def _one(world: World, dice: Random, act: Callable[[Process], object]) -> bool:

@@ -1,4 +1,4 @@
-"""Where the model takes the place of Spark, Delta, Kafka and the kernel, and nowhere else.
+"""Where the model takes the place of Spark, Delta, delta-rs, Kafka and the kernel, nowhere else.
 
 Everything that decides (``run``, ``start``, ``recovery``, ``healing``, ``position``, ``batch``,
 ``books``, ``offsets``, ``metadata``, ``accept``, ``adopt_topic``) is the product's own code.
@@ -25,12 +25,13 @@ import ingestion.recovery.heal
 import ingestion.recovery.side_tables
 import ingestion.recovery.snapshot
 import ingestion.recovery.start
+import ingestion.sinks.local_engine
 from ingestion.errors import CommitConflictError, StreamLockedError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.lock import Holder
 from ingestion.lake.table_log import Commit
-from tests.model import frames, query, sink
+from tests.model import engine, frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, Paths, Table
 from tests.model.process import is_dead, step
 
@@ -59,7 +60,9 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "TableLog": ModelLog,
                 "Holder": SimpleNamespace(me=_me),
                 "held_by_python": held,
-                "held_by_jvm": lambda spark, paths, holder: held(paths, holder),
+                "held_by_committer": lambda name, spark, stream, holder: held(stream.paths, holder),
+                "choose_engine": lambda stream, alters: (stream.settings.engine, None),
+                "alters_table": nothing,
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
                 "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
@@ -112,14 +115,14 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "validate": frames.judge,
                 "row_type": nothing,
-                "materializing": frames.holding,
+                "open_engine": engine.open_engine,
                 "count_records": frames.count_records,
-                "_good": frames.good,
-                "write_quarantine": sink.quarantine,
+                "add_missing_columns": nothing,
                 "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
+        (ingestion.sinks.local_engine, {"DeltaTable": engine.ModelDeltaTable}),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (ingestion.operations.accept, {"archive_table": nothing}),
         (
@@ -161,7 +164,7 @@ def open_generation(
     return query.Checkpoint(world, table_at), None
 
 
-def create_table(_spark: object, _spec: object, paths: Paths) -> None:
+def create_table(_spark: object, _spec: object, paths: Paths, _engine: object) -> None:
     """Create the table if it is not there."""
     step("create the table")
     if paths.data.table is None:

@@ -1,4 +1,4 @@
-"""The upsert in memory: one winner a key, a monotone guard, and a commit that ``txn`` fences."""
+"""The upsert in memory: one winner a key, a monotone guard, and a commit by its engine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.sink import Good, Target, WriteResult
 from ingestion.sinks.upsert import UpsertSink
-from tests.model.lake import Paths, Row, Rows, Side, Table
+from tests.model.engine import ModelEngine, ModelMerge
+from tests.model.lake import Row, Rows, Side, Table
 from tests.model.process import step
 
 
 class ModelUpsert:
-    """What ``ingestion.sinks.upsert`` does with Spark, on rows in memory."""
+    """What ``ingestion.sinks.upsert`` does in SQL, on rows in memory."""
 
     recount = staticmethod(UpsertSink.recount)
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch."""
+        engine: Any = target.engine
         self._target = target
-        self._copy: Any = good.records
+        self._engine: ModelEngine = engine
+        self._copy = self._engine.good
         self._paths: Any = target.paths
         self._winners: dict[int, tuple[Row, bool]] = {}
         self._dropped: int | None = None
@@ -41,25 +44,14 @@ class ModelUpsert:
                 self._winners[each.record.key] = (row, each.disposition == "delete")
         dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
         if any(each.disposition == "delete" for each in self._copy):
-            overwrite(self._paths.tombstones, self._target.seq, dead)
+            self._paths.tombstones.overwrite(self._target.seq, dead)
         superseded = len(self._copy) - len(self._winners)
         return {"superseded": superseded, "winners": len(self._winners)}
 
     def commit(self, metadata: CommitMetadata) -> None:
-        """MERGE the winners on the newest version, unless Delta knows the seq already."""
-        table: Table = self._paths.data.table
-        step("begin the commit")
-        if table.skips(metadata):
-            return
-        read_at = len(table.commits) - 1
-        rows, metrics = self._merged(table.states[read_at])
-        step("land the commit")
-        table.land(rows, metadata, clock_ms=self._world.now_ms(), read_at=read_at, metrics=metrics)
-        if self._copy.is_doubled or self._dropped is not None:
-            self._world.spoiled[metadata.seq] = self._dropped
-        if self._copy.skipped is not None:
-            self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
-        step("hear of the commit")
+        """MERGE the winners."""
+        merge = ModelMerge(self._merged, self._note)
+        self._engine.merge(merge, self._target.spec.name, self._paths.data, metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Say what became of the winners."""
@@ -70,6 +62,13 @@ class ModelUpsert:
             left = self._left_alone(table.states[self._target.version])
             counts |= left
         return WriteResult(counts=counts, rows_expected=rows_expected)
+
+    def _note(self, metadata: CommitMetadata) -> None:
+        """Note which faults are in the table now."""
+        if self._copy.is_doubled or self._dropped is not None:
+            self._world.spoiled[metadata.seq] = self._dropped
+        if self._copy.skipped is not None:
+            self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
 
     def _merged(self, before: Rows) -> tuple[Rows, Mapping[str, int]]:
         after, dead = dict(before), self._dead()
@@ -136,24 +135,12 @@ def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str
     return "inserted" if dead is None or row.place > dead.place else "stale"
 
 
-def overwrite(side: Side, seq: int, rows: tuple[Any, ...]) -> None:
-    """Replace the rows of a seq, as ``ingestion.lake.side_tables`` does."""
-    step("write beside the table")
-    side.by_seq[seq] = rows
-
-
 def remove_beyond(side: Side, seq: int) -> int:
     """Remove what dead attempts left, as ``ingestion.lake.side_tables`` does."""
     beyond = [each for each in side.by_seq if each > seq]
     if beyond:
         step("remove beside the table")
     return sum(len(side.by_seq.pop(each, ())) for each in beyond)
-
-
-def quarantine(bad: Any, paths: Paths, metadata: CommitMetadata, spec: Any) -> int:
-    """Write the bad records of a batch, as ``ingestion.lake.quarantine`` does."""
-    overwrite(paths.quarantine, metadata.seq, tuple((each.partition, each.offset) for each in bad))
-    return len(paths.quarantine.by_seq[metadata.seq])
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingestion.errors import TopicRecreatedError
+from ingestion.errors import CommitConflictError, TopicRecreatedError
 from tests.model.cluster import Record
 from tests.model.lake_rules import commit_by_somebody_else
 from tests.model.oracle import Oracle
@@ -89,3 +89,42 @@ def test_nothing_is_given_up_for_a_topic_created_since() -> None:
     world.cluster.partitions[0].first = 4
 
     assert isinstance(finish(world, accepting), TopicRecreatedError)
+
+
+def begin_a_batch(world: World) -> Process:
+    """Send a record, and stop delta-rs right before its commit lands."""
+    world.engine = "delta_rs"
+    world.cluster.partitions[0].slots += [Record("row", 1, 1)]
+    finish(world, world.start_run())
+    world.cluster.partitions[0].slots += [Record("row", 2, 2)]
+    run = world.start_run()
+    while run.at != "land the commit":
+        run.advance()
+    return run
+
+
+def test_a_commit_that_an_optimize_overtakes_is_made_again() -> None:
+    """delta-rs commits on no version but the one that was looked at, and looks again."""
+    world = World(partitions=1)
+    oracle, run = Oracle(world), begin_a_batch(world)
+    commit_by_somebody_else(world, Random(1))
+
+    report = finish(world, run)
+
+    oracle.look()
+    assert [batch.seq for batch in report.batches] == [2]
+    assert world.taken["commit overtaken"] == 1
+
+
+@pytest.mark.parametrize("engine", ["spark", "delta_rs"])
+def test_a_zombie_that_is_overtaken_adds_nothing(engine: Any) -> None:
+    """The seq of a run whose lock went to another is found in the table, and not written again."""
+    world = World(partitions=1, has_lease=True)
+    oracle, zombie = Oracle(world), begin_a_batch(world)
+    world.lock, world.engine = None, engine
+
+    report = finish(world, world.start_run())
+
+    assert isinstance(finish(world, zombie), CommitConflictError)
+    oracle.look()
+    assert [batch.seq for batch in report.batches] == [2]

@@ -10,6 +10,7 @@ from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
 from ingestion.operations.run import Run
+from ingestion.sinks.choose_engine import EngineName
 from tests.model.cluster import TOPIC, Cluster
 from tests.model.lake import STREAM, Paths
 from tests.model.process import Process
@@ -33,6 +34,7 @@ class World:
     Attributes:
         has_lease: Whether the lock can be lost by a process that goes on, as a lease can and the
             kernel's lock cannot.
+        engine: What the next run that chooses will commit by.
         checkpoint: Where Spark's own log says that the last query stood.
         zombies: Processes that have lost the lock without knowing.
         armed: Faults of Spark that the next process to come by takes.
@@ -49,6 +51,7 @@ class World:
         self.paths.world = self.paths.checkpoints = self
         self.lock: str | None = None
         self.has_lease = has_lease
+        self.engine: EngineName = "spark"
         self.clock_ms = 0
         self.batch_limit = 3
         self.checkpoint: Offsets | None = None
@@ -90,7 +93,7 @@ class World:
         run = Run(
             spec=SPEC,
             settings=self,  # type: ignore[arg-type]
-            spark=lambda: None,  # type: ignore[arg-type,return-value]
+            spark=lambda _: None,  # type: ignore[arg-type,return-value]
             run_id=run_id,
         )
         return self._started(run_id, run.execute)

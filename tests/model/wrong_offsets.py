@@ -81,8 +81,8 @@ def books_not_looked_at() -> AbstractContextManager[Any]:
 def gaps_not_proven() -> AbstractContextManager[Any]:
     """A record that Spark passed over counts as a gap."""
 
-    def trusting(copy: Any, planned: Any, tally: Any, **_: Any) -> Gaps:
-        held = {(each.partition, each.offset) for each in copy}
+    def trusting(engine: Any, planned: Any, tally: Any, **_: Any) -> Gaps:
+        held = {(each.partition, each.offset) for each in engine.batch}
         missing = [
             Range(topic=part.topic, partition=part.partition, start=offset, end=offset + 1)
             for part in planned

@@ -10,12 +10,13 @@ from unittest.mock import patch
 import ingestion.operations.accept
 import ingestion.operations.adopt_topic
 import ingestion.operations.run
-import ingestion.pipeline.batch
 import ingestion.recovery.heal
 import ingestion.recovery.start
 from ingestion.lake.ledger import LedgerRow
+from ingestion.pipeline.batch import BatchWriter
 from ingestion.recovery.heal import Healing
-from tests.model import process_rules, rules, sink
+from tests.model import process_rules, rules
+from tests.model.engine import ModelDeltaTable
 from tests.model.lake import ModelLedger, Table
 from tests.model.patches import nothing, together
 from tests.model.sink import ModelUpsert
@@ -30,7 +31,7 @@ def no_lock() -> AbstractContextManager[Any]:
 
     return together(
         patch.object(ingestion.operations.run, "held_by_python", free),
-        patch.object(ingestion.operations.run, "held_by_jvm", free),
+        patch.object(ingestion.operations.run, "held_by_committer", free),
     )
 
 
@@ -61,6 +62,11 @@ def no_txn_fence() -> AbstractContextManager[Any]:
     return patch.object(Table, "__init__", unfenced)
 
 
+def no_look_for_the_txn() -> AbstractContextManager[Any]:
+    """delta-rs commits a seq a second time when nobody looks whether it is there."""
+    return patch.object(ModelDeltaTable, "transaction_version", nothing)
+
+
 def no_read_back() -> AbstractContextManager[Any]:
     """A statement that Delta skipped is taken for a commit."""
 
@@ -68,7 +74,7 @@ def no_read_back() -> AbstractContextManager[Any]:
         found = writer._log.find("s", metadata.seq)
         return replace(found, metadata=metadata)
 
-    return patch.object(ingestion.pipeline.batch.BatchWriter, "_find", trusting)
+    return patch.object(BatchWriter, "_find", trusting)
 
 
 def ledger_before_commit() -> AbstractContextManager[Any]:
@@ -87,19 +93,19 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
 def quarantine_after_the_commit() -> AbstractContextManager[Any]:
     """A crash in between leaves bad records nowhere."""
     put_off: list[tuple[Any, ...]] = []
-    honest = ModelUpsert.account
+    set_aside, honest = BatchWriter._set_aside, ModelUpsert.account
 
-    def later(bad: Any, *rest: Any) -> int:
-        put_off.append((bad, *rest))
-        return len(bad)
+    def later(*given: Any) -> int:
+        put_off.append(given)
+        return int(given[2].dispositions.get("quarantined", 0))
 
     def account(upsert: Any, commit: Any) -> Any:
         while put_off:
-            sink.quarantine(*put_off.pop())
+            set_aside(*put_off.pop())
         return honest(upsert, commit)
 
     return together(
-        patch.object(ingestion.pipeline.batch, "write_quarantine", later),
+        patch.object(BatchWriter, "_set_aside", later),
         patch.object(ModelUpsert, "account", account),
     )
 

@@ -20,12 +20,11 @@ collect_ignore = [] if IS_WHOLE else ["test_mode_kills.py"]
 def sources(
     tmp_path_factory: pytest.TempPathFactory,
     kafka_address: str,
-    java_options: str,
     spark: SparkSession,
 ) -> Iterator[Callable[[int], World]]:
     """Topics by how many records they hold, produced when first asked for."""
     folder = tmp_path_factory.mktemp("source")
-    settings = settings_in(folder, kafka_address, spark_java_options=java_options)
+    settings = settings_in(folder, kafka_address)
     with ExitStack() as topics:
 
         @cache

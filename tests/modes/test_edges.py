@@ -16,6 +16,7 @@ from ingestion.recovery.position import read_position
 from ingestion.sinks.aggregate import AggregateSink
 from ingestion.sinks.append import AppendSink
 from ingestion.sinks.sink import Good, Sink, Target
+from ingestion.sinks.spark_engine import SparkEngine
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -29,12 +30,15 @@ def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMeta
     rows = world.spark.read.format("delta").load(str(world.paths.data)).drop("_epoch", "_seq")
     records = rows.withColumns({"_disposition": F.lit("row"), "_bytes": F.lit(1)})
     moved = records.where("id = 2").withColumn("_offset", F.col("_offset") + 100)
-    told = {"records": records.union(moved), "count": records.count() + 1}
+    engine = SparkEngine(world.spark)
+    engine.materialize(records.union(moved))
+    engine.define("good", "SELECT * FROM batch")
+    told = {"count": records.count() + 1}
     metadata = replace(
         position.next_metadata("me", kind="replay"), counts={"winners": told["count"]}
     )
     target = Target(
-        spark=world.spark,
+        engine=engine,
         spec=world.spec,
         paths=world.paths,
         epoch=1,
@@ -52,6 +56,7 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     assert (report.total("inserted"), report.total("quarantined")) == (3, 2)
     assert find_problems(world) == ()
     sink, metadata = again(world, AppendSink)
+    sink.prepare()
 
     sink.commit(metadata)
 

@@ -11,6 +11,7 @@ import pytest
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.create_table import create_table
+from ingestion.sinks.choose_engine import choose_engine
 from tests.crash.failpoint_hook import crashing_at
 from tests.modes.scenario import (
     REBUILT,
@@ -83,7 +84,8 @@ def test_a_redrive_makes_the_table_whole(world: World, scenario: Scenario, tmp_p
     whole = reader_of(world, tmp_path / "whole", scenario)
     whole.run()
     late = reader_of(world, tmp_path / "late", scenario)
-    create_table(world.spark, Stream(spec=late.spec, settings=late.settings), run_id="the first")
+    opened = Stream(spec=late.spec, settings=late.settings)
+    create_table(world.spark, opened, choose_engine(opened, alters=False)[0], run_id="the first")
     strict = replace(late, declared={**late.declared, "schema": STRICT})
     waited = strict.run().total("quarantined")
 

@@ -88,7 +88,7 @@ def test_status_counts_what_waits(redriven: World, monkeypatch: pytest.MonkeyPat
     assert (result.exit_code, json.loads(result.stdout)["quarantined"]) == (0, 1)
 
 
-def no_spark() -> NoReturn:
+def no_spark(backlog: int) -> NoReturn:
     """Stand for a Spark that must not be started."""
     raise AssertionError("Spark was asked for")
 

@@ -139,7 +139,7 @@ def test_a_fault_before_a_run_needs_no_spark(
 
     with outage.survived():
         outage.begin()
-        world.run(spark=lambda: pytest.fail("Spark was asked for"))
+        world.run(spark=lambda _: pytest.fail("Spark was asked for"))
 
 
 @pytest.mark.parametrize(

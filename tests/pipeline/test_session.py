@@ -9,11 +9,40 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
 from ingestion.verify.read.snapshot import rows_of
 
-pytestmark = pytest.mark.spark
+
+@pytest.mark.parametrize(
+    ("backlog", "options"),
+    [
+        pytest.param(1, ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), id="one record"),
+        pytest.param(
+            SMALL_BACKLOG_RECORDS, ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), id="the bound"
+        ),
+        pytest.param(SMALL_BACKLOG_RECORDS + 1, ("-XX:+UseParallelGC",), id="beyond it"),
+        pytest.param(None, ("-XX:+UseParallelGC",), id="unknown"),
+    ],
+)
+def test_a_small_backlog_is_compiled_quickly_and_a_large_one_well(
+    backlog: int | None, options: tuple[str, ...]
+) -> None:
+    """A JVM that soon ends compiles with its first compiler only."""
+    assert jvm_options("", backlog) == options
 
 
+@pytest.mark.parametrize("backlog", [1, None])
+def test_the_options_of_a_user_win(backlog: int | None) -> None:
+    """They come last, and a collector of theirs replaces ours: Java refuses two."""
+    chosen = "-XX:TieredStopAtLevel=4 -XX:+UseG1GC"
+
+    options = jvm_options(chosen, backlog)
+
+    assert options[-1] == chosen
+    assert not any(option.endswith("GC") for option in options[:-1])
+
+
+@pytest.mark.spark
 def test_spark_leaves_nothing_in_the_machines_temporary_folder(spark: SparkSession) -> None:
     """A JVM that is killed cannot tidy up, so all that it writes lies where the next one looks."""
     jvm = spark.sparkContext._jvm
@@ -34,6 +63,7 @@ def write_far_moment(spark: SparkSession, to: Path) -> None:
     moment.write.format("delta").save(str(to))
 
 
+@pytest.mark.spark
 def test_a_moment_beyond_nanoseconds_is_read_without_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -43,6 +73,7 @@ def test_a_moment_beyond_nanoseconds_is_read_without_spark(
     assert DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist() == [{"at": FAR}]
 
 
+@pytest.mark.spark
 def test_the_proof_reads_moments_of_files_that_are_older(
     spark: SparkSession, tmp_path: Path
 ) -> None:

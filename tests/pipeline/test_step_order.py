@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from ingestion.sinks.upsert import UpsertSink
 from tests.support.world import World, row
@@ -38,13 +36,13 @@ def test_rows_that_do_not_carry_their_seq_turn_the_books_red(
 ) -> None:
     """What MERGE counted is held against the rows that are there, not against itself."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = UpsertSink._choose_winners
+    honest = UpsertSink._columns
 
-    def astray(sink: UpsertSink) -> DataFrame:
-        seq = F.when(F.col("id") == 1, F.lit(0)).otherwise(F.col("_seq")).cast("long")
-        return honest(sink).withColumn("_seq", seq)
+    def astray(sink: UpsertSink) -> dict[str, str]:
+        seq = "CASE WHEN s.id = 1 THEN CAST(0 AS BIGINT) ELSE s._seq END"
+        return {**honest(sink), "_seq": seq}
 
-    monkeypatch.setattr(UpsertSink, "_choose_winners", astray)
+    monkeypatch.setattr(UpsertSink, "_columns", astray)
 
     report = world.run()
 

@@ -82,7 +82,7 @@ def copied(ingested: World, tmp_path: Path) -> World:
 def run(world: World) -> RunReport:
     """Run the stream, and fail when it asks for Spark."""
 
-    def no_spark() -> NoReturn:
+    def no_spark(backlog: int) -> NoReturn:
         pytest.fail("the run went on to Spark")
 
     return world.run(spark=no_spark)

@@ -24,7 +24,9 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations.accept import accept
 from ingestion.recovery.position import read_position
+from ingestion.sinks.engine import Engine
 from ingestion.sinks.upsert import UpsertSink
+from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -119,16 +121,12 @@ def test_a_record_delivered_twice_turns_the_books_red(
     assert "offsets in ranges 2 ≠ records read 3 + gaps 0" in report.batches[0].problems
 
 
-def test_a_lost_winner_is_red_until_somebody_accepts_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_winner_is_red_until_somebody_accepts_it(world: World) -> None:
     """A record that the sink drops turns the batch red; red is refused until it is accepted."""
     world.send(row(1, "a"), row(2, "dropped"), row(3, "c"))
-    honest = UpsertSink._source
-    monkeypatch.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
 
-    red = world.run()
-    monkeypatch.setattr(UpsertSink, "_source", honest)
+    with merging(WITHOUT_ID_2):
+        red = world.run()
     with pytest.raises(UnbalancedBatchError, match=f"oncelake accept {world.topic}"):
         world.run()
     accept(world.spec, world.settings, reason="a drill", run_id="me")
@@ -144,15 +142,11 @@ def test_a_lost_winner_is_red_until_somebody_accepts_it(
     ]
 
 
-def test_red_survives_the_loss_of_the_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_red_survives_the_loss_of_the_ledger(world: World) -> None:
     """The verdict is made again from the commit, and an acceptance is not forgotten."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = UpsertSink._source
-    monkeypatch.setattr(
-        UpsertSink, "_source", lambda sink: honest(sink).unionAll(honest(sink).where("id = 1"))
-    )
-    world.run()
-    monkeypatch.setattr(UpsertSink, "_source", honest)
+    with merging(ID_1_TWICE):
+        world.run()
     shutil.rmtree(world.paths.ledger)
 
     with pytest.raises(UnbalancedBatchError):
@@ -222,8 +216,8 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
     world.send(row(1, "a"))
     honest = ingestion.pipeline.batch.count_records
 
-    def recreating(copy: DataFrame) -> Any:
-        tally = honest(copy)
+    def recreating(engine: Engine) -> Any:
+        tally = honest(engine)
         world.delete_topic()
         world.create_topic()
         return tally
@@ -236,10 +230,16 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
     assert world.log.last_seq(world.topic) == 0
 
 
-def test_a_statement_skipped_by_delta_is_no_success(
-    behind: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("engine", "what"),
+    [("spark", "of run a zombie"), ("delta_rs", "seq 2 is another writer's")],
+    ids=["spark", "delta_rs"],
+)
+def test_a_seq_that_is_there_already_is_no_success(
+    behind: World, monkeypatch: pytest.MonkeyPatch, engine: str, what: str
 ) -> None:
-    """When our seq is in the log with other ranges, the MERGE is skipped, and the run stops."""
+    """When our seq is in the log with other ranges, nothing is merged, and the run stops."""
+    behind.settings = behind.settings.model_copy(update={"merge_engine": engine})
     honest = UpsertSink.prepare
 
     def overtaken(sink: UpsertSink) -> Any:
@@ -250,7 +250,7 @@ def test_a_statement_skipped_by_delta_is_no_success(
 
     monkeypatch.setattr(UpsertSink, "prepare", overtaken)
 
-    with pytest.raises(CommitConflictError, match="of run a zombie"):
+    with pytest.raises(CommitConflictError, match=what):
         behind.run()
 
     assert behind.rows() == [row(1, "a"), row(2, "b")]

@@ -22,7 +22,6 @@ from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
-from tests.support.quick_jvm import quick_jvm
 from tests.support.traffic import GONE, Traffic
 from tests.support.world import JARS, ROOT, environment_of, settings_in
 
@@ -55,12 +54,10 @@ class Stage:
     def set_up(self) -> None:
         """Start all of it."""
         address = self.raise_broker()
-        java_options = quick_jvm(address)
         self.settings = settings_in(
             self.folder,
             address,
             spark_driver_memory="2g",
-            spark_java_options=java_options,
             kafka_timeout_seconds=15,
         )
         admin = AdminClient({"bootstrap.servers": address, "log_level": 0})

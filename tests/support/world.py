@@ -191,18 +191,18 @@ class World:
     def run(self, **parts: Any) -> RunReport:
         """Run the stream once."""
         self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         return Run(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
 
     def redrive(self, **parts: Any) -> RedriveReport:
         """Send in again what waits in quarantine."""
         self.runs += 1
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
 
     def rebuild(self, **parts: Any) -> RebuildReport:
         """Make the table anew by the declaration of now."""
-        given = {"spec": self.spec, "settings": self.settings, "spark": lambda: self.spark}
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         without_lost = parts.pop("without_lost", False)
         run = Run(**{**given, "run_id": "rebuild", **parts})
         return Rebuild(run=run, without_lost=without_lost).execute()

@@ -20,9 +20,9 @@ from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.accept import accept
 from ingestion.operations.adopt_topic import adopt_topic
-from ingestion.sinks.upsert import UpsertSink
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
+from tests.support.faulty_sink import WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -437,15 +437,11 @@ def _first_epoch(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index("_epoch"), field, older)
 
 
-def test_what_a_person_accepted_is_a_limit_and_no_difference(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_person_accepted_is_a_limit_and_no_difference(world: World) -> None:
     """A red batch and a lost range that were accepted are told as limits of the proof."""
     world.send(row(1, "a"), row(2, "dropped"))
-    honest = UpsertSink._source
-    monkeypatch.setattr(UpsertSink, "_source", lambda sink: honest(sink).where("id <> 2"))
-    world.run()
-    monkeypatch.setattr(UpsertSink, "_source", honest)
+    with merging(WITHOUT_ID_2):
+        world.run()
     red = differences(world)
     accept(world.spec, world.settings, reason="a drill", run_id="me")
     world.send(row(2, "again"), row(3, "lost"), row(4, "kept"))

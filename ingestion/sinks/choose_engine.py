@@ -1,0 +1,104 @@
+"""Which engine executes a run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
+from ingestion.lake.processes import scratch_of_this_process
+from ingestion.lake.stream import Stream
+from ingestion.sinks.engine import Engine
+
+EngineName = Literal["spark", "delta_rs"]
+# Features of a table that delta-rs writes.
+_WRITTEN: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
+# DuckDB, DataFusion and Spark do not agree on how -0.0 and NaN compare.
+_INEXACT: Final = {"FLOAT", "DOUBLE"}
+
+
+def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | None]:
+    """Choose the engine of a run.
+
+    Args:
+        stream: The stream, and the settings that may name the engine.
+        alters: Whether the run changes the table's columns before it reads.
+
+    Returns:
+        The engine, and why it is not the one that was asked for.
+    """
+    if stream.settings.merge_engine == "spark":
+        return "spark", None
+    obstacle = next(_obstacles(stream, alters=alters), None)
+    if obstacle is None:
+        return "delta_rs", None
+    asked = stream.settings.merge_engine == "delta_rs"
+    return "spark", f"Spark merged, and not delta_rs: {obstacle}" if asked else None
+
+
+def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine:
+    """Open an engine for one batch.
+
+    Args:
+        name: Which one.
+        spark: The batch's own session; settings made elsewhere are invisible to its statements.
+        stream: The stream.
+    """
+    if name == "spark":
+        from ingestion.sinks.spark_engine import SparkEngine
+
+        return SparkEngine(spark)
+    from ingestion.sinks.local_engine import LocalEngine
+
+    scratch = scratch_of_this_process(stream.settings.state)
+    scratch.mkdir(parents=True, exist_ok=True)
+    return LocalEngine(scratch)
+
+
+@contextmanager
+def held_by_committer(
+    name: EngineName, spark: SparkSession, stream: Stream, holder: Holder
+) -> Iterator[None]:
+    """Hold a stream's lock in the process that commits while the block runs.
+
+    Raises:
+        StreamLockedError: another run holds it; names the run.
+    """
+    paths = stream.paths
+    held = held_by_python(paths, holder)
+    with held_by_jvm(spark, paths, holder) if name == "spark" else held:
+        yield
+
+
+def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
+    """Say what delta-rs cannot do of a run."""
+    spec, data = stream.spec, stream.paths.data
+    if not stream.settings.spark_master.startswith("local"):
+        yield "Spark runs on a cluster"
+    if spec.mode == "aggregate":
+        yield "`mode: aggregate` folds in Spark"
+    if alters:
+        yield "the run changes the table's columns"
+    yield from _obstacles_of_types(spec, is_new=not DeltaTable.is_deltatable(str(data)))
+    if DeltaTable.is_deltatable(str(data)):
+        protocol = DeltaTable(data).protocol()
+        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+        for feature in sorted(features - _WRITTEN):
+            yield f"the table has the feature {feature}"
+
+
+def _obstacles_of_types(spec: StreamSpec, *, is_new: bool) -> Iterator[str]:
+    words = {column.name: column.type for column in spec.table_columns}
+    for name, type_ in words.items():
+        if "VARIANT" in str(type_):
+            yield f"{name} is a VARIANT"
+        if is_new and "VARCHAR" in str(type_):
+            yield f"a table with a VARCHAR, {name}, is made by Spark"
+    for name in (*spec.keys, *spec.sequence_by):
+        if name in words and words[name].word in _INEXACT:
+            yield f"{name}, by which rows are compared, is a {words[name].word}"

@@ -1,0 +1,109 @@
+"""What executes a batch: SQL over its one copy, and the commit that makes it part of the table.
+
+``spark`` runs it where Spark runs, a cluster included. ``delta_rs`` runs it in this process: DuckDB
+over Arrow, and delta-rs for what is written. The text is the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from ingestion.lake.commit_metadata import CommitMetadata
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clause:
+    """What a merge does with the rows for which ``when`` holds.
+
+    Attributes:
+        when: Condition in SQL; ``s`` is the source's row and ``t`` the table's.
+        assign: New value of each column, in SQL; ``None`` deletes the row.
+    """
+
+    when: str
+    assign: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Merge:
+    """One merge of a source into the table.
+
+    Attributes:
+        source: SQL of the source's rows; no key is there twice.
+        on: Which rows of ``s`` and ``t`` are partners, in SQL.
+        matched: What becomes of a row that has a partner: the first clause that holds.
+        insert: What becomes of a source's row without one.
+        size_bytes: About how large the source is.
+        key_ranges: Lowest and highest value of key columns by which files can be skipped.
+    """
+
+    source: str
+    on: str
+    matched: tuple[Clause, ...] = ()
+    insert: Clause | None = None
+    size_bytes: int = 0
+    key_ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Holds one batch, and executes what the write modes and the books ask of it."""
+
+    def materialize(self, validated: DataFrame) -> None:
+        """Compute a batch once; it is the table ``batch`` from here on."""
+
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        """Give the rows of a query a name.
+
+        Args:
+            name: The name; one that is taken is given anew.
+            sql: The query.
+            keep: Whether they will be asked for more than once.
+        """
+
+    def open_table(self, name: str, path: Path, version: int | None = None) -> None:
+        """Give a Delta table a name: its newest version, unless one is given."""
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query: few, since they come to the driver."""
+
+    def columns(self, name: str) -> list[str]:
+        """Return a named table's columns."""
+
+    def merge(self, merge: Merge, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit a merge.
+
+        Raises:
+            TableBusyError: others changed the table each time it was tried.
+            IncomparableError: the statement came to ``FAIL``.
+        """
+
+    def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit rows, which are added to those that are there."""
+
+    def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit the metadata alone."""
+
+    def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
+        """Replace the rows of a side table that carry ``seq``; the table is made if need be."""
+
+    def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
+        """Set ``redriven_seq`` of the records in quarantine.
+
+        Args:
+            sql: Coordinates of the records.
+            quarantine: The table's folder.
+            seq: Number of the redrive.
+            within: Which rows of the quarantine, ``t``, may be meant.
+        """
+
+    def close(self) -> None:
+        """Let go of the batch."""
+
+
+class IncomparableError(Exception):
+    """A statement met two records that cannot be ordered."""

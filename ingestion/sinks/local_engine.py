@@ -1,0 +1,233 @@
+"""The engine of one machine: DuckDB over Arrow counts and chooses, delta-rs commits.
+
+Spark hands the batch over as Arrow files in the run's scratch folder, written where it was decoded:
+nothing of it is ever in the JVM's heap, and here it is mapped into memory. This process is the one
+that commits, and so the one that holds the stream's lock.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ingestion.errors import CommitConflictError
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
+from ingestion.lake.table_log import open_dataset
+from ingestion.sinks import sql as text
+from ingestion.sinks.engine import Clause, IncomparableError, Merge
+from ingestion.sinks.idempotent_commit import retry_on_conflict
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    # Nothing is fetched from the network while a batch is open.
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+# Smaller sources are scanned for their lowest and highest keys first, by which files are skipped.
+_SCANNED_BYTES: Final = 64 * 1024 * 1024
+_IN_DUCKDB: Final = f"error('{text.FAILED}')"
+# Not a constant, which would be evaluated when the statement is planned.
+_IN_DATAFUSION: Final = f"(CAST(concat('{text.FAILED} ', s.\"_topic\") AS BIGINT) = 0)"
+
+
+class LocalEngine:
+    """Holds one batch in this process; see ``ingestion.sinks.engine.Engine``."""
+
+    def __init__(self, scratch: Path) -> None:
+        """Take the folder for what does not fit into memory; it must be there."""
+        self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
+        self._tables = duckdb.connect(config=_SETTINGS)
+        self._tables.execute("SET TimeZone = 'UTC'")
+        self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
+
+    def materialize(self, validated: DataFrame) -> None:
+        """Compute a batch once, as Arrow files; a task that is tried again leaves one unread."""
+        folder = str(self._folder)
+
+        def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            path = f"{folder}/{uuid.uuid4().hex}.arrow"
+            writer = None
+            for batch in batches:
+                writer = writer or pa.ipc.new_file(path, batch.schema)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+                yield pa.RecordBatch.from_pydict({"path": [path]})
+
+        paths = validated.mapInArrow(spill, "path STRING").collect()
+        parts = [pa.ipc.open_file(pa.memory_map(row["path"])).read_all() for row in paths]
+        schema = parts[0].schema if parts else to_arrow_schema(validated.schema, timezone="UTC")
+        self.hold(pa.concat_tables(parts) if parts else schema.empty_table())
+
+    def hold(self, batch: pa.Table) -> None:
+        """Take a batch that is there already."""
+        self._tables.register("batch", batch)
+
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        """Give the rows of a query a name; ``keep`` those that are asked for more than once."""
+        statement = _for(sql, _IN_DUCKDB)
+        with _translated():
+            if keep:
+                self._tables.register(name, self._tables.sql(statement).to_arrow_table())
+            else:
+                self._tables.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {statement}")
+
+    def open_table(self, name: str, path: Path, version: int | None = None) -> None:
+        """Give a Delta table a name; its files are read by Arrow."""
+        self._tables.register(name, open_dataset(DeltaTable(path, version=version)))
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query."""
+        with _translated():
+            found: list[dict[str, Any]] = self._arrow(sql).to_pylist()
+        return found
+
+    def columns(self, name: str) -> list[str]:
+        """Return a named table's columns."""
+        return list(self._tables.table(name).columns)
+
+    def merge(self, merge: Merge, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit a merge; where it changes no row, the metadata alone."""
+
+        def write(table: DeltaTable, properties: CommitProperties) -> None:
+            before = table.version()
+            source = self._arrow(merge.source)
+            merger = table.merge(
+                source,
+                _for(merge.on, _IN_DATAFUSION),
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=source.nbytes > _SCANNED_BYTES,
+                commit_properties=properties,
+            )
+            for clause in merge.matched:
+                if clause.assign is None:
+                    merger = merger.when_matched_delete(_condition(clause))
+                else:
+                    merger = merger.when_matched_update(_quoted(clause), _condition(clause))
+            if merge.insert is not None:
+                insert = merge.insert
+                merger = merger.when_not_matched_insert(_quoted(insert), _condition(insert))
+            merger.execute()
+            if table.version() == before:
+                _append_nothing(table, properties)
+
+        _commit(stream, path, metadata, write)
+
+    def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit rows."""
+
+        def write(table: DeltaTable, properties: CommitProperties) -> None:
+            rows = self._tables.sql(sql).to_arrow_reader()
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+
+        _commit(stream, path, metadata, write)
+
+    def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit the metadata alone."""
+        _commit(stream, path, metadata, _append_nothing)
+
+    def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
+        """Replace the rows of ``seq``, or make the table."""
+        rows = self._arrow(sql)
+        if DeltaTable.is_deltatable(str(path)):
+            write_deltalake(path, rows, mode="overwrite", predicate=f"_seq = {seq}")
+            return
+        settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
+        write_deltalake(path, rows, configuration=settings)
+
+    def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
+        """Set ``redriven_seq``."""
+        same = text.equal(("_topic", "_partition", "_offset"), "t", "s")
+        merger = DeltaTable(quarantine).merge(
+            self._arrow(sql),
+            f'{same} AND t."redriven_seq" IS NULL AND {within}',
+            source_alias="s",
+            target_alias="t",
+        )
+        merger.when_matched_update({"redriven_seq": f"CAST({seq} AS BIGINT)"}).execute()
+
+    def close(self) -> None:
+        """Let go of the batch, and of its files."""
+        self._tables.close()
+        # An error that is kept would keep it alive, too, and DuckDB complains of that at the end.
+        del self._tables
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _arrow(self, sql: str) -> pa.Table:
+        return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
+
+
+def _commit(
+    stream: str,
+    path: Path,
+    metadata: CommitMetadata,
+    write: Callable[[DeltaTable, CommitProperties], None],
+) -> None:
+    """Commit on exactly the version that was looked at.
+
+    delta-rs commits a txn again that is there already (delta-io/delta-rs#2580), so it is looked
+    for; and one that gets in between fails the commit, since it is not retried.
+    """
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": metadata.to_json()},
+        app_transactions=[Transaction(app_id(stream), metadata.seq)],
+        max_commit_retries=0,
+    )
+
+    def attempt() -> None:
+        table = DeltaTable(path)
+        recorded = table.transaction_version(app_id(stream))
+        if recorded is not None and recorded >= metadata.seq:
+            raise CommitConflictError(
+                stream,
+                f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
+                "writer's.",
+                remedy=f"oncelake status {stream}, then run again from the table's offsets",
+            )
+        with _translated():
+            write(table, properties)
+
+    retry_on_conflict(attempt, stream=stream, hindered=(CommitFailedError,))
+
+
+def _append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(table, nothing, mode="append", commit_properties=properties)
+
+
+def _condition(clause: Clause) -> str:
+    return _for(clause.when, _IN_DATAFUSION)
+
+
+def _quoted(clause: Clause) -> dict[str, str]:
+    assert clause.assign is not None, "asked only of clauses that write"
+    assigned = clause.assign.items()
+    return {text.name(column): _for(value, _IN_DATAFUSION) for column, value in assigned}
+
+
+def _for(sql: str, fail: str) -> str:
+    return sql.replace(text.FAIL, fail)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Translate the failure that a statement itself has asked for."""
+    try:
+        yield
+    except (DeltaError, duckdb.Error) as error:
+        if text.FAILED in str(error):
+            raise IncomparableError from error
+        raise

@@ -1,0 +1,178 @@
+"""The engine that goes where Spark goes: its SQL, its MERGE, and commits from the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, reduce
+from operator import and_
+from pathlib import Path
+from typing import Any, Final
+
+import sqlglot
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ingestion.declaration.sql import quoted
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
+from ingestion.lake.side_tables import overwrite_seq
+from ingestion.lake.table_log import TableLog
+from ingestion.sinks import sql as text
+from ingestion.sinks.engine import IncomparableError, Merge
+from ingestion.sinks.idempotent_commit import (
+    commit_without_rows,
+    from_materialized,
+    idempotent,
+    retry_on_conflict,
+)
+
+_BROADCAST_BYTES: Final = 32 * 1024 * 1024
+# In fewer files there is little to skip, and literals that change with every batch make Spark
+# compile the join anew.
+_PRUNE_FROM_FILES: Final = 16
+
+
+class SparkEngine:
+    """Holds one batch in Spark; see ``ingestion.sinks.engine.Engine``."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Take the query's own session; settings made elsewhere are invisible to its statements."""
+        self.spark = spark
+        self._copies: list[DataFrame] = []
+
+    def materialize(self, validated: DataFrame) -> None:
+        """Compute a batch once: every action on foreachBatch's frame reads Kafka again."""
+        copy = validated.localCheckpoint(eager=True)
+        self._copies.append(copy)
+        copy.createOrReplaceTempView("batch")
+
+    def define(self, name: str, sql: str, *, keep: bool = False) -> None:
+        """Give the rows of a query a name; what is not kept is computed where it is asked for."""
+        frame = self._query(sql)
+        if keep:
+            frame = frame.localCheckpoint(eager=True)
+            self._copies.append(frame)
+        frame.createOrReplaceTempView(name)
+
+    def open_table(self, name: str, path: Path, version: int | None = None) -> None:
+        """Give a Delta table a name."""
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        reader.load(str(path)).createOrReplaceTempView(name)
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of a query."""
+        with _translated():
+            return [row.asDict(recursive=True) for row in self._query(sql).collect()]
+
+    def columns(self, name: str) -> list[str]:
+        """Return a named table's columns."""
+        return self.spark.table(name).columns
+
+    def frame(self, name: str) -> DataFrame:
+        """Return a named table as a frame, for write modes that are not written in SQL."""
+        return self.spark.table(name)
+
+    def merge(self, merge: Merge, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit a merge."""
+        source = self._query(merge.source)
+        # A source from foreachBatch has no known size: without a hint Spark broadcasts the table's
+        # key columns instead, or sorts both sides.
+        is_small = merge.size_bytes < _BROADCAST_BYTES
+        source = F.broadcast(source) if is_small else source.hint("shuffle_hash")
+
+        def execute() -> None:
+            table = DeltaTable.forPath(self.spark, str(path))
+            merger = table.alias("t").merge(source.alias("s"), self._on(merge, path))
+            for clause in merge.matched:
+                when = F.expr(_translate(clause.when))
+                if clause.assign is None:
+                    merger = merger.whenMatchedDelete(when)
+                else:
+                    merger = merger.whenMatchedUpdate(when, _assigned(clause.assign))
+            if merge.insert is not None:
+                assert merge.insert.assign is not None, "an insert deletes nothing"
+                values = _assigned(merge.insert.assign)
+                merger = merger.whenNotMatchedInsert(F.expr(_translate(merge.insert.when)), values)
+            with idempotent(self.spark, stream, metadata):
+                merger.execute()
+
+        with from_materialized(self.spark), _translated():
+            retry_on_conflict(execute, stream=stream)
+
+    def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit rows."""
+        (
+            self._query(sql)
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id(stream))
+            .option("txnVersion", metadata.seq)
+            .option("userMetadata", metadata.to_json())
+            .save(str(path))
+        )
+
+    def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
+        """Commit the metadata alone."""
+        commit_without_rows(self.spark, stream, path, metadata)
+
+    def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
+        """Replace the rows of ``seq``, or make the table."""
+        overwrite_seq(self._query(sql), path, seq, stats_on=stats_on)
+
+    def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
+        """Set ``redriven_seq``."""
+        same = text.equal(("_topic", "_partition", "_offset"), "t", "s")
+        on = _translate(f'{same} AND t."redriven_seq" IS NULL AND {within}')
+        (
+            DeltaTable.forPath(self.spark, str(quarantine))
+            .alias("t")
+            .merge(self._query(sql).alias("s"), on)
+            .whenMatchedUpdate(set={"redriven_seq": F.lit(seq).cast("long")})
+            .execute()
+        )
+
+    def close(self) -> None:
+        """Let go of the batch."""
+        for copy in self._copies:
+            copy._jdf.queryExecution().logical().rdd().unpersist(False)
+
+    def _query(self, sql: str) -> DataFrame:
+        return self.spark.sql(_translate(sql))
+
+    def _on(self, merge: Merge, path: Path) -> Column:
+        """Equal keys, and in a table of many files the literal ranges that prune them."""
+        on = F.expr(_translate(merge.on))
+        if not merge.key_ranges or TableLog(path).file_count() < _PRUNE_FROM_FILES:
+            return on
+        within = (
+            F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high))
+            for name, (low, high) in merge.key_ranges.items()
+        )
+        return reduce(and_, within, on)
+
+
+@lru_cache(maxsize=500)
+def _translate(sql: str) -> str:
+    """Write the common dialect as Spark's."""
+    written = sqlglot.transpile(sql, read="duckdb", write="spark")[0]
+    return written.replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")
+
+
+def _assigned(values: Any) -> dict[str, str | Column]:
+    return {quoted(column): F.expr(_translate(value)) for column, value in values.items()}
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Translate the failure that a statement itself has asked for."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        if text.FAILED in str(error):
+            raise IncomparableError from error
+        raise

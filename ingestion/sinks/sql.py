@@ -1,0 +1,98 @@
+"""SQL that every engine runs: names, equal keys, and which of two records is beyond the other.
+
+The text is DuckDB's dialect in its common subset; the Spark engine translates it. Order is written
+out column by column, since DataFusion, which evaluates the conditions of a merge, compares no
+structs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+# Ends the statement that evaluates it; each engine puts in its own way to do so.
+FAIL: Final = "ONCELAKE_FAIL()"
+# What the error of such a statement contains.
+FAILED: Final = "ONCELAKE_KEY_IN_TWO_PARTITIONS"
+
+
+def name(column: str, side: str = "") -> str:
+    """Quote a column's name, with the alias of its table before it."""
+    quoted = '"' + column.replace('"', '""') + '"'
+    return f"{side}.{quoted}" if side else quoted
+
+
+def names(columns: Iterable[str], side: str = "") -> str:
+    """Quote names, with commas between them."""
+    return ", ".join(name(column, side) for column in columns)
+
+
+def text(value: str) -> str:
+    """Write a text as SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def equal(columns: Iterable[str], one: str, other: str) -> str:
+    """Tell rows of two tables that have the same values, none of them null."""
+    return " AND ".join(f"{name(column, one)} = {name(column, other)}" for column in columns)
+
+
+def ranked(columns: Sequence[str], direction: str) -> str:
+    """Order rows along columns, ``DESC`` or ``ASC``."""
+    return ", ".join(f"{name(column)} {direction}" for column in columns)
+
+
+def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> str:
+    """Tell whether the row of ``one`` is beyond that of ``other``; any row is beyond none.
+
+    A record of an earlier epoch always loses. Without a declared order, two records of one epoch
+    that come from different partitions cannot be compared, and the statement fails.
+
+    Args:
+        line: Columns that order the records of a key, most significant first; they end with the
+            place in Kafka, so no two records are equal.
+        one: Alias of the row that may be newer.
+        other: Alias of the row that is there, or not: all its columns are null then.
+        has_order: Whether a person has declared what orders the records.
+    """
+    if has_order:
+        beyond = _beyond(("_epoch", *line), one, other)
+        return f"({name('_offset', other)} IS NULL OR {beyond})"
+    epochs = f"{name('_epoch', one)} <> {name('_epoch', other)}"
+    return (
+        # A merge evaluates it on rows that have no partner, too.
+        f"(CASE WHEN {name('_offset', one)} IS NULL THEN FALSE "
+        f"WHEN {name('_offset', other)} IS NULL THEN TRUE "
+        f"WHEN {epochs} THEN {name('_epoch', one)} > {name('_epoch', other)} "
+        f"WHEN {equal(('_topic', '_partition'), one, other)} THEN {_beyond(line, one, other)} "
+        f"ELSE {FAIL} END)"
+    )
+
+
+def is_older(line: Sequence[str], one: str, other: str, *, has_order: bool) -> str:
+    """Tell whether the row of ``one`` is before that of ``other``; any row is before none."""
+    after = is_newer(line, other, one, has_order=has_order)
+    there = f"{name('_offset', one)} IS NOT NULL"
+    return f"({name('_offset', other)} IS NULL OR ({there} AND {after}))"
+
+
+def is_same_record(line: Sequence[str], one: str, other: str) -> str:
+    """Tell whether two rows are of one record."""
+    return equal(("_epoch", *line), one, other)
+
+
+def is_incomparable(one: str, other: str) -> str:
+    """Tell rows of one epoch that come from different partitions."""
+    elsewhere = (
+        f"({name('_topic', one)} <> {name('_topic', other)} "
+        f"OR {name('_partition', one)} <> {name('_partition', other)})"
+    )
+    return f"{name('_epoch', one)} = {name('_epoch', other)} AND {elsewhere}"
+
+
+def _beyond(columns: Sequence[str], one: str, other: str) -> str:
+    first, *rest = columns
+    mine, theirs = name(first, one), name(first, other)
+    if not rest:
+        return f"{mine} > {theirs}"
+    return f"({mine} > {theirs} OR ({mine} = {theirs} AND {_beyond(rest, one, other)}))"

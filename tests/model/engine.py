@@ -1,0 +1,137 @@
+"""The two engines in memory: one copy of a batch, and the two ways in which a merge is fenced.
+
+Spark's skips a statement whose ``txn`` is there, in silence. For delta-rs the product looks itself,
+and commits on exactly the version that it looked at: that is its own code here, over a table in
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
+
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.pipeline.counts import IS_GOOD
+from ingestion.sinks import local_engine
+from ingestion.sinks.choose_engine import EngineName
+from tests.model.frames import Copy, Frame, fetched
+from tests.model.lake import Place, Rows, Side, Table
+from tests.model.process import step
+
+if TYPE_CHECKING:
+    from tests.model.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMerge:
+    """What a sink asks of an engine.
+
+    Attributes:
+        apply: Returns the rows as they are afterwards, and what MERGE counts.
+        landed: Called with the metadata as soon as the commit is there.
+    """
+
+    apply: Callable[[Rows], tuple[Rows, Mapping[str, int]]]
+    landed: Callable[[CommitMetadata], None]
+
+
+class ModelEngine:
+    """Holds one batch, and executes what is asked of ``ingestion.sinks.engine.Engine``."""
+
+    batch: Copy
+    good: Copy
+
+    def __init__(self, world: World) -> None:
+        """Hold nothing yet."""
+        self.world = world
+
+    def materialize(self, validated: Frame) -> None:
+        """Read Kafka once."""
+        step("fetch")
+        self.batch = fetched(validated)
+
+    def columns(self, name: str) -> list[str]:
+        """Return no columns: rows in memory are whole."""
+        assert name == "batch", name
+        return []
+
+    def define(self, name: str, sql: str) -> None:
+        """Select what can be applied; the product defines nothing else."""
+        assert name == "good", name
+        assert sql.endswith(f"FROM batch WHERE {IS_GOOD}"), sql
+        self.good = self.batch.of("row", "delete")
+
+    def replace_seq(self, sql: str, side: Side, seq: int, *, stats_on: object) -> None:
+        """Set the bad records aside; the product asks for nothing else by text."""
+        assert sql.endswith("FROM batch WHERE _disposition = 'quarantined'"), sql
+        bad = self.batch.of("quarantined")
+        side.overwrite(seq, tuple((each.partition, each.offset) for each in bad))
+
+    def merge(self, merge: ModelMerge, stream: str, place: Place, metadata: CommitMetadata) -> None:
+        """Merge on the newest version, unless Delta knows the seq already."""
+        table = place.table
+        assert table is not None
+        step("begin the commit")
+        if table.skips(metadata):
+            return
+        self._land(merge, table, metadata)
+        step("hear of the commit")
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+    def _land(self, merge: ModelMerge, table: Table, metadata: CommitMetadata) -> None:
+        read_at = len(table.commits) - 1
+        rows, metrics = merge.apply(table.states[read_at])
+        step("land the commit")
+        # Delta's own optimism is in ``land``, delta-rs' is stricter.
+        self._refuse_to_rebase(table, read_at)
+        table.land(rows, metadata, clock_ms=self.world.now_ms(), read_at=read_at, metrics=metrics)
+        merge.landed(metadata)
+
+    def _refuse_to_rebase(self, table: Table, read_at: int) -> None:
+        """Let Delta rebase over what others did to the table's files."""
+
+
+class ModelLocalEngine(ModelEngine):
+    """Commits as ``ingestion.sinks.local_engine`` does, by its own words."""
+
+    def merge(self, merge: ModelMerge, stream: str, place: Any, metadata: CommitMetadata) -> None:
+        """Merge on exactly the version that was looked at."""
+
+        def write(opened: ModelDeltaTable, properties: CommitProperties) -> None:
+            assert properties.max_commit_retries == 0
+            self._land(merge, opened.table, metadata)
+            step("hear of the commit")
+
+        local_engine._commit(stream, place, metadata, write)  # type: ignore[arg-type]
+
+    def _refuse_to_rebase(self, table: Table, read_at: int) -> None:
+        if table.fences and len(table.commits) - 1 != read_at:
+            self.world.happens("commit overtaken")
+            raise CommitFailedError("a commit of that version is there")
+
+
+class ModelDeltaTable:
+    """What ``ingestion.sinks.local_engine`` asks of delta-rs before it commits."""
+
+    def __init__(self, place: Place) -> None:
+        """Open the newest version."""
+        step("begin the commit")
+        assert place.table is not None
+        self.table = place.table
+
+    def transaction_version(self, _app: str) -> int | None:
+        """Return the recorded ``txn``."""
+        return self.table.txn if self.table.fences else None
+
+
+def open_engine(name: EngineName, _session: object, stream: Any) -> ModelEngine:
+    """Open an engine for one batch."""
+    world = stream.settings
+    world.happens(f"batch by {name}")
+    return ModelEngine(world) if name == "spark" else ModelLocalEngine(world)

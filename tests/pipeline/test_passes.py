@@ -1,0 +1,39 @@
+"""What a batch asks of Spark is counted, so that a pass more does not slip in."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def jobs_of(world: World) -> int:
+    """Count the jobs that this Spark has run so far."""
+    return int(world.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def test_a_batch_on_one_machine_is_one_spark_job(world: World) -> None:
+    """Updates, deletes, late and bad records among them, and with the audit of each."""
+    world.declare(sequence_by="at", apply_as_deletes="name = 'gone'")
+    world.send(*(row(key, "a", at=5) for key in range(20)))
+    world.run()
+    world.send(
+        *(row(key, "b", at=6) for key in range(5)),
+        *(row(key, "late", at=1) for key in range(5, 10)),
+        *(row(key, "gone", at=7) for key in range(10, 15)),
+        row(99, "gone", at=7),
+        b"garbage",
+        {"id": 3, "name": "c", "at": 9, "more": 1},
+    )
+    before = jobs_of(world)
+
+    report = world.run()
+
+    assert jobs_of(world) - before == 1
+    counts = report.batches[0].counts
+    assert report.engine == "delta_rs"
+    assert (counts["updated"], counts["deleted"], counts["stale"]) == (5, 5, 5)
+    assert (counts["deleted_absent"], counts["quarantined"], counts["superseded"]) == (1, 1, 1)
+    assert (counts["extra_fields"], len(world.rows())) == (1, 15)

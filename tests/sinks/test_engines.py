@@ -1,0 +1,370 @@
+"""Both engines do the same: one SQL text, one merge, and a commit that can be told from others'."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from ingestion.declaration.spec import engine_version, fingerprint
+from ingestion.errors import CommitConflictError, TableBusyError
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
+from ingestion.lake.quarantine import STATISTICS, quarantine_rows
+from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.table_log import TableLog
+from ingestion.pipeline.counts import count_records, extra_counts
+from ingestion.pipeline.gaps import _holes_between
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Clause, Engine, IncomparableError, Merge
+from ingestion.sinks.local_engine import LocalEngine
+from ingestion.sinks.sink import merge_counts
+from ingestion.sinks.upsert import winner_per_key
+from tests.verify.factories import declared
+
+STREAM = "s"
+PLACE = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("at", pa.int32()),
+        ("_epoch", pa.int32()),
+        ("_topic", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_seq", pa.int64()),
+    ]
+)
+
+
+@pytest.fixture(params=["delta_rs", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An engine that holds nothing yet."""
+    if request.param == "delta_rs":
+        opened: Any = LocalEngine(tmp_path)
+    else:
+        from ingestion.sinks.spark_engine import SparkEngine
+
+        opened = SparkEngine(request.getfixturevalue("spark"))
+    yield opened
+    opened.close()
+
+
+def hold(engine: Any, rows: list[dict[str, Any]], schema: pa.Schema = PLACE) -> None:
+    """Give an engine its batch."""
+    table = pa.Table.from_pylist(rows, schema=schema)
+    if isinstance(engine, LocalEngine):
+        engine.hold(table)
+    else:
+        engine.materialize(engine.spark.createDataFrame(table))
+
+
+def place(id: int, epoch: int, partition: int, offset: int, at: int = 0) -> dict[str, Any]:
+    """A record's place, or a row's."""
+    return {
+        "id": id,
+        "at": at,
+        "_epoch": epoch,
+        "_topic": "t",
+        "_partition": partition,
+        "_offset": offset,
+        "_seq": 1,
+    }
+
+
+def metadata(seq: int = 1) -> CommitMetadata:
+    """What a commit says of itself."""
+    return CommitMetadata(
+        kind="ingest", seq=seq, run_id="me", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
+    )
+
+
+def made_table(path: Path, *rows: dict[str, Any]) -> Path:
+    """A table that somebody else has written."""
+    write_deltalake(path, pa.Table.from_pylist(list(rows), schema=PLACE))
+    return path
+
+
+def merge_newer(*, has_order: bool) -> Merge:
+    """An upsert's merge."""
+    line = (
+        ("at", "_topic", "_partition", "_offset")
+        if has_order
+        else ("_topic", "_partition", "_offset")
+    )
+    columns = {name: sql.name(name, "s") for name in PLACE.names}
+    newer = sql.is_newer(line, "s", "t", has_order=has_order)
+    return Merge(
+        source="SELECT * FROM batch",
+        on=sql.equal(["id"], "t", "s"),
+        matched=(Clause(when=newer, assign=columns),),
+        insert=Clause(when="TRUE", assign=columns),
+    )
+
+
+def counts_of(path: Path) -> Mapping[str, int]:
+    """What the newest commit of ours says that it did."""
+    commit, _ = TableLog(path).since_our_newest(STREAM)
+    assert commit is not None
+    return merge_counts(commit)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["as sent", "turned around"])
+def test_the_winner_does_not_depend_on_the_order_of_arrival(engine: Engine, turned: bool) -> None:
+    """Ties of the declared order go by topic, partition and offset."""
+    rows = [place(1, 1, 0, 7, 5), place(1, 1, 1, 2, 5), place(1, 1, 1, 9, 4), place(2, 1, 0, 1, 1)]
+    hold(engine, rows[::-1] if turned else rows)
+    engine.define("good", "SELECT * FROM batch")
+    target: Any = type("Target", (), {"engine": engine, "spec": declared(keys="id")})
+
+    winners = engine.rows(winner_per_key(target, "DESC"))
+
+    found = sorted((row["id"], row["at"], row["_partition"], row["_offset"]) for row in winners)
+    assert found == [(1, 5, 1, 2), (2, 1, 0, 1)]
+
+
+BY_OFFSET = {
+    "later offset": ((1, 0, 5), (1, 0, 4), True),
+    "the same": ((1, 0, 4), (1, 0, 4), False),
+    "later epoch": ((2, 0, 0), (1, 0, 9), True),
+    "later epoch, other partition": ((2, 1, 0), (1, 0, 9), True),
+    "earlier epoch": ((1, 0, 9), (2, 1, 0), False),
+}
+BY_COLUMN = {
+    "later": ((1, 1, 0, 5), (1, 0, 9, 4), True),
+    "earlier": ((1, 0, 9, 4), (1, 1, 0, 5), False),
+    "a tie goes by place": ((1, 1, 0, 5), (1, 0, 5, 5), True),
+    "the same": ((1, 0, 7, 5), (1, 0, 7, 5), False),
+    "later epoch": ((2, 0, 0, 1), (1, 0, 9, 9), True),
+    "earlier epoch": ((1, 0, 9, 9), (2, 0, 0, 1), False),
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "newer"),
+    [*BY_OFFSET.values(), *BY_COLUMN.values()],
+    ids=[*BY_OFFSET, *BY_COLUMN],
+)
+def test_a_newer_record_wins_and_no_other(
+    engine: Engine, tmp_path: Path, one: tuple[int, ...], other: tuple[int, ...], newer: bool
+) -> None:
+    """An epoch beats the declared order, and that the place; the merge and queries agree."""
+    has_order = len(one) == 4
+    path = made_table(tmp_path / "table", place(1, *other))
+    hold(engine, [place(1, *one), place(2, *one)])
+    engine.open_table("t", path)
+
+    engine.merge(merge_newer(has_order=has_order), STREAM, path, metadata())
+
+    line = ("at", "_topic", "_partition", "_offset")[0 if has_order else 1 :]
+    asked = sql.is_newer(line, "s", "t", has_order=has_order)
+    engine.open_table("before", path, 0)
+    rows = engine.rows(
+        f'SELECT s.id, {asked} AS newer FROM batch s LEFT JOIN "before" t ON s.id = t.id '
+        "ORDER BY s.id"
+    )
+    assert [row["newer"] for row in rows] == [newer, True]
+    assert counts_of(path) == {"inserted": 1, "updated": int(newer), "deleted": 0}
+
+
+def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_path: Path) -> None:
+    """Asking which is newer ends the statement, and nothing is written."""
+    path = made_table(tmp_path / "table", place(1, 1, 1, 4))
+    hold(engine, [place(1, 1, 0, 5)])
+    engine.open_table("t", path)
+    asked = sql.is_newer(("_topic", "_partition", "_offset"), "s", "t", has_order=False)
+
+    with pytest.raises(IncomparableError):
+        engine.rows(f"SELECT {asked} AS newer FROM batch s JOIN t ON s.id = t.id")
+    with pytest.raises(IncomparableError):
+        engine.merge(merge_newer(has_order=False), STREAM, path, metadata())
+
+    assert DeltaTable(path).version() == 0
+
+
+def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path) -> None:
+    """The offsets move with it, so it must be in the log."""
+    path = made_table(tmp_path / "table", place(1, 1, 0, 9))
+    hold(engine, [place(1, 1, 0, 4)])
+
+    engine.merge(merge_newer(has_order=False), STREAM, path, metadata(7))
+
+    assert DeltaTable(path).transaction_version(app_id(STREAM)) == 7
+    commit, _ = TableLog(path).since_our_newest(STREAM)
+    assert commit is not None
+    assert commit.metadata == metadata(7)
+    assert merge_counts(commit) == {"inserted": 0, "updated": 0, "deleted": 0}
+
+
+def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
+    """delta-rs would take the same txn twice, so it is looked for."""
+    path, engine = made_table(tmp_path / "table"), LocalEngine(tmp_path)
+    hold(engine, [place(1, 1, 0, 4)])
+    engine.append("SELECT * FROM batch", STREAM, path, metadata(3))
+
+    for seq in (3, 2):
+        with pytest.raises(CommitConflictError, match="the table holds seq 3 already"):
+            engine.append("SELECT * FROM batch", STREAM, path, metadata(seq))
+
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 1
+    engine.close()
+
+
+def test_a_commit_that_gets_in_between_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's commit makes ours begin anew; one that always comes ends it."""
+    path, engine = made_table(tmp_path / "table"), LocalEngine(tmp_path)
+    hold(engine, [place(1, 1, 0, 4)])
+    others = [1]
+
+    class Overtaken(DeltaTable):
+        """A table that somebody else writes to as soon as it was looked at."""
+
+        def transaction_version(self, app_id: str) -> int | None:
+            """Let the others write."""
+            if others:
+                others.pop()
+                write_deltalake(
+                    path, pa.Table.from_pylist([place(9, 1, 0, 0)], schema=PLACE), mode="append"
+                )
+            return super().transaction_version(app_id)
+
+    monkeypatch.setattr("ingestion.sinks.local_engine.DeltaTable", Overtaken)
+
+    engine.append("SELECT * FROM batch", STREAM, path, metadata(1))
+    others.extend([1] * 3)
+    with pytest.raises(TableBusyError, match="oncelake run s"):
+        engine.append("SELECT * FROM batch", STREAM, path, metadata(2))
+
+    ids = sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
+    assert ids == [1, 9, 9, 9, 9]
+    engine.close()
+
+
+BATCH = pa.schema(
+    [
+        ("_topic", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", pa.timestamp("us", tz="UTC")),
+        ("_index", pa.int32()),
+        ("id", pa.int32()),
+        ("_disposition", pa.string()),
+        ("_extra", pa.list_(pa.string())),
+        ("_bytes", pa.int32()),
+        ("_reason", pa.string()),
+        ("_detail", pa.string()),
+        ("_key", pa.binary()),
+        ("_value", pa.binary()),
+        ("_headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+NOW = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def validated(partition: int, offset: int, disposition: str = "row", **more: Any) -> dict[str, Any]:
+    """A record as validation leaves it."""
+    empty: dict[str, Any] = dict.fromkeys(BATCH.names)
+    return {
+        **empty,
+        "_topic": "t",
+        "_partition": partition,
+        "_offset": offset,
+        "_timestamp": NOW,
+        "_index": 0,
+        "id": offset,
+        "_disposition": disposition,
+        "_bytes": 10,
+        **more,
+    }
+
+
+def test_a_batch_is_counted_by_disposition_and_partition(engine: Engine) -> None:
+    """Records, not rows, where an array gives many; undeclared names by how many have them."""
+    hold(
+        engine,
+        [
+            validated(0, 3, _extra=["x", "y"]),
+            validated(0, 4, _extra=["x"]),
+            validated(0, 4, _index=1),
+            validated(0, 5, "quarantined", _extra=["x"]),
+            validated(1, 7, "overlap"),
+        ],
+        BATCH,
+    )
+
+    counts = count_records(engine)
+
+    assert dict(counts.dispositions) == {"row": 3, "quarantined": 1, "overlap": 1}
+    assert (counts.read, counts.good, counts.exploded, counts.good_bytes) == (4, 3, 1, 30)
+    first, second = (counts.partitions[TopicPartition("t", at)] for at in (0, 1))
+    assert (first.records, first.first, first.last, first.offset_sum) == (3, 3, 5, 12)
+    assert (second.records, second.overlap) == (1, 1)
+    assert extra_counts(engine, counts) == {
+        "extra_fields": 2,
+        "extra_fields.x": 2,
+        "extra_fields.y": 1,
+    }
+
+
+def test_every_missing_offset_is_found(engine: Engine) -> None:
+    """At either end, in the middle, and in no partition that is full."""
+    hold(engine, [validated(0, at) for at in (2, 3, 6)] + [validated(1, 0)], BATCH)
+    planned = [
+        Range(topic="t", partition=0, start=0, end=9),
+        Range(topic="t", partition=1, start=0, end=1),
+    ]
+
+    holes = _holes_between(engine, planned, count_records(engine))
+
+    assert [(hole.partition, hole.start, hole.end) for hole in holes] == [
+        (0, 0, 2),
+        (0, 4, 6),
+        (0, 7, 9),
+    ]
+
+
+def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Under its seq, which a second attempt replaces; a schema's id comes from the detail."""
+    large, path = b"x" * 3_000_000, tmp_path / "quarantine"
+    details = ("schema id 42: it's bad", "schema id 99999999999: too large", "x schema id 7:", None)
+    bad = [
+        validated(
+            0, at, "quarantined", _value=large, _headers=[{"key": "h", "value": b"\x00"}],
+            _reason="malformed_json", _detail=detail,
+        )
+        for at, detail in enumerate(details)
+    ]  # fmt: skip
+    hold(engine, [*bad, validated(0, 9)], BATCH)
+    spec, ours = declared(), metadata(3)
+
+    for _ in range(2):
+        rows = quarantine_rows(ours, spec)
+        engine.replace_seq(rows, path, ours.seq, stats_on=STATISTICS)
+
+    found = DeltaTable(path).to_pyarrow_table().to_pylist()
+    found.sort(key=lambda row: row["_offset"])
+    assert (rows_of_seq(path, 3), [row["schema_id"] for row in found]) == (
+        4,
+        [42, None, None, None],
+    )
+    assert {(row["_seq"], row["run_id"], row["redriven_seq"]) for row in found} == {(3, "me", None)}
+    assert {row["engine_version"] for row in found} == {engine_version()}
+    assert {row["declaration"] for row in found} == {fingerprint(spec)}
+    assert all(row["value"] == large for row in found)
+    assert found[0]["headers"] == [{"key": "h", "value": b"\x00"}]
+
+    engine.mark_redriven(
+        "SELECT _topic, _partition, _offset FROM batch WHERE _offset < 2", path, 8,
+        within='t."_seq" >= 3',
+    )  # fmt: skip
+
+    marks = DeltaTable(path).to_pyarrow_table(columns=["_offset", "redriven_seq"]).to_pylist()
+    assert {row["_offset"]: row["redriven_seq"] for row in marks} == {0: 8, 1: 8, 2: None, 3: None}
