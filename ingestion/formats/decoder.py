@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -31,7 +33,7 @@ REASONS: Final[dict[str, str]] = {
     "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
 }
 # One record must not fail its batch, whatever it holds.
-_UNFORESEEN: Final = (
+UNFORESEEN: Final = (
     *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
     *(EOFError, AssertionError),
 )
@@ -175,7 +177,7 @@ def attempt(read: Read, raw: bytes | None, *more: bytes | None) -> Decoded | Bad
         return None if raw is None else read(raw, *more)
     except BadBytesError as error:
         return error
-    except _UNFORESEEN as error:
+    except UNFORESEEN as error:
         return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
 
 
@@ -212,6 +214,12 @@ def struct_of_parts(type_: pa.StructType, *, row: pa.Array, **parts: Any) -> pa.
             values = pa.nulls(len(row), part.type)
         arrays.append(values if isinstance(values, pa.Array) else pa.array(values, part.type))
     return pa.StructArray.from_arrays(arrays, fields=list(type_))
+
+
+def merged(parts: Sequence[tuple[NDArray[np.int64], pa.StructArray]]) -> pa.StructArray:
+    """Put records in order that were decoded apart; each part has its records' places."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    return pa.concat_arrays([decoded for _, decoded in parts]).take(pa.array(order))
 
 
 def _printable(error: BadBytesError) -> str:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+
 from ingestion.formats import decoder
+from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
 from ingestion.formats.coerce import MisfitError
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, by_record
+from ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    Read,
+    by_record,
+    merged,
+)
 from ingestion.kafka.schema_registry import WriterSchema
 
 HEADER_BYTES: Final = 5
+# For fewer records of one schema, whole columns are not worth the effort.
+_MANY: Final = 32
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,
     "not_framed": "the first byte is not 0: no serializer of a schema registry wrote this",
@@ -24,17 +39,57 @@ REASONS: Final[dict[str, str]] = {
 
 # Makes the reader of the payloads of one schema; raises ``BadBytesError``.
 Compile = Callable[[WriterSchema, Encoded], Read]
+# Decodes the payloads that begin and end in some bytes; says which of them it could.
+DecodeMany = Callable[[Bytes, Numbers, Numbers], tuple[pa.StructArray, Flags]]
+# Makes the decoding of many payloads of one schema or nothing.
+CompileMany = Callable[[WriterSchema, Encoded], DecodeMany | None]
 
 
-def by_writer_schema(encoded: Encoded, schema_type: str, compile_: Compile) -> Decode:
+def by_writer_schema(
+    encoded: Encoded,
+    schema_type: str,
+    compile_: Compile,
+    compile_many: CompileMany = lambda *_: None,
+) -> Decode:
     """Return the decoding of framed bytes, each record with its writer's schema.
 
     Args:
         encoded: The expected content.
         schema_type: The type that the schemas must have.
         compile_: Makes the reader for one schema.
+        compile_many: Makes the decoding of many records of one schema.
     """
-    return by_record(_FramedReader(encoded, schema_type, compile_), encoded)
+    one_by_one = by_record(_FramedReader(encoded, schema_type, compile_), encoded)
+    known = {
+        n: schema for n, schema in encoded.writer_schemas.items() if schema.type == schema_type
+    }
+    many = cache(lambda number: compile_many(known[number], encoded))
+
+    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+        content, starts, ends = spans(values)
+        ids = _schema_ids(values, content, starts, ends)
+        is_done, parts = np.zeros(len(values), np.bool_), []
+        for number in known.keys() & set(np.unique(ids).tolist()):
+            at = np.flatnonzero(ids == number)
+            if len(at) < _MANY or (decode_many := many(number)) is None:
+                continue
+            decoded, is_sound = decode_many(content, starts[at] + HEADER_BYTES, ends[at])
+            is_done[at] = is_sound
+            parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))
+        if not parts:
+            return one_by_one(values, None)
+        others = np.flatnonzero(~is_done)
+        return merged([*parts, (others, one_by_one(values.take(pa.array(others)), None))])
+
+    return decode
+
+
+def _schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
+    """Return the schema id of each value, -1 where it is not framed."""
+    is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)
+    header = content[starts[:, None] + np.arange(HEADER_BYTES)]
+    ids = header[:, 1:].copy().view(">u4").ravel().astype(np.int64)
+    return np.where(is_framed & (header[:, 0] == 0), ids, -1)
 
 
 def split_frame(raw: bytes, encoded: Encoded, schema_type: str) -> tuple[int, bytes]:

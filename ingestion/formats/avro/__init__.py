@@ -16,10 +16,11 @@ from fastavro import parse_schema, schemaless_reader
 from pyspark.sql.types import StructType
 
 from ingestion.formats import wire_format
+from ingestion.formats.avro.columns import flat_decoding
 from ingestion.formats.avro.types import AvroTypes, logical_types_set_aside
 from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
 from ingestion.formats.nested import columns_of
-from ingestion.formats.wire_format import by_writer_schema
+from ingestion.formats.wire_format import DecodeMany, by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -32,7 +33,7 @@ _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, str
 
 def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema; a key may be a bare value."""
-    return by_writer_schema(encoded, "AVRO", compiled)
+    return by_writer_schema(encoded, "AVRO", compiled, compiled_flat)
 
 
 def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
@@ -50,6 +51,15 @@ def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
     else:
         raise BadBytesError("type_mismatch", "the schema is not a record")
     return lambda payload: Decoded(to_row(read(payload)), extra)
+
+
+def compiled_flat(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
+    """Return the decoding of many payloads of one schema at once, if there is one."""
+    try:
+        _, types, root = parsed(schema)
+    except BadBytesError:
+        return None
+    return flat_decoding(types, root, encoded)
 
 
 def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:

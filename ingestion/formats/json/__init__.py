@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 
 from ingestion.formats import decoder
+from ingestion.formats.arrays import Flags
 from ingestion.formats.decoder import (
     Decode,
     Decoded,
@@ -30,11 +31,12 @@ from ingestion.formats.decoder import (
     attempt,
     by_record,
     decoded_struct,
+    merged,
     struct_of_parts,
 )
 from ingestion.formats.json.columns import Learned, shape_of
 from ingestion.formats.json.names import Undeclared, paths_of
-from ingestion.formats.json.scalars import Flags, count_colons
+from ingestion.formats.json.scalars import count_colons
 from ingestion.formats.json.strict import LONGEST_NUMBER, StrictReader
 from ingestion.formats.strict_json import MOST_NESTED
 
@@ -103,8 +105,7 @@ class _JsonDecoder:
         if is_sound.all():
             return decoded
         others = self._doubtful(values.filter(pa.array(~is_sound)))
-        order = np.argsort(np.concatenate([np.flatnonzero(is_sound), np.flatnonzero(~is_sound)]))
-        return pa.concat_arrays([decoded, others]).take(pa.array(order))
+        return merged([(np.flatnonzero(is_sound), decoded), (np.flatnonzero(~is_sound), others)])
 
     def _doubtful(self, values: pa.Array) -> pa.StructArray:
         """Decode a sample one by one, and then the others fast if there was something to learn."""

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from msgspec import UNSET, Raw, UnsetType
 from pyspark.sql import types as sql
 
+from ingestion.formats.arrays import Flags
 from ingestion.formats.decoder import arrow_type
 from ingestion.formats.json.names import Undeclared, spelt
 from ingestion.formats.json.scalars import (
     Column,
     Counts,
-    Flags,
     Shape,
     scalar_shape,
     text_column,

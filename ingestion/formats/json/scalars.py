@@ -18,7 +18,8 @@ from msgspec import Meta, Raw
 from numpy.typing import NDArray
 from pyspark.sql import types as sql
 
-from ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT, MisfitError
+from ingestion.formats.arrays import Flags, are_lost, cast_or_null, converted, within
+from ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT, Convert
 from ingestion.formats.decoder import arrow_type
 from ingestion.formats.json.names import Undeclared
 from ingestion.formats.json.strict import LONGEST_NAME, MOST_DIGITS, bytes_in, timestamp_in
@@ -35,7 +36,6 @@ _ZONE: Final = r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 _NUMBER: Final = r"\A-?\d+(?:\.\d+)?\z"
 _MICROS: Final = pa.timestamp("us")
 
-Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 
@@ -101,27 +101,27 @@ def _singles(values: list[Any]) -> Column:
 
 def _dates(values: list[Any]) -> Column:
     texts = pa.array(values, pa.string())
-    days = _cast(_matching(texts, _DATE + r"\z"), pa.date32())
-    return _certain(_between(days, pa.int32(), FIRST_DAY, LAST_DAY), texts)
+    days = cast_or_null(_matching(texts, _DATE + r"\z"), pa.date32())
+    return _certain(within(days, pa.int32(), FIRST_DAY, LAST_DAY), texts)
 
 
 def _local(values: list[Any]) -> Column:
     texts = pa.array(values, pa.string())
-    moments = _cast(_matching(texts, rf"{_DATE}(?:{_TIME})?\z"), _MICROS)
-    return _certain(_between(moments, pa.int64(), FIRST_MOMENT, LAST_MOMENT), texts)
+    moments = cast_or_null(_matching(texts, rf"{_DATE}(?:{_TIME})?\z"), _MICROS)
+    return _certain(within(moments, pa.int64(), FIRST_MOMENT, LAST_MOMENT), texts)
 
 
 def _moments(values: list[Any]) -> Column:
     try:
         texts = pa.array(values, pa.string())
     except pa.ArrowTypeError:
-        return _converted(values, timestamp_in, pa.timestamp("us", "UTC"))
+        return _one_by_one(values, timestamp_in, pa.timestamp("us", "UTC"))
     zoned = _matching(texts, rf"{_DATE}{_TIME}{_ZONE}\z")
-    moments = _cast(zoned, pa.timestamp("us", "UTC"))
+    moments = cast_or_null(zoned, pa.timestamp("us", "UTC"))
     if moments.null_count > texts.null_count:
-        without_zone = _cast(_matching(texts, rf"{_DATE}(?:{_TIME})?\z"), _MICROS)
+        without_zone = cast_or_null(_matching(texts, rf"{_DATE}(?:{_TIME})?\z"), _MICROS)
         moments = pc.coalesce(moments, without_zone.cast(moments.type))
-    return _certain(_between(moments, pa.int64(), FIRST_MOMENT, LAST_MOMENT), texts)
+    return _certain(within(moments, pa.int64(), FIRST_MOMENT, LAST_MOMENT), texts)
 
 
 def _decimals(values: list[Any], type_: pa.DataType) -> Column:
@@ -129,7 +129,7 @@ def _decimals(values: list[Any], type_: pa.DataType) -> Column:
     texts = pc.if_else(pc.equal(raws, b"null"), None, raws).cast(pa.string())
     is_short = pc.less_equal(pc.binary_length(texts), MOST_DIGITS)
     numbers = pc.if_else(is_short, _matching(texts, _NUMBER), None)
-    return _certain(_cast(numbers, type_), texts)
+    return _certain(cast_or_null(numbers, type_), texts)
 
 
 def variant_column(values: list[Any]) -> Column:
@@ -156,57 +156,32 @@ def _colons_of_text(text: str | None) -> int:
 
 
 def _colons_within(value: Any) -> int:
-    if type(value) is str:
-        return value.count(":")
-    if type(value) is dict:
-        return len(value) + sum(map(_colons_within, chain(value, value.values())))
-    return sum(map(_colons_within, value)) if type(value) is list else 0
+    """Count the names of a value, and the colons in them and in texts, however deep it is."""
+    colons, rest = 0, [value]
+    while rest:
+        each = rest.pop()
+        if type(each) is str:
+            colons += each.count(":")
+        elif type(each) is dict:
+            colons += len(each)
+            rest += chain(each, each.values())
+        elif type(each) is list:
+            rest += each
+    return colons
 
 
-def _converted(values: list[Any], convert: Callable[[Any], Any], type_: pa.DataType) -> Column:
-    """Convert values one by one; those that do not fit are doubtful."""
-
-    def attempt(value: Any) -> Any:
-        try:
-            return None if value is None else convert(value)
-        except MisfitError:
-            return None
-
-    array = pa.array(map(attempt, values), type_, size=len(values))
+def _one_by_one(values: list[Any], convert: Convert, type_: pa.DataType) -> Column:
     texts = pa.array([None if each is None else str(each) for each in values], pa.string())
-    return _certain(array, texts)
+    return _certain(converted(values, convert, type_), texts)
 
 
 def _certain(array: pa.Array, texts: pa.Array) -> Column:
     """Doubt what became null, though it is a text."""
-    colons = count_colons(texts)
-    if array.null_count == texts.null_count:
-        return Column(array, colons)
-    return Column(array, colons, np.asarray(array.is_null()) & np.asarray(texts.is_valid()))
+    return Column(array, count_colons(texts), are_lost(array, texts))
 
 
 def _matching(texts: pa.Array, pattern: str) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, None)
-
-
-def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast texts; those that do not fit become null."""
-    try:
-        return texts.cast(type_)
-    except pa.ArrowInvalid:
-        if len(texts) == 1:
-            return pa.nulls(1, type_)
-    half = len(texts) // 2
-    return pa.concat_arrays([_cast(texts[:half], type_), _cast(texts[half:], type_)])
-
-
-def _between(array: pa.Array, ticks: pa.DataType, first: int, last: int) -> pa.Array:
-    numbers = array.cast(ticks)
-    ends = pc.min_max(numbers).as_py()
-    if ends["min"] is None or first <= ends["min"] <= ends["max"] <= last:
-        return array
-    is_within = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
-    return pc.if_else(is_within, array, None)
 
 
 def count_colons(texts: pa.Array) -> Counts:
@@ -233,7 +208,7 @@ _SHAPES: Final[dict[type[sql.DataType], Shape]] = {
     sql.BooleanType: Shape(bool, lambda values: Column(pa.array(values, pa.bool_()))),
     sql.DoubleType: Shape(float, lambda values: Column(pa.array(values, pa.float64()))),
     sql.FloatType: Shape(float, _singles),
-    sql.BinaryType: Shape(str, lambda values: _converted(values, bytes_in, pa.binary())),
+    sql.BinaryType: Shape(str, lambda values: _one_by_one(values, bytes_in, pa.binary())),
     sql.DateType: Shape(str, _dates),
     sql.TimestampType: Shape(str | int, _moments),
     sql.TimestampNTZType: Shape(str, _local),
