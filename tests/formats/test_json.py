@@ -19,7 +19,7 @@ from ingestion.formats import arrow_udf
 from ingestion.formats.decoder import Encoded, by_record
 from ingestion.formats.json import FastPath
 from ingestion.formats.json.names import Undeclared
-from ingestion.formats.json.strict import StrictReader
+from ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
 from ingestion.pipeline import schema as spark_schema
 from ingestion.settings import Settings
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
@@ -68,7 +68,16 @@ PLACES = [
     '"tags": [%s, "x"]',
     '"x": %s',
 ]
+# JSON that a VARIANT holds, or that is learnt to be there though nobody declared it.
+WIDE = f"{SCHEMA}, v VARIANT, vs ARRAY<VARIANT>, vm MAP<STRING, VARIANT>, vo STRUCT<v: VARIANT>"
+VARIANT_PLACES = [
+    *('"v": %s', '"vs": [%s, 1]', '"vm": {"k:": %s}', '"vo": {"v": %s}', '"v": {"a": %s}'),
+    *('"v": {"a": %s, "a": 1}', '"x": {"y": %s}', '"x": {"a": %s, "a": 1}', '"x": "a", "y": %s'),
+    *('"who": {"name": "x", "y": {"z": %s}}', '"v": 1, "v": %s', '"x": 1, "x": %s'),
+]
 EVERYWHERE = [f'{{"id": 1, {place % leaf}}}'.encode() for leaf in LEAVES for place in PLACES]
+
+AS_JSON = [f'{{"id": 1, {place % leaf}}}'.encode() for leaf in LEAVES for place in VARIANT_PLACES]
 
 
 def mutated(chance: random.Random, *, count: int) -> list[bytes]:
@@ -102,7 +111,19 @@ def strictly(ddl: str, values: list[bytes], extra_fields: ExtraFields) -> list[d
 
 def spelt_out(struct: dict[str, Any]) -> str:
     """Write what is said of a record; zeros of both signs differ, the order of names does not."""
-    return repr({**struct, "extra": sorted(struct["extra"] or [])})
+    row = struct["row"] and {name: same_json(name, value) for name, value in struct["row"].items()}
+    kept = same_json("v", struct.get("kept"))
+    return repr({**struct, "row": row, "kept": kept, "extra": sorted(struct["extra"] or [])})
+
+
+def same_json(name: str, value: Any) -> Any:
+    """Return what the JSON in a VARIANT says, numbers as written, but for the sign of -0."""
+    if isinstance(value, dict | list) and name.startswith("v"):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [(key, same_json(name, each)) for key, each in items]
+    if not isinstance(value, str) or not name.startswith("v"):
+        return value
+    return json.loads(value, parse_float=str, object_pairs_hook=sorted)
 
 
 @pytest.fixture(scope="module")
@@ -138,25 +159,51 @@ def test_the_proof_and_the_engine_refuse_the_same(seed: int) -> None:
     assert disagreements("json", SCHEMA, mutated(random.Random(seed), count=600)) == []
 
 
-@settings(max_examples=8, **QUIETLY)
+@settings(max_examples=60 if IS_LONG else 8, **QUIETLY)
 @given(seed=st.integers(0, 2**32), extra_fields=st.sampled_from(["ignore", "keep", "reject"]))
 def test_the_fast_path_finds_what_the_strict_reader_finds(
     seed: int, extra_fields: ExtraFields
 ) -> None:
     """Where the fast path finds a record sound, the strict reading gives the same row."""
-    values = [each.value for each in MESSAGES] + mutated(random.Random(seed), count=600)
-    values += random.Random(seed).sample(EVERYWHERE, 600)
-    rows, is_sound = FastPath(of_value(SCHEMA, extra_fields))(pa.array(values, pa.binary()))
+    chance = random.Random(seed)
+    values = [each.value for each in MESSAGES] + mutated(chance, count=600)
+    values += chance.sample(EVERYWHERE, 600) + chance.sample(AS_JSON, 400)
+    path = FastPath(of_value(WIDE, extra_fields))
+    if extra_fields != "reject":
+        path.note([Undeclared("", "x"), Undeclared("", "y"), Undeclared("who.", "y")])
+        path.learn()
+    rows, is_sound = path(pa.array(values, pa.binary()))
     fast = rows.to_pylist(maps_as_pydicts="strict")
 
-    strict = strictly(SCHEMA, values, extra_fields)
+    strict = strictly(WIDE, values, extra_fields)
 
     sound = [each for each, is_one in zip(strict, is_sound, strict=True) if is_one]
     assert len(sound) > 60
     assert [spelt_out(each) for each in fast] == [spelt_out(each) for each in sound]
-    together = decoded(opened("json", SCHEMA, extra_fields=extra_fields), values)
-    if extra_fields != "keep":
-        assert [spelt_out(each) for each in together] == [spelt_out(each) for each in strict]
+    together = decoded(opened("json", WIDE, extra_fields=extra_fields), values)
+    assert [spelt_out(each) for each in together] == [spelt_out(each) for each in strict]
+
+
+@pytest.mark.parametrize("extra_fields", ["ignore", "keep"])
+@pytest.mark.parametrize("ddl", ["id INT", "id INT, x VARIANT"])
+def test_depth_and_length_have_limits(ddl: str, extra_fields: ExtraFields) -> None:
+    """They are the same whether a name is declared, learnt or neither, and the proof's are."""
+    shallow = [b'{"id": 1, "x": 1}'] * 60
+    values = [
+        b'{"id": 1, "x": %b1%b}' % (start * depth, end * depth)
+        for start, end in ((b"[", b"]"), (b'{"a":', b"}"))
+        for depth in (450, 899, 900, 2000)
+    ]
+    values.append(b'{"id": 1, "x": "%b"}' % (b"a" * LONGEST_VARIANT))
+    is_read = [True, True, False, False] * 2
+    is_long_read = extra_fields == "ignore" and "VARIANT" not in ddl
+
+    for others in ([], shallow):
+        decode = opened("json", ddl, extra_fields=extra_fields)
+        structs = decoded(decode, [*others, *values])[len(others) :]
+        assert [each["reason"] is None for each in structs] == [*is_read, is_long_read]
+        assert {each["reason"] for each in structs} == {None, "malformed_json"}
+    assert disagreements("json", "id INT", values) == []
 
 
 FLAT = "id INT, name STRING, amount DECIMAL(5, 2), at TIMESTAMP, `a-b` BOOLEAN, who STRUCT<x: INT>"

@@ -37,7 +37,7 @@ from ingestion.formats.decoder import (
 from ingestion.formats.json.columns import Learned, shape_of
 from ingestion.formats.json.names import Undeclared, paths_of
 from ingestion.formats.json.scalars import count_colons
-from ingestion.formats.json.strict import LONGEST_NUMBER, StrictReader
+from ingestion.formats.json.strict import LONGEST_NUMBER, LONGEST_VARIANT, StrictReader
 from ingestion.formats.strict_json import MOST_NESTED
 
 REASONS: Final[dict[str, str]] = {
@@ -232,4 +232,5 @@ def _is_plain(raw: bytes) -> bool:
         return not _ESCAPED_COLON.search(raw)
     has_long_number = b"000" in raw[::_STEP].translate(_AS_DIGITS)
     is_deep = raw.count(b"[") + raw.count(b"{") > MOST_NESTED
-    return not (has_long_number or is_deep or _ESCAPED_COLON.search(raw))
+    is_long = len(raw) > LONGEST_VARIANT
+    return not (is_long or has_long_number or is_deep or _ESCAPED_COLON.search(raw))

@@ -33,7 +33,7 @@ MOST_DIGITS: Final = 38
 # Of the longest number, name and value that Spark's own parser takes for a VARIANT.
 LONGEST_NUMBER: Final = 1_000
 LONGEST_NAME: Final = 50_000
-_LONGEST_VARIANT: Final = 16 * 2**20
+LONGEST_VARIANT: Final = 16 * 2**20
 _PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _MOMENT: Final = re.compile(
@@ -227,19 +227,37 @@ def variant_text(value: Any) -> str:
         NotJsonError: Spark's parser would not take it.
     """
     text = _written(value)
-    if len(text) > _LONGEST_VARIANT:
+    if len(text) > LONGEST_VARIANT:
         raise NotJsonError("malformed_json", f"a VARIANT of {len(text)} characters")
     return text
 
 
 def _written(value: Any) -> str:
-    if type(value) is dict:
-        if any(len(name) > LONGEST_NAME for name in value):
-            raise NotJsonError("malformed_json", f"a name of more than {LONGEST_NAME} characters")
-        return "{" + ",".join(f"{json.dumps(n)}:{_written(v)}" for n, v in value.items()) + "}"
-    if type(value) is list:
-        return "[" + ",".join(map(_written, value)) + "]"
-    return value if type(value) is WrittenNumber else json.dumps(value)
+    """Write a value from the front to the back: it may be as deep as documents may be."""
+    written, rest = [], [value]
+    while rest:
+        each = rest.pop()
+        if type(each) is dict:
+            rest += reversed(_pieces("{", ((f"{_name(n)}:", v) for n, v in each.items()), "}"))
+        elif type(each) is list:
+            rest += reversed(_pieces("[", (("", item) for item in each), "]"))
+        else:
+            written.append(each if type(each) is WrittenNumber else json.dumps(each))
+    return "".join(written)
+
+
+def _pieces(start: str, items: Iterable[tuple[str, Any]], end: str) -> list[Any]:
+    """Return what to write of an object or a list; what is no value counts as written."""
+    pieces: list[Any] = []
+    for name, value in items:
+        pieces += [WrittenNumber(("," if pieces else start) + name), value]
+    return [*pieces, WrittenNumber(end)] if pieces else [WrittenNumber(start + end)]
+
+
+def _name(name: str) -> str:
+    if len(name) > LONGEST_NAME:
+        raise NotJsonError("malformed_json", f"a name of more than {LONGEST_NAME} characters")
+    return json.dumps(name)
 
 
 def _refuse_first(misfits: list[MisfitError]) -> NoReturn:
