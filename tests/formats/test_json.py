@@ -184,6 +184,22 @@ def test_the_fast_path_finds_what_the_strict_reader_finds(
     assert [spelt_out(each) for each in together] == [spelt_out(each) for each in strict]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_read"), [("\U0001f600" * 25_000, True), ("n" * 50_001, False)]
+)
+@pytest.mark.parametrize("more", ["", ', "more": 1'], ids=["fast", "read once more"])
+def test_a_name_is_as_long_as_spark_takes_it(name: str, is_read: bool, more: str) -> None:
+    """Spark's parser counts as Java does, and one record that it refused would fail its batch."""
+    decode = opened("json", "id INT, v VARIANT")
+    longer = [
+        f'{{"id": 1, "v": {{"{each}": 1}}{more}}}'.encode() for each in (name, name + name[0])
+    ]
+
+    reasons = [each["reason"] for each in decoded(decode, longer)]
+
+    assert reasons == [None if is_read else "malformed_json", "malformed_json"]
+
+
 @pytest.mark.parametrize("extra_fields", ["ignore", "keep"])
 @pytest.mark.parametrize("ddl", ["id INT", "id INT, x VARIANT"])
 def test_depth_and_length_have_limits(ddl: str, extra_fields: ExtraFields) -> None:

@@ -147,7 +147,7 @@ def _colons_of_text(text: str | None) -> int:
     """Count the colons that a JSON text should have; -1 if that cannot be said."""
     if text is None or ":" not in text:
         return 0
-    if len(text) > LONGEST_NAME:
+    if 2 * len(text) > LONGEST_NAME:
         return -1
     try:
         return _colons_within(msgspec.json.decode(text))

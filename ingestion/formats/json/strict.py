@@ -30,7 +30,7 @@ from ingestion.formats.nested import array_of, map_of, struct_of
 from ingestion.formats.strict_json import NotJsonError, StrictParser
 
 MOST_DIGITS: Final = 38
-# Of the longest number, name and value that Spark's own parser takes for a VARIANT.
+# Of the longest number, name (as UTF-16) and value that Spark's own parser takes for a VARIANT.
 LONGEST_NUMBER: Final = 1_000
 LONGEST_NAME: Final = 50_000
 LONGEST_VARIANT: Final = 16 * 2**20
@@ -255,7 +255,7 @@ def _pieces(start: str, items: Iterable[tuple[str, Any]], end: str) -> list[Any]
 
 
 def _name(name: str) -> str:
-    if len(name) > LONGEST_NAME:
+    if len(name.encode("utf-16-le")) > 2 * LONGEST_NAME:
         raise NotJsonError("malformed_json", f"a name of more than {LONGEST_NAME} characters")
     return json.dumps(name)
 
