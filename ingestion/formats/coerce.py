@@ -15,23 +15,8 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple, NoReturn
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as sql
+from pyspark.sql.types import DataType
 
 _MICROS: Final = 1_000_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
@@ -70,7 +55,7 @@ class MisfitError(ValueError):
         return self
 
 
-def rescaled(value: Decimal, target: DecimalType) -> Decimal:
+def rescaled(value: Decimal, target: sql.DecimalType) -> Decimal:
     """Return a decimal with the declared scale."""
     if not value.is_finite() or (value and value.adjusted() > _MOST_DIGITS):
         refuse(value, target)
@@ -87,7 +72,7 @@ def whole(value: Decimal, target: DataType) -> int:
 
 def whole_float(value: int, target: DataType) -> float:
     """Return the float that equals a whole number exactly."""
-    bits = 24 if isinstance(target, FloatType) else 53
+    bits = 24 if isinstance(target, sql.FloatType) else 53
     odd = abs(value) >> ((value & -value).bit_length() - 1) if value else 0
     return float(value) if odd.bit_length() <= bits else refuse(value, target)
 
@@ -180,11 +165,13 @@ def unscaled(number: int, scale: int) -> Decimal:
 Convert = Callable[[Any], Any]
 
 _BITS: Final[dict[type[DataType], int]] = {
-    ByteType: 8,
-    ShortType: 16,
-    IntegerType: 32,
-    LongType: 64,
+    sql.ByteType: 8,
+    sql.ShortType: 16,
+    sql.IntegerType: 32,
+    sql.LongType: 64,
 }
+# Kinds of values that are whole numbers in their encoding.
+_NUMBERED: Final = ("integer", "date", "timestamp", "local_timestamp")
 
 
 class Source(NamedTuple):
@@ -205,9 +192,8 @@ def exact(source: Source, target: DataType) -> Convert:
 
     It raises ``MisfitError``.
     """
-    find = _BY_KIND.get(source.kind)
-    convert = find(source, target) if find else None
-    return convert or mismatch(source.kind, target)
+    find = _EXACT.get((source.kind, type(target)))
+    return find(source, target) if find else mismatch(source.kind, target)
 
 
 def mismatch(kind: str, target: DataType) -> Convert:
@@ -219,81 +205,48 @@ def mismatch(kind: str, target: DataType) -> Convert:
     return convert
 
 
-def _as_is(value: Any) -> Any:
-    return value
+def _as_is(_: Source, __: DataType) -> Convert:
+    return lambda value: value
 
 
-def _boolean(_: Source, target: DataType) -> Convert | None:
-    return _as_is if isinstance(target, BooleanType) else None
+def _within(_: Source, target: DataType) -> Convert:
+    most = 1 << (_BITS[type(target)] - 1)
+    return lambda value: value if -most <= value < most else refuse(value, target)
 
 
-def _integer(_: Source, target: DataType) -> Convert | None:
-    if type(target) in _BITS:
-        return _within(-(1 << (_BITS[type(target)] - 1)), target)
-    if isinstance(target, DecimalType):
-        return lambda value: rescaled(Decimal(value), target)
-    if isinstance(target, FloatType | DoubleType):
-        return lambda value: whole_float(value, target)
-    return None
+def _whole(source: Source, target: DataType) -> Convert:
+    within = _within(source, target)
+    return lambda value: within(whole(value, target))
 
 
-def _float(_: Source, target: DataType) -> Convert | None:
-    return _as_is if isinstance(target, FloatType | DoubleType) else None
+def _short(_: Source, target: Any) -> Convert:
+    return lambda value: value if len(value) <= target.length else refuse(value, target)
 
 
-def _double(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, FloatType):
-        return lambda value: narrow(value, target)
-    return _as_is if isinstance(target, DoubleType) else None
+def _day(_: Source, target: DataType) -> Convert:
+    return lambda days: days if FIRST_DAY <= days <= LAST_DAY else refuse(days, target)
 
 
-def _string(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, VarcharType):
-        return lambda value: value if len(value) <= target.length else refuse(value, target)
-    return _as_is if isinstance(target, StringType) else None
-
-
-def _bytes(_: Source, target: DataType) -> Convert | None:
-    return _as_is if isinstance(target, BinaryType) else None
-
-
-def _decimal(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, DecimalType):
-        return lambda value: rescaled(value, target)
-    if type(target) in _BITS:
-        within = _within(-(1 << (_BITS[type(target)] - 1)), target)
-        return lambda value: within(whole(value, target))
-    return None
-
-
-def _date(source: Source, target: DataType) -> Convert | None:
-    if isinstance(target, DateType):
-        return lambda days: days if FIRST_DAY <= days <= LAST_DAY else refuse(days, target)
-    return _integer(source, target) if type(target) in _BITS else None
-
-
-def _moment(source: Source, target: DataType) -> Convert | None:
-    if type(target) in _BITS:
-        return _integer(source, target)
-    zoned = source.kind == "timestamp"
-    if not isinstance(target, TimestampType if zoned else TimestampNTZType):
-        return None
+def _ticks(source: Source, target: DataType) -> Convert:
     return lambda ticks: micros(ticks, source.unit, target)
 
 
-_BY_KIND: Final[dict[str, Callable[[Source, DataType], Convert | None]]] = {
-    "boolean": _boolean,
-    "integer": _integer,
-    "float": _float,
-    "double": _double,
-    "string": _string,
-    "bytes": _bytes,
-    "decimal": _decimal,
-    "date": _date,
-    "timestamp": _moment,
-    "local_timestamp": _moment,
+_EXACT: Final[dict[tuple[str, type[DataType]], Callable[[Source, Any], Convert]]] = {
+    **{(kind, word): _within for kind in _NUMBERED for word in _BITS},
+    **{("decimal", word): _whole for word in _BITS},
+    ("boolean", sql.BooleanType): _as_is,
+    ("integer", sql.DecimalType): lambda _, target: lambda v: rescaled(Decimal(v), target),
+    ("integer", sql.FloatType): lambda _, target: lambda v: whole_float(v, target),
+    ("integer", sql.DoubleType): lambda _, target: lambda v: whole_float(v, target),
+    ("float", sql.FloatType): _as_is,
+    ("float", sql.DoubleType): _as_is,
+    ("double", sql.FloatType): lambda _, target: lambda v: narrow(v, target),
+    ("double", sql.DoubleType): _as_is,
+    ("string", sql.StringType): _as_is,
+    ("string", sql.VarcharType): _short,
+    ("bytes", sql.BinaryType): _as_is,
+    ("decimal", sql.DecimalType): lambda _, target: lambda v: rescaled(v, target),
+    ("date", sql.DateType): _day,
+    ("timestamp", sql.TimestampType): _ticks,
+    ("local_timestamp", sql.TimestampNTZType): _ticks,
 }
-
-
-def _within(low: int, target: DataType) -> Convert:
-    return lambda value: value if low <= value < -low else refuse(value, target)

@@ -36,7 +36,6 @@ _PYTHON: Final[dict[str, type]] = {
     "array": list,
     "map": dict,
 }
-_UUID_BYTES: Final = 16
 
 
 def logical_types_set_aside(schema: Any) -> Any:
