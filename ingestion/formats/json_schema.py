@@ -6,20 +6,24 @@ records whose id is not one of a JSON Schema; records are not validated against 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.formats import json, wire_format
+from ingestion.formats.arrays import Numbers, spans
 from ingestion.formats.decoder import (
-    BadBytesError,
     Decode,
     Encoded,
     arrow_type,
+    by_record,
     decoded_struct,
+    merged,
     struct_of_parts,
 )
-from ingestion.formats.wire_format import HEADER_BYTES, split_frame
+from ingestion.formats.wire_format import HEADER_BYTES, schema_ids, split_frame
 
 _FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
@@ -32,39 +36,31 @@ def opened(encoded: Encoded) -> Decode:
     """Decode the bytes after the id as JSON."""
     decode_json = json.opened(encoded)
     type_ = arrow_type(decoded_struct(encoded))
+    known = [schema.id for schema in encoded.writer_schemas.values() if schema.type == "JSON"]
+
+    def refuse_frame(raw: bytes) -> NoReturn:
+        number, _ = split_frame(raw, encoded, "JSON")
+        raise AssertionError(f"schema id {number} is known")
+
+    refuse = by_record(refuse_frame, encoded)
 
     def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
-        raws = values.to_pylist()
-        frames = [None if raw is None else _payload(raw, encoded) for raw in raws]
-        payloads = [frame if isinstance(frame, bytes) else None for frame in frames]
-        decoded = decode_json(pa.array(payloads, pa.binary()), None)
-        return _with_framing(decoded, raws, frames, type_)
+        ids = schema_ids(values, *spans(values))
+        is_known = np.isin(ids, known)
+        framed = values.filter(pa.array(is_known)).to_pylist()
+        payloads = pa.array([raw[HEADER_BYTES:] for raw in framed], pa.binary())
+        decoded = _with_id(decode_json(payloads, None), ids[is_known], type_)
+        others = refuse(values.filter(pa.array(~is_known)), None)
+        return merged([(np.flatnonzero(is_known), decoded), (np.flatnonzero(~is_known), others)])
 
     return decode
 
 
-def _payload(raw: bytes, encoded: Encoded) -> bytes | BadBytesError:
-    try:
-        return split_frame(raw, encoded, "JSON")[1]
-    except BadBytesError as error:
-        return error
-
-
-def _with_framing(
-    decoded: pa.StructArray,
-    raws: list[bytes | None],
-    frames: list[bytes | BadBytesError | None],
-    type_: pa.StructType,
-) -> pa.StructArray:
-    """Add what is wrong with the framing, and name the schema in every other detail."""
+def _with_id(decoded: pa.StructArray, ids: Numbers, type_: pa.StructType) -> pa.StructArray:
+    """Name the schema wherever something is wrong."""
     parts = {name: decoded.field(at) for at, name in enumerate(type_.names)}
-    if parts["reason"].null_count == len(frames) and all(type(frame) is bytes for frame in frames):
-        return decoded
-    reasons, details = parts["reason"].to_pylist(), parts["detail"].to_pylist()
-    for at, (raw, frame) in enumerate(zip(raws, frames, strict=True)):
-        if isinstance(frame, BadBytesError):
-            reasons[at], details[at] = frame.reason, str(frame)
-        elif raw is not None and reasons[at] is not None:
-            number = int.from_bytes(raw[1:HEADER_BYTES])
-            details[at] = f"schema id {number}: {details[at] or reasons[at]}"
-    return struct_of_parts(type_, **{**parts, "reason": reasons, "detail": details})
+    wrong = pc.coalesce(parts["detail"], parts["reason"])
+    detail = pc.binary_join_element_wise(
+        "schema id ", pa.array(ids).cast(pa.string()), ": ", wrong, ""
+    )
+    return struct_of_parts(type_, **{**parts, "detail": detail})

@@ -67,7 +67,7 @@ def by_writer_schema(
 
     def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
         content, starts, ends = spans(values)
-        ids = _schema_ids(values, content, starts, ends)
+        ids = schema_ids(values, content, starts, ends)
         is_done, parts = np.zeros(len(values), np.bool_), []
         for number in known.keys() & set(np.unique(ids).tolist()):
             at = np.flatnonzero(ids == number)
@@ -84,7 +84,7 @@ def by_writer_schema(
     return decode
 
 
-def _schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
+def schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
     """Return the schema id of each value, -1 where it is not framed."""
     is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)
     header = content[starts[:, None] + np.arange(HEADER_BYTES)]
