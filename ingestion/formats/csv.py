@@ -12,19 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as sql
 
 from ingestion.declaration.formats import CsvOptions
 from ingestion.formats import decoder
@@ -55,7 +43,7 @@ def opened(encoded: Encoded) -> Decode:
 class _Lines:
     """Decodes lines."""
 
-    def __init__(self, columns: StructType, options: CsvOptions) -> None:
+    def __init__(self, columns: sql.StructType, options: CsvOptions) -> None:
         self._plan = [(each.name, from_text(each.dataType)) for each in columns]
         self._null = options.null_value
         self._split = splitter(options.delimiter, options.quote)
@@ -101,26 +89,26 @@ def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool
     return split
 
 
-def from_text(target: DataType) -> Convert:
+def from_text(target: sql.DataType) -> Convert:
     """Return the conversion of a field to the declared type."""
-    if isinstance(target, BooleanType):
+    if isinstance(target, sql.BooleanType):
         return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
-    if isinstance(target, StringType | VarcharType):
+    if isinstance(target, sql.StringType | sql.VarcharType):
         return exact(Source("string"), target)
-    if isinstance(target, DateType):
+    if isinstance(target, sql.DateType):
         return json_value(Hint(), target)
-    if isinstance(target, TimestampType | TimestampNTZType):
+    if isinstance(target, sql.TimestampType | sql.TimestampNTZType):
         convert = json_value(Hint(), target)
-        return lambda text: convert(_as_iso(text, zoned=isinstance(target, TimestampType)))
-    if isinstance(target, FloatType | DoubleType | DecimalType):
+        return lambda text: convert(_as_iso(text, zoned=isinstance(target, sql.TimestampType)))
+    if isinstance(target, sql.FloatType | sql.DoubleType | sql.DecimalType):
         convert = json_value(Hint(), target)
         return lambda text: convert(_number(text, target))
     whole = exact(Source("integer"), target)
     return lambda text: whole(int(text)) if _WHOLE.fullmatch(text) else _no(text, target)
 
 
-def _number(text: str, target: DataType) -> Decimal | str:
-    is_float = not isinstance(target, DecimalType)
+def _number(text: str, target: sql.DataType) -> Decimal | str:
+    is_float = not isinstance(target, sql.DecimalType)
     if is_float and text in {"NaN", "Infinity", "-Infinity"}:
         return text
     number = Decimal(text) if _NUMBER.fullmatch(text) else _no(text, target)
@@ -137,5 +125,5 @@ def _as_iso(text: str, *, zoned: bool) -> str:
     return text + "Z" if zoned and not has_zone else text
 
 
-def _no(text: str, target: DataType) -> Any:
+def _no(text: str, target: sql.DataType) -> Any:
     raise MisfitError(f"{text:.80} is not {target.simpleString().upper()}")

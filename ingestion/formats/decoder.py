@@ -12,18 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VarcharType,
-    VariantType,
-)
 
 from ingestion.declaration.formats import Options
 from ingestion.declaration.parts import ExtraFields
@@ -51,7 +41,7 @@ class Encoded:
         writer_schemas: The registry's schemas of all ids in the bytes.
     """
 
-    schema: StructType
+    schema: sql.StructType
     is_key: bool
     options: Options
     extra_fields: ExtraFields
@@ -73,7 +63,7 @@ class FormatModule(Protocol):
         ...
 
 
-def decoded_struct(encoded: Encoded) -> StructType:
+def decoded_struct(encoded: Encoded) -> sql.StructType:
     """Return the type of what is decoded, as Arrow has it.
 
     ``row`` has the columns of the schema; ``reason`` is a code of the format's ``REASONS``, null if
@@ -85,29 +75,30 @@ def decoded_struct(encoded: Encoded) -> StructType:
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for Spark to parse.
     """
-    return StructType(
-        [
-            StructField("row", _relaxed(encoded.schema)),
-            StructField("reason", StringType()),
-            StructField("detail", StringType()),
-            StructField("extra", ArrayType(StringType())),
-            StructField("is_delete", BooleanType()),
-            *([StructField("kept", StringType())] if encoded.extra_fields == "keep" else []),
-        ]
+    struct = (
+        sql.StructType()
+        .add("row", _relaxed(encoded.schema))
+        .add("reason", sql.StringType())
+        .add("detail", sql.StringType())
+        .add("extra", sql.ArrayType(sql.StringType()))
+        .add("is_delete", sql.BooleanType())
     )
+    return struct.add("kept", sql.StringType()) if encoded.extra_fields == "keep" else struct
 
 
-def _relaxed(type_: DataType) -> DataType:
-    if isinstance(type_, StructType):
-        return StructType([StructField(each.name, _relaxed(each.dataType)) for each in type_])
-    if isinstance(type_, ArrayType):
-        return ArrayType(_relaxed(type_.elementType))
-    if isinstance(type_, MapType):
-        return MapType(_relaxed(type_.keyType), _relaxed(type_.valueType))
-    return StringType() if isinstance(type_, VarcharType | VariantType) else type_
+def _relaxed(type_: sql.DataType) -> sql.DataType:
+    if isinstance(type_, sql.StructType):
+        return sql.StructType(
+            [sql.StructField(each.name, _relaxed(each.dataType)) for each in type_]
+        )
+    if isinstance(type_, sql.ArrayType):
+        return sql.ArrayType(_relaxed(type_.elementType))
+    if isinstance(type_, sql.MapType):
+        return sql.MapType(_relaxed(type_.keyType), _relaxed(type_.valueType))
+    return sql.StringType() if isinstance(type_, sql.VarcharType | sql.VariantType) else type_
 
 
-def arrow_type(type_: DataType) -> pa.DataType:
+def arrow_type(type_: sql.DataType) -> pa.DataType:
     """Return the Arrow type of a part of ``decoded_struct``."""
     return to_arrow_type(_relaxed(type_), timezone="UTC")
 
