@@ -37,36 +37,29 @@ def opened(encoded: Encoded) -> Decode:
     """Decode each value as one line."""
     options = encoded.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
-    return by_record(_Lines(encoded.schema, options), encoded)
+    plan = [(each.name, from_text(each.dataType)) for each in encoded.schema]
+    split, null = splitter(options.delimiter, options.quote), options.null_value
 
-
-class _Lines:
-    """Decodes lines."""
-
-    def __init__(self, columns: sql.StructType, options: CsvOptions) -> None:
-        self._plan = [(each.name, from_text(each.dataType)) for each in columns]
-        self._null = options.null_value
-        self._split = splitter(options.delimiter, options.quote)
-
-    def __call__(self, raw: bytes) -> Decoded:
+    def read(raw: bytes) -> Decoded:
         try:
-            fields = self._split(raw.decode("utf-8"))
+            fields = split(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise BadBytesError("invalid_utf8", str(error)) from None
-        if len(fields) != len(self._plan):
-            said = f"{len(fields)} fields, and {len(self._plan)} columns"
-            raise BadBytesError("malformed_csv", said)
+        if len(fields) != len(plan):
+            raise BadBytesError("malformed_csv", f"{len(fields)} fields, and {len(plan)} columns")
         return Decoded([
-            None if text == self._null and not is_quoted else self._value(name, text, convert)
-            for (text, is_quoted), (name, convert) in zip(fields, self._plan, strict=True)
+            None if text == null and not is_quoted else _value(name, text, convert)
+            for (text, is_quoted), (name, convert) in zip(fields, plan, strict=True)
         ])  # fmt: skip
 
-    @staticmethod
-    def _value(name: str, text: str, convert: Convert) -> Any:
-        try:
-            return convert(text)
-        except MisfitError as error:
-            raise BadBytesError("type_mismatch", f"{name}: {error}") from None
+    return by_record(read, encoded)
+
+
+def _value(name: str, text: str, convert: Convert) -> Any:
+    try:
+        return convert(text)
+    except MisfitError as error:
+        raise BadBytesError("type_mismatch", f"{name}: {error}") from None
 
 
 def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool]]]:

@@ -59,7 +59,7 @@ def by_writer_schema(
         compile_: Makes the reader for one schema.
         compile_many: Makes the decoding of many records of one schema.
     """
-    one_by_one = by_record(_FramedReader(encoded, schema_type, compile_), encoded)
+    one_by_one = by_record(_framed_reader(encoded, schema_type, compile_), encoded)
     known = {
         n: schema for n, schema in encoded.writer_schemas.items() if schema.type == schema_type
     }
@@ -115,25 +115,17 @@ def _bad_schema(reason: str, number: int, detail: str) -> BadBytesError:
     return BadBytesError(reason, f"schema id {number}: {detail}")
 
 
-class _FramedReader:
-    """Reads framed bytes; compiles a schema with its first record."""
+def _framed_reader(encoded: Encoded, schema_type: str, compile_: Compile) -> Read:
+    """Return the reader of framed bytes; it compiles a schema with its first record."""
+    reader = cache(lambda number: compile_(encoded.writer_schemas[number], encoded))
 
-    def __init__(self, encoded: Encoded, schema_type: str, compile_: Compile) -> None:
-        self._encoded, self._type, self._compile = encoded, schema_type, compile_
-        self._readers: dict[int, Read] = {}
-
-    def __call__(self, raw: bytes) -> Decoded:
-        number, payload = split_frame(raw, self._encoded, self._type)
+    def read(raw: bytes) -> Decoded:
+        number, payload = split_frame(raw, encoded, schema_type)
         try:
-            return self._reader(number)(payload)
+            return reader(number)(payload)
         except MisfitError as error:
             raise _bad_schema("type_mismatch", number, str(error)) from None
         except BadBytesError as error:
             raise _bad_schema(error.reason, number, str(error)) from None
 
-    def _reader(self, number: int) -> Read:
-        read = self._readers.get(number)
-        if read is None:
-            read = self._compile(self._encoded.writer_schemas[number], self._encoded)
-            self._readers[number] = read
-        return read
+    return read
