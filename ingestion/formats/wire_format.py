@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Final
 
@@ -13,6 +14,7 @@ from ingestion.formats import decoder
 from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
 from ingestion.formats.coerce import MisfitError
 from ingestion.formats.decoder import (
+    UNFORESEEN,
     BadBytesError,
     Decode,
     Decoded,
@@ -71,11 +73,14 @@ def by_writer_schema(
         is_done, parts = np.zeros(len(values), np.bool_), []
         for number in known.keys() & set(np.unique(ids).tolist()):
             at = np.flatnonzero(ids == number)
-            if len(at) < _MANY or (decode_many := many(number)) is None:
+            if len(at) < _MANY:
                 continue
-            decoded, is_sound = decode_many(content, starts[at] + HEADER_BYTES, ends[at])
-            is_done[at] = is_sound
-            parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))
+            # Nothing in a schema or a record may stop the stream: one by one has the last word.
+            with suppress(*UNFORESEEN):
+                if decode_many := many(number):
+                    decoded, is_sound = decode_many(content, starts[at] + HEADER_BYTES, ends[at])
+                    parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))
+                    is_done[at] = is_sound
         if not parts:
             return one_by_one(values, None)
         others = np.flatnonzero(~is_done)

@@ -9,10 +9,12 @@ from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from ingestion.formats import avro
 from ingestion.kafka.schema_registry import WriterSchema
 from tests.support.decoding import decoded, opened
 from tests.support.long import IS_LONG
@@ -122,8 +124,9 @@ def test_many_records_are_read_as_each_alone(seed: int, extra_fields: Any) -> No
     assert [repr(each) for each in together] == [repr(each) for each in alone]
 
 
-def test_a_part_of_a_larger_array_is_read_where_it_is() -> None:
-    """Spark may hand over a slice; schemas of a batch may be several."""
+def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark may hand over a slice; schemas of a batch may be several. None is read one by one."""
+    monkeypatch.setattr(avro, "compiled", None)
     schemas = [
         WriterSchema(id=n, type="AVRO", text=f'{{"type": "record", "name": "R", "fields": {each}}}')
         for n, each in enumerate(
@@ -136,3 +139,14 @@ def test_a_part_of_a_larger_array_is_read_where_it_is() -> None:
     rows = decode(pa.array([b"before", *records], pa.binary())[1:], None).field("row").to_pylist()
 
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}] * 50
+
+
+def test_no_schema_stops_a_batch() -> None:
+    """One that fastavro takes and whole columns cannot is read one by one."""
+    field = {"name": "a", "type": ["null", {"type": "enum", "name": "E", "symbols": []}]}
+    text = json.dumps({"type": "record", "name": "R", "fields": [field]})
+    decode = opened("avro", "a STRING", schemas=[WriterSchema(id=1, type="AVRO", text=text)])
+
+    structs = decoded(decode, [framed(1, payload) for payload in [b"\0", b"\2\0"] * 40])
+
+    assert [each["reason"] for each in structs] == [None, "malformed_avro"] * 40

@@ -101,7 +101,11 @@ class _JsonDecoder:
         return self._decode(values)
 
     def _decode(self, values: pa.Array) -> pa.StructArray:
-        decoded, is_sound = self._fast(values)
+        try:
+            decoded, is_sound = self._fast(values)
+        except decoder.UNFORESEEN:
+            # Nothing in a record may stop the stream: one by one has the last word.
+            return self._one_by_one(values)
         if is_sound.all():
             return decoded
         others = self._doubtful(values.filter(pa.array(~is_sound)))
