@@ -96,6 +96,7 @@ def damaged(payload: bytes, chance: random.Random) -> bytes | None:
     return chance.choice(
         [
             framed(1, payload[:at] + chance.randbytes(1) + payload[at + 1 :]),
+            framed(1, payload.replace(b"x", b"\xff")),
             framed(1, payload[:at]),
             framed(1, payload + b"\0"),
             framed(1, payload)[: at % 6],
