@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from ingestion.formats import decoder
+from ingestion.formats import arrow_udf
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.schema import row_type, value_type
@@ -23,7 +23,7 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> DataFrame:
     spec, settings = stream.spec, stream.settings
     if spec.format.options.uses_registry or spec.key_format.options.uses_registry:
         records = frames.keep_bytes(records)
-    decoded = decoder.decode(
+    decoded = arrow_udf.decode(
         records,
         spec.format,
         column="_value",
@@ -36,7 +36,7 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> DataFrame:
         return decoded
     schema = row_type(spec.ddl)
     of_tombstones = F.when(F.col("_value").isNull(), F.col("_key"))
-    return decoder.decode(
+    return arrow_udf.decode(
         decoded.withColumn("_tombstone_key", of_tombstones),
         spec.key_format,
         column="_tombstone_key",
