@@ -1,157 +1,131 @@
-"""What decoding costs: strict JSON beside a bare ``from_json``, and Avro by the record.
+"""What decoding costs: each format through the seam that Spark calls, on one core, without Spark.
 
     python -m bench.decode [RECORDS [ROUNDS]]
 
-One core, one JVM, values that lie in memory, results that go nowhere; the contenders take turns,
-and the first rounds warm the JVM up and are not counted. CPU time is that of Python and the JVM,
-compiling and collecting garbage included.
+Values lie in memory, in batches as large as Spark's; each round opens the decoding anew, as each of
+Spark's tasks does. The best round counts: CPU time grows with what else the machine does.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import statistics
+import json
+import random
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.table import Table
 
-from bench.cpu import cpu_seconds
-from bench.samples import ORDERS, flights, in_avro, orders, registry_that_knows
+from bench.samples import ORDERS, flights, in_avro, orders
+from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.loader import load_stream
-from ingestion.declaration.parts import FormatSpec
-from ingestion.formats.decoder import decode
+from ingestion.formats import avro
+from ingestion.formats import json as json_format
+from ingestion.formats.decoder import Decode, Encoded
+from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.session import start_session
-from ingestion.settings import Settings, load_settings
 
 RECORDS: Final = 100_000
-ROUNDS: Final = 7
-_WARM_UP: Final = 4
+ROUNDS: Final = 5
+_BATCH: Final = 10_000
 _ROOT: Final = Path(__file__).parents[1]
+_PLAIN: Final = (
+    "id BIGINT, customer STRING, total DOUBLE, placed_at TIMESTAMP, paid BOOLEAN, note STRING, "
+    "quantity INT, region STRING"
+)
 
 
 class DecodeCase(NamedTuple):
-    """One way to decode.
-
-    Attributes:
-        name: What is decoded, and how.
-        decoded: The frame that does it when it is written.
-        bare: Name of the contender that decodes the same by ``from_json`` alone.
-    """
+    """Some values, and what they should hold."""
 
     name: str
-    decoded: DataFrame
-    bare: str
+    values: list[bytes]
+    encoded: Encoded
+
+    def opened(self) -> Decode:
+        """Open the decoding."""
+        of_avro = bool(self.encoded.writer_schemas)
+        return avro.opened(self.encoded) if of_avro else json_format.opened(self.encoded)
 
 
-class Cost(NamedTuple):
-    """Seconds that one round took."""
-
-    cpu: float
-    wall: float
-
-
-@contextmanager
-def one_core() -> Iterator[SparkSession]:
-    """Start Spark on one core, in a scratch folder."""
-    scratch = Path(tempfile.mkdtemp(prefix="oncelake-bench-"))
-    own = load_settings()
-    settings = own.model_copy(update={"state": scratch, "spark_master": "local[1]"})
-    try:
-        yield start_session(settings)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def contenders(spark: SparkSession, count: int, registry: Settings) -> Iterator[DecodeCase]:
-    """Yield each format strictly, and JSON by ``from_json`` alone."""
+def cases(count: int) -> Iterator[DecodeCase]:
+    """Yield what is decoded."""
     demo, fewer = (
         row_type(load_stream(_ROOT / path).ddl)
         for path in ("assets/streams/flights.yaml", "bench/flights.yaml")
     )
-    of_flights, of_orders = _held(spark, flights(count)), _held(spark, orders(count))
-    samples = {
-        f"flights, {len(demo)} columns": (of_flights, demo),
-        f"flights, {len(demo) - len(fewer)} fields undeclared": (of_flights, fewer),
-        "orders, with DECIMAL and objects": (of_orders, row_type(ORDERS)),
-    }
-    for name, (values, schema) in samples.items():
-        yield DecodeCase(f"{name}: from_json", _bare(values, schema), "")
-        yield DecodeCase(name, _strict(values, schema, "json", registry), f"{name}: from_json")
+    of_flights, undeclared = flights(count), len(demo) - len(fewer)
+    plain = list(plain_orders(count))
+    yield DecodeCase("8 columns", plain, _encoded(row_type(_PLAIN)))
+    exact = row_type(_PLAIN.replace("total DOUBLE", "total DECIMAL(12, 2)"))
+    yield DecodeCase("8 columns, one DECIMAL", plain, _encoded(exact))
+    yield DecodeCase(f"flights, {len(demo)} columns", of_flights, _encoded(demo))
+    yield DecodeCase(f"flights, {undeclared} fields undeclared", of_flights, _encoded(fewer))
+    yield DecodeCase("orders, with DECIMAL and objects", orders(count), _encoded(row_type(ORDERS)))
+    text, framed = in_avro(of_flights, demo)
+    schemas = {1: WriterSchema(id=1, type="AVRO", text=text)}
+    yield DecodeCase(f"flights in Avro, {len(demo)} columns", framed, _encoded(demo, schemas))
 
 
-def _held(spark: SparkSession, values: list[bytes]) -> DataFrame:
-    rows = [(bytearray(value),) for value in values]
-    return spark.createDataFrame(rows, "_value BINARY").coalesce(1).localCheckpoint()
+def plain_orders(count: int) -> Iterator[bytes]:
+    """Yield orders of one plain value a column."""
+    chance = random.Random(1)
+    for number in range(count):
+        order = {
+            "id": number,
+            "customer": f"customer {chance.randrange(10**6)}",
+            "total": chance.randrange(10**6) / 100,
+            "placed_at": f"2024-02-{chance.randrange(10, 30)}T12:30:{chance.randrange(10, 60)}Z",
+            "paid": chance.random() < 0.5,
+            "note": "said later, perhaps",
+            "quantity": chance.randrange(100),
+            "region": "eu-west-1 b",
+        }
+        yield json.dumps(order).encode()
 
 
-def _bare(values: DataFrame, schema: StructType) -> DataFrame:
-    text = F.col("_value").cast("string")
-    return values.withColumn("_said", F.from_json(text, schema))
-
-
-def _strict(values: DataFrame, schema: StructType, format_: str, settings: Settings) -> DataFrame:
-    return decode(
-        values,
-        FormatSpec(type=format_),
-        column="_value",
-        into="_said",
+def _encoded(schema: StructType, schemas: Mapping[int, WriterSchema] | None = None) -> Encoded:
+    return Encoded(
         schema=schema,
+        is_key=False,
+        options=FORMATS["avro" if schemas else "json"].options(),
         extra_fields="ignore",
-        settings=settings,
+        writer_schemas=schemas or {},
     )
 
 
-def measured(all_: list[DecodeCase], rounds: int) -> dict[str, Cost]:
-    """Let them take turns, and return the medians."""
-    costs: dict[str, list[Cost]] = {each.name: [] for each in all_}
-    for number in range(_WARM_UP + rounds):
-        for each in all_:
-            cpu, wall = cpu_seconds(os.getpid()), time.monotonic()
-            each.decoded.write.format("noop").mode("overwrite").save()
-            cost = Cost(cpu_seconds(os.getpid()) - cpu, time.monotonic() - wall)
-            if number >= _WARM_UP:
-                costs[each.name].append(cost)
-    return {
-        name: Cost(*(statistics.median(part) for part in zip(*each, strict=True)))
-        for name, each in costs.items()
-    }
+def seconds(case: DecodeCase, rounds: int) -> float:
+    """Return the seconds of CPU that all its values take, at best.
 
-
-def _table(all_: list[DecodeCase], costs: dict[str, Cost], count: int) -> Table:
-    table = Table("decoded", "CPU s", "wall s", "records / CPU s", "CPU, from_json = 1", "wall")
-    for each in all_:
-        cost, bare = costs[each.name], costs.get(each.bare)
-        ratios = [f"{mine / its:.2f}" for mine, its in zip(cost, bare, strict=True)] if bare else []
-        table.add_row(
-            each.name, f"{cost.cpu:.2f}", f"{cost.wall:.2f}", f"{count / cost.cpu:,.0f}", *ratios
-        )
-    return table
+    Raises:
+        ValueError: one of them is refused.
+    """
+    starts = range(0, len(case.values), _BATCH)
+    batches = [pa.array(case.values[at : at + _BATCH], pa.binary()) for at in starts]
+    costs = []
+    for _ in range(rounds):
+        decode, before = case.opened(), time.process_time()
+        decoded = [decode(batch, None) for batch in batches]
+        costs.append(time.process_time() - before)
+        if any(each.field(1).null_count < len(each) for each in decoded):
+            raise ValueError(f"{case.name}: a record is refused")
+    return min(costs)
 
 
 def main(count: int = RECORDS, rounds: int = ROUNDS) -> None:
-    """Measure, and print medians and their ratios."""
-    with one_core() as spark:
-        demo = row_type(load_stream(_ROOT / "assets/streams/flights.yaml").ddl)
-        schema, framed = in_avro(flights(count), demo)
-        with registry_that_knows(schema) as address:
-            settings = load_settings().model_copy(update={"schema_registry": address})
-            all_ = list(contenders(spark, count, settings))
-            avro = _strict(_held(spark, framed), demo, "avro", settings)
-            all_.append(DecodeCase(f"flights in Avro, {len(demo)} columns", avro, ""))
-            costs = measured(all_, rounds)
-    Console(width=120).print(_table(all_, costs, count))
+    """Measure, and print what a CPU decodes in a second."""
+    SparkSession.builder.master("local[1]").getOrCreate()  # Only Spark reads its own DDL.
+    table = Table("decoded", "bytes a record", "records / CPU s")
+    for case in cases(count):
+        size = sum(map(len, case.values)) / len(case.values)
+        table.add_row(case.name, f"{size:.0f}", f"{count / seconds(case, rounds):,.0f}")
+    Console(width=100).print(table)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from io import BytesIO
 from itertools import islice
-from threading import Thread
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_writer
@@ -67,24 +64,3 @@ def in_avro(values: Sequence[bytes], columns: StructType) -> tuple[str, list[byt
         schemaless_writer(stream, parsed, row)
         encoded.append(stream.getvalue())
     return json.dumps(schema), encoded
-
-
-@contextmanager
-def registry_that_knows(schema: str) -> Iterator[str]:
-    """Give the address of a schema registry that says the same whatever it is asked."""
-    answer = json.dumps({"schema": schema, "schemaType": "AVRO"}).encode()
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()

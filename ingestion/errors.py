@@ -170,6 +170,10 @@ class OffsetHoleError(RefusedError):
     """A batch would skip offsets that the table does not hold."""
 
 
+class BatchTooLargeError(RefusedError):
+    """A batch does not fit the memory of the process that would merge it; a run takes Spark."""
+
+
 class NotReplayableError(RefusedError):
     """The mode folds records into rows, so a record that is read again would be counted twice."""
 

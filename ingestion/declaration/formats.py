@@ -1,6 +1,6 @@
 """The formats of values and keys: one row a format, and what a person may write beside ``type``.
 
-A format is a module with a ``decode`` function (see ``ingestion.formats.decoder``); it is named
+A format is a module with an ``opened`` function (see ``ingestion.formats.decoder``); it is named
 here and imported when a run needs it, so that loading a declaration imports no Spark.
 """
 
@@ -27,6 +27,11 @@ class Options(BaseModel):
     @property
     def uses_registry(self) -> bool:
         """Whether records name their schema by its id in a registry."""
+        return False
+
+    @property
+    def reads_key(self) -> bool:
+        """Whether a value can be incomplete without its record's Kafka key."""
         return False
 
 
@@ -68,6 +73,11 @@ class DebeziumOptions(Options):
         """Whether records name their schema by its id in a registry."""
         return self.encoding == "avro"
 
+    @property
+    def reads_key(self) -> bool:
+        """Whether a value can be incomplete without its record's Kafka key."""
+        return self.encoding == "json"
+
     @model_validator(mode="after")
     def _needs_units_only_without_schema(self) -> DebeziumOptions:
         needless = {"timestamps", "decimals"} & self.model_fields_set
@@ -100,7 +110,7 @@ class CsvOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """One format: the module of its ``decode``, and whether a Kafka key may be encoded so."""
+    """One format: the module of its ``opened``, and whether a Kafka key may be encoded so."""
 
     module: str
     options: type[Options] = Options

@@ -1,182 +1,142 @@
-"""Decoding in Python over Arrow batches, for formats that Spark's expressions cannot decode.
+"""The one place where Spark decodes: bytes go to Python as Arrow, typed columns come back.
 
-Only the bytes go to Python and only decoded values come back; no record fails its batch.
+Where records name their schemas by id, the driver collects the ids of a batch and requests their
+schemas first: executors need no access to the registry, and none of them can stop a run half-way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VarcharType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
-from ingestion.declaration.parts import ExtraFields
+from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.errors import InvalidSpecError
 from ingestion.formats.decoder import Encoded, decoded_struct
+from ingestion.formats.wire_format import HEADER_BYTES
+from ingestion.kafka.schema_registry import WriterSchema, registry_of
+from ingestion.settings import Settings
 
-REASONS: Final[dict[str, str]] = {
-    "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
-}
-# One record must not fail its batch, whatever it holds.
-_UNFORESEEN: Final = (
-    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
-    *(EOFError, AssertionError),
-)
+# More than any topic has; random bytes that start with a zero would have one per record.
+_MOST_IDS: Final = 10_000
 
 
-class BadBytesError(ValueError):
-    """Bytes that belong in quarantine; ``reason`` is a code of the format's ``REASONS``."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-
-
-class Decoded(NamedTuple):
-    """The decoded bytes of one record.
-
-    Attributes:
-        row: One value per declared column, as Arrow takes it.
-        extra: Fields that no column names.
-        is_delete: Whether the bytes themselves are a delete.
-    """
-
-    row: Sequence[Any]
-    extra: Sequence[str] | None = None
-    is_delete: bool | None = None
-
-
-Read = Callable[[bytes], Decoded]
-ReadBoth = Callable[[bytes, bytes | None], Decoded]
-
-
-def decoded_by(records: DataFrame, encoded: Encoded, opened: Callable[[], Read]) -> DataFrame:
-    """Add the decoded column.
+def decode(
+    records: DataFrame,
+    format_spec: FormatSpec,
+    *,
+    column: str,
+    into: str,
+    is_key: bool = False,
+    schema: StructType,
+    extra_fields: ExtraFields,
+    settings: Settings,
+) -> DataFrame:
+    """Decode keys or values with their declared format.
 
     Args:
-        records: Records with the bytes.
-        encoded: Which bytes, and their expected content.
-        opened: Makes, once per task, the reader of a record; it raises ``BadBytesError``.
+        records: Records with the bytes; with a registry materialized, since they are read twice.
+        format_spec: The format.
+        column: Name of the binary column.
+        into: Name of the column to add, of the type of ``decoded_struct``.
+        is_key: Whether they are Kafka keys.
+        schema: The declared columns, or for keys the key columns.
+        extra_fields: What to do with fields that ``schema`` does not name.
+        settings: Where a schema registry is.
     """
-    # Only this goes to the executors: the settings hold secrets.
-    type_, extra_fields = decoded_struct(_relaxed(encoded.schema)), encoded.extra_fields
-
-    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        read = _rejecting(opened(), extra_fields)
-        for raws in batches:
-            yield _told([_attempt(read, raw) for raw in raws.to_pylist()], type_)
-
-    return records.withColumn(encoded.into, _once(decode, type_)(F.col(encoded.column)))
-
-
-def decoded_by_both(
-    records: DataFrame, encoded: Encoded, opened: Callable[[], ReadBoth]
-) -> DataFrame:
-    """Add the decoded column; the reader also gets the record's Kafka key."""
-    # Only this goes to the executors: the settings hold secrets.
-    type_, extra_fields = decoded_struct(_relaxed(encoded.schema)), encoded.extra_fields
-
-    def decode(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        read = _rejecting(opened(), extra_fields)
-        for raws, keys in batches:
-            both = zip(raws.to_pylist(), keys.to_pylist(), strict=True)
-            yield _told([_attempt(read, raw, key) for raw, key in both], type_)
-
-    told = _once(decode, type_)
-    return records.withColumn(encoded.into, told(F.col(encoded.column), F.col("_key")))
+    module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
+    uses_registry = options.uses_registry
+    encoded = Encoded(
+        schema=schema,
+        is_key=is_key,
+        options=options,
+        extra_fields=extra_fields,
+        writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
+    )
+    bytes_ = [F.col(column), *([F.col("_key")] if options.reads_key else [])]
+    decoded = records.withColumn(into, _decoding(module.__name__, encoded)(*bytes_))
+    kept = [StructField("kept", VariantType())] if extra_fields == "keep" else []
+    with_variants = StructType([StructField("row", schema), *kept])
+    if not _has_variants(with_variants):
+        return decoded
+    parsed = {f.name: _parsed(F.col(into)[f.name], f.dataType) for f in with_variants}
+    return decoded.withColumn(
+        into, F.struct(*(parsed.get(n, F.col(into)[n]).alias(n) for n in _names(encoded)))
+    )
 
 
-def _once(decode: Callable[..., Any], type_: StructType) -> Any:
+def _decoding(module: str, encoded: Encoded) -> Any:
     """Make a UDF that Spark computes once, however often the parts of its result are used."""
+
+    def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        decode = import_module(module).opened(encoded)
+        for batch in batches:
+            yield decode(*batch) if isinstance(batch, tuple) else decode(batch)
+
     as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
-    return as_udf(decode, type_).asNondeterministic()
+    return as_udf(decode_batches, decoded_struct(encoded)).asNondeterministic()
 
 
-def _rejecting(read: Callable[..., Decoded], extra_fields: ExtraFields) -> Callable[..., Decoded]:
-    if extra_fields != "reject":
-        return read
+def _writer_schemas(
+    records: DataFrame, column: str, module: ModuleType, settings: Settings
+) -> Mapping[int, WriterSchema]:
+    """Return the schemas of all ids in the bytes, with one Spark job.
 
-    def read_strictly(*raw: bytes | None) -> Decoded:
-        said = read(*raw)
-        if said.extra:
-            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(said.extra)}")
-        return said
-
-    return read_strictly
-
-
-def _attempt(
-    read: Callable[..., Decoded], raw: bytes | None, *more: bytes | None
-) -> Decoded | BadBytesError | None:
-    try:
-        return None if raw is None else read(raw, *more)
-    except BadBytesError as error:
-        return error
-    except _UNFORESEEN as error:
-        return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
+    The format's module may offer ``prepared``: what the driver makes of a schema, so that executors
+    need no compiler.
+    """
+    number = _schema_id(F.col(column))
+    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
+    ids = [row["id"] for row in found.limit(_MOST_IDS).collect()]
+    if len(ids) == _MOST_IDS:
+        raise InvalidSpecError(
+            f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
+            "format of a schema registry. Declare the format that they have"
+        )
+    prepared = getattr(module, "prepared", lambda schema: schema)
+    return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
 
 
-def _told(told: Sequence[Decoded | BadBytesError | None], type_: StructType) -> pa.Array:
-    """Build the column: field by field, since Arrow converts long lists much faster than rows."""
-    row_type = type_["row"].dataType
-    assert isinstance(row_type, StructType), "a row is a struct"
-    rows = [each.row if isinstance(each, Decoded) else None for each in told]
-    fields = [
-        pa.array([None if row is None else row[at] for row in rows], _arrow(field.dataType))
-        for at, field in enumerate(row_type)
-    ]
-    bad = [each if isinstance(each, BadBytesError) else None for each in told]
-    parts = {
-        "row": pa.StructArray.from_arrays(
-            fields,
-            fields=list(_arrow(row_type)),
-            mask=pa.array([row is None for row in rows]),
-        ),
-        "reason": [each and each.reason for each in bad],
-        "detail": [None if each is None else _printable(each) for each in bad],
-        "extra": [each.extra or None if isinstance(each, Decoded) else None for each in told],
-        "is_delete": [each.is_delete if isinstance(each, Decoded) else None for each in told],
-    }
-    arrow_type = _arrow(type_)
-    arrays = [
-        part if isinstance(part, pa.Array) else pa.array(part, arrow_type.field(name).type)
-        for name, part in parts.items()
-    ]
-    return pa.StructArray.from_arrays(arrays, fields=list(arrow_type))
+def _schema_id(raw: Column) -> Column:
+    """Return the schema id at the start of framed bytes, or null."""
+    is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
+    number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
+    return F.when(is_framed, number)
 
 
-def _printable(error: BadBytesError) -> str:
-    """Return the error's text; it may quote bytes that are not text."""
-    return str(error)[:1000].encode("utf-8", "backslashreplace").decode()
+def _names(encoded: Encoded) -> list[str]:
+    return list(decoded_struct(encoded).names)
 
 
-def _arrow(type_: DataType) -> pa.DataType:
-    return to_arrow_type(type_, timezone="UTC")
-
-
-def _relaxed(type_: StructType) -> StructType:
-    """Make everything nullable, and texts of any length: the writer of the row checks both."""
-    fields = [StructField(each.name, _relaxed_type(each.dataType)) for each in type_]
-    return StructType(fields)
-
-
-def _relaxed_type(type_: DataType) -> DataType:
+def _has_variants(type_: DataType) -> bool:
     if isinstance(type_, StructType):
-        return _relaxed(type_)
+        return any(_has_variants(field.dataType) for field in type_)
     if isinstance(type_, ArrayType):
-        return ArrayType(_relaxed_type(type_.elementType))
+        return _has_variants(type_.elementType)
     if isinstance(type_, MapType):
-        return MapType(_relaxed_type(type_.keyType), _relaxed_type(type_.valueType))
-    return StringType() if isinstance(type_, VarcharType) else type_
+        return _has_variants(type_.valueType)
+    return isinstance(type_, VariantType)
+
+
+def _parsed(value: Column, type_: DataType) -> Column:
+    """Make VARIANTs of the JSON that stands for them, at any depth."""
+    if not _has_variants(type_):
+        return value
+    if isinstance(type_, StructType):
+        fields = (_parsed(value.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(type_, ArrayType):
+        element = type_.elementType
+        return F.transform(value, lambda each: _parsed(each, element))
+    if isinstance(type_, MapType):
+        item = type_.valueType
+        return F.transform_values(value, lambda _, each: _parsed(each, item))
+    return F.parse_json(value)

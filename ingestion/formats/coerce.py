@@ -6,34 +6,26 @@ outside the range of Python's own types.
 
 from __future__ import annotations
 
+import binascii
+import datetime as dt
 import math
+import re
 import struct
 from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple, NoReturn
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as sql
+from pyspark.sql.types import DataType
 
 _MICROS: Final = 1_000_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-_FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
-_LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
+FIRST_MOMENT = FIRST_DAY * 86_400 * _MICROS
+LAST_MOMENT = (LAST_DAY + 1) * 86_400 * _MICROS - 1
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BASE64: Final = re.compile(
+    "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII
+)
 # Enough for 128 bits with any usual scale.
 _MOST_DIGITS: Final = 60
 _SHORT: Final = 10**38
@@ -41,10 +33,29 @@ _WIDE: Final = Context(prec=200)
 
 
 class MisfitError(ValueError):
-    """A value that the declared column cannot hold without loss."""
+    """A value that the declared column cannot hold without loss.
+
+    Attributes:
+        reason: Why, as a code of the format.
+        path: Where it is, such as ``a[].b``; empty in the column itself.
+    """
+
+    def __init__(self, message: str, reason: str = "type_mismatch") -> None:
+        super().__init__(message)
+        self.reason, self.path = reason, ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{self.path}: {message}" if self.path else message
+
+    def within(self, step: str) -> MisfitError:
+        """Say that it is at this name, in a list ``[]`` or in a map ``{}``."""
+        is_joined = not self.path or self.path[0] in "[{"
+        self.path = step + self.path if is_joined else f"{step}.{self.path}"
+        return self
 
 
-def rescaled(value: Decimal, target: DecimalType) -> Decimal:
+def rescaled(value: Decimal, target: sql.DecimalType) -> Decimal:
     """Return a decimal with the declared scale."""
     if not value.is_finite() or (value and value.adjusted() > _MOST_DIGITS):
         refuse(value, target)
@@ -61,7 +72,7 @@ def whole(value: Decimal, target: DataType) -> int:
 
 def whole_float(value: int, target: DataType) -> float:
     """Return the float that equals a whole number exactly."""
-    bits = 24 if isinstance(target, FloatType) else 53
+    bits = 24 if isinstance(target, sql.FloatType) else 53
     odd = abs(value) >> ((value & -value).bit_length() - 1) if value else 0
     return float(value) if odd.bit_length() <= bits else refuse(value, target)
 
@@ -77,12 +88,60 @@ def narrow(value: float, target: DataType) -> float:
     return value if narrow == value else refuse(value, target)
 
 
+def nearest_single(value: float, written: str) -> float:
+    """Return the 32-bit float nearest to a number, given as a double and as it was written.
+
+    Half-way between two of them the double may have been rounded already: the text decides.
+
+    Raises:
+        OverflowError: it is beyond all of them.
+    """
+    (near,) = struct.unpack("<f", struct.pack("<f", value))
+    if near == value:
+        return float(near)
+    (bits,) = struct.unpack("<i", struct.pack("<f", near))
+    step = 1 if abs(near) < abs(value) else -1
+    (other,) = struct.unpack("<f", struct.pack("<i", bits + step))
+    if abs(value - near) != abs(other - value) or Decimal(written) == Decimal(value):
+        return float(near)
+    return float(max(near, other) if Decimal(written) > Decimal(value) else min(near, other))
+
+
 def micros(ticks: int, unit: int, target: DataType) -> int:
     """Return a timestamp in microseconds, between the years 1 and 9999."""
     micros, rest = divmod(ticks * _MICROS, unit)
-    if rest or not _FIRST_MOMENT <= micros <= _LAST_MOMENT:
+    if rest or not FIRST_MOMENT <= micros <= LAST_MOMENT:
         refuse(ticks, target)
     return micros
+
+
+def moment(text: str) -> int:
+    """Return a moment of ISO 8601 in microseconds, between the years 1 and 9999.
+
+    Without a zone it is UTC; its form is the caller's concern.
+
+    Raises:
+        ValueError: there is no such moment.
+    """
+    if text[11:13] == "24":
+        raise ValueError("no hour of a day; newer Pythons take it for the next day's first")
+    found = dt.datetime.fromisoformat(text)
+    since = found.replace(tzinfo=found.tzinfo or dt.UTC) - _EPOCH
+    micros = since // dt.timedelta(microseconds=1)
+    if not FIRST_MOMENT <= micros <= LAST_MOMENT:
+        raise ValueError("beyond the years 1 to 9999")
+    return micros
+
+
+def from_base64(text: str) -> bytes:
+    """Return the bytes of base64 with its padding.
+
+    Raises:
+        ValueError: it is not base64.
+    """
+    if not _BASE64.fullmatch(text):
+        raise ValueError("not base64")
+    return binascii.a2b_base64(text)
 
 
 def refuse(value: Any, target: DataType) -> NoReturn:
@@ -106,11 +165,13 @@ def unscaled(number: int, scale: int) -> Decimal:
 Convert = Callable[[Any], Any]
 
 _BITS: Final[dict[type[DataType], int]] = {
-    ByteType: 8,
-    ShortType: 16,
-    IntegerType: 32,
-    LongType: 64,
+    sql.ByteType: 8,
+    sql.ShortType: 16,
+    sql.IntegerType: 32,
+    sql.LongType: 64,
 }
+# Kinds of values that are whole numbers in their encoding.
+_NUMBERED: Final = ("integer", "date", "timestamp", "local_timestamp")
 
 
 class Source(NamedTuple):
@@ -131,9 +192,8 @@ def exact(source: Source, target: DataType) -> Convert:
 
     It raises ``MisfitError``.
     """
-    find = _BY_KIND.get(source.kind)
-    convert = find(source, target) if find else None
-    return convert or mismatch(source.kind, target)
+    find = _EXACT.get((source.kind, type(target)))
+    return find(source, target) if find else mismatch(source.kind, target)
 
 
 def mismatch(kind: str, target: DataType) -> Convert:
@@ -145,81 +205,48 @@ def mismatch(kind: str, target: DataType) -> Convert:
     return convert
 
 
-def _as_is(value: Any) -> Any:
-    return value
+def _as_is(_: Source, __: DataType) -> Convert:
+    return lambda value: value
 
 
-def _boolean(_: Source, target: DataType) -> Convert | None:
-    return _as_is if isinstance(target, BooleanType) else None
+def _within(_: Source, target: DataType) -> Convert:
+    most = 1 << (_BITS[type(target)] - 1)
+    return lambda value: value if -most <= value < most else refuse(value, target)
 
 
-def _integer(_: Source, target: DataType) -> Convert | None:
-    if type(target) in _BITS:
-        return _within(-(1 << (_BITS[type(target)] - 1)), target)
-    if isinstance(target, DecimalType):
-        return lambda value: rescaled(Decimal(value), target)
-    if isinstance(target, FloatType | DoubleType):
-        return lambda value: whole_float(value, target)
-    return None
+def _whole(source: Source, target: DataType) -> Convert:
+    within = _within(source, target)
+    return lambda value: within(whole(value, target))
 
 
-def _float(_: Source, target: DataType) -> Convert | None:
-    return _as_is if isinstance(target, FloatType | DoubleType) else None
+def _short(_: Source, target: Any) -> Convert:
+    return lambda value: value if len(value) <= target.length else refuse(value, target)
 
 
-def _double(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, FloatType):
-        return lambda value: narrow(value, target)
-    return _as_is if isinstance(target, DoubleType) else None
+def _day(_: Source, target: DataType) -> Convert:
+    return lambda days: days if FIRST_DAY <= days <= LAST_DAY else refuse(days, target)
 
 
-def _string(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, VarcharType):
-        return lambda value: value if len(value) <= target.length else refuse(value, target)
-    return _as_is if isinstance(target, StringType) else None
-
-
-def _bytes(_: Source, target: DataType) -> Convert | None:
-    return _as_is if isinstance(target, BinaryType) else None
-
-
-def _decimal(_: Source, target: DataType) -> Convert | None:
-    if isinstance(target, DecimalType):
-        return lambda value: rescaled(value, target)
-    if type(target) in _BITS:
-        within = _within(-(1 << (_BITS[type(target)] - 1)), target)
-        return lambda value: within(whole(value, target))
-    return None
-
-
-def _date(source: Source, target: DataType) -> Convert | None:
-    if isinstance(target, DateType):
-        return lambda days: days if FIRST_DAY <= days <= LAST_DAY else refuse(days, target)
-    return _integer(source, target) if type(target) in _BITS else None
-
-
-def _moment(source: Source, target: DataType) -> Convert | None:
-    if type(target) in _BITS:
-        return _integer(source, target)
-    zoned = source.kind == "timestamp"
-    if not isinstance(target, TimestampType if zoned else TimestampNTZType):
-        return None
+def _ticks(source: Source, target: DataType) -> Convert:
     return lambda ticks: micros(ticks, source.unit, target)
 
 
-_BY_KIND: Final[dict[str, Callable[[Source, DataType], Convert | None]]] = {
-    "boolean": _boolean,
-    "integer": _integer,
-    "float": _float,
-    "double": _double,
-    "string": _string,
-    "bytes": _bytes,
-    "decimal": _decimal,
-    "date": _date,
-    "timestamp": _moment,
-    "local_timestamp": _moment,
+_EXACT: Final[dict[tuple[str, type[DataType]], Callable[[Source, Any], Convert]]] = {
+    **{(kind, word): _within for kind in _NUMBERED for word in _BITS},
+    **{("decimal", word): _whole for word in _BITS},
+    ("boolean", sql.BooleanType): _as_is,
+    ("integer", sql.DecimalType): lambda _, target: lambda v: rescaled(Decimal(v), target),
+    ("integer", sql.FloatType): lambda _, target: lambda v: whole_float(v, target),
+    ("integer", sql.DoubleType): lambda _, target: lambda v: whole_float(v, target),
+    ("float", sql.FloatType): _as_is,
+    ("float", sql.DoubleType): _as_is,
+    ("double", sql.FloatType): lambda _, target: lambda v: narrow(v, target),
+    ("double", sql.DoubleType): _as_is,
+    ("string", sql.StringType): _as_is,
+    ("string", sql.VarcharType): _short,
+    ("bytes", sql.BinaryType): _as_is,
+    ("decimal", sql.DecimalType): lambda _, target: lambda v: rescaled(v, target),
+    ("date", sql.DateType): _day,
+    ("timestamp", sql.TimestampType): _ticks,
+    ("local_timestamp", sql.TimestampNTZType): _ticks,
 }
-
-
-def _within(low: int, target: DataType) -> Convert:
-    return lambda value: value if low <= value < -low else refuse(value, target)

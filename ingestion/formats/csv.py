@@ -10,33 +10,18 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as sql
 
 from ingestion.declaration.formats import CsvOptions
-from ingestion.formats import arrow_udf
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, decoded_by
+from ingestion.formats import decoder
 from ingestion.formats.coerce import Convert, MisfitError, Source, exact
 from ingestion.formats.connect.values import Hint, json_value
-from ingestion.formats.decoder import Encoded
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 
 REASONS: Final[dict[str, str]] = {
-    **arrow_udf.REASONS,
+    **decoder.REASONS,
     "invalid_utf8": "the bytes are not UTF-8",
     "malformed_csv": "not one line with as many fields as columns, or a quote out of place",
     "type_mismatch": "a value that its column cannot hold without a loss",
@@ -48,40 +33,33 @@ _SPACE: Final = re.compile(r"(\d{4}-\d\d-\d\d) (?=\d\d:)", re.ASCII)
 _MIDNIGHT: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode each value as one line."""
     options = encoded.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
-    return decoded_by(records, encoded, partial(_Lines, encoded.schema, options))
+    plan = [(each.name, from_text(each.dataType)) for each in encoded.schema]
+    split, null = splitter(options.delimiter, options.quote), options.null_value
 
-
-class _Lines:
-    """Decodes lines."""
-
-    def __init__(self, columns: StructType, options: CsvOptions) -> None:
-        self._plan = [(each.name, from_text(each.dataType)) for each in columns]
-        self._null = options.null_value
-        self._split = splitter(options.delimiter, options.quote)
-
-    def __call__(self, raw: bytes) -> Decoded:
+    def read(raw: bytes) -> Decoded:
         try:
-            fields = self._split(raw.decode("utf-8"))
+            fields = split(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise BadBytesError("invalid_utf8", str(error)) from None
-        if len(fields) != len(self._plan):
-            said = f"{len(fields)} fields, and {len(self._plan)} columns"
-            raise BadBytesError("malformed_csv", said)
+        if len(fields) != len(plan):
+            raise BadBytesError("malformed_csv", f"{len(fields)} fields, and {len(plan)} columns")
         return Decoded([
-            None if text == self._null and not is_quoted else self._value(name, text, convert)
-            for (text, is_quoted), (name, convert) in zip(fields, self._plan, strict=True)
+            None if text == null and not is_quoted else _value(name, text, convert)
+            for (text, is_quoted), (name, convert) in zip(fields, plan, strict=True)
         ])  # fmt: skip
 
-    @staticmethod
-    def _value(name: str, text: str, convert: Convert) -> Any:
-        try:
-            return convert(text)
-        except MisfitError as error:
-            raise BadBytesError("type_mismatch", f"{name}: {error}") from None
+    return by_record(read, encoded)
+
+
+def _value(name: str, text: str, convert: Convert) -> Any:
+    try:
+        return convert(text)
+    except MisfitError as error:
+        raise BadBytesError("type_mismatch", f"{name}: {error}") from None
 
 
 def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool]]]:
@@ -104,26 +82,26 @@ def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool
     return split
 
 
-def from_text(target: DataType) -> Convert:
+def from_text(target: sql.DataType) -> Convert:
     """Return the conversion of a field to the declared type."""
-    if isinstance(target, BooleanType):
+    if isinstance(target, sql.BooleanType):
         return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
-    if isinstance(target, StringType | VarcharType):
+    if isinstance(target, sql.StringType | sql.VarcharType):
         return exact(Source("string"), target)
-    if isinstance(target, DateType):
+    if isinstance(target, sql.DateType):
         return json_value(Hint(), target)
-    if isinstance(target, TimestampType | TimestampNTZType):
+    if isinstance(target, sql.TimestampType | sql.TimestampNTZType):
         convert = json_value(Hint(), target)
-        return lambda text: convert(_as_iso(text, zoned=isinstance(target, TimestampType)))
-    if isinstance(target, FloatType | DoubleType | DecimalType):
+        return lambda text: convert(_as_iso(text, zoned=isinstance(target, sql.TimestampType)))
+    if isinstance(target, sql.FloatType | sql.DoubleType | sql.DecimalType):
         convert = json_value(Hint(), target)
         return lambda text: convert(_number(text, target))
     whole = exact(Source("integer"), target)
     return lambda text: whole(int(text)) if _WHOLE.fullmatch(text) else _no(text, target)
 
 
-def _number(text: str, target: DataType) -> Decimal | str:
-    is_float = not isinstance(target, DecimalType)
+def _number(text: str, target: sql.DataType) -> Decimal | str:
+    is_float = not isinstance(target, sql.DecimalType)
     if is_float and text in {"NaN", "Infinity", "-Infinity"}:
         return text
     number = Decimal(text) if _NUMBER.fullmatch(text) else _no(text, target)
@@ -140,5 +118,5 @@ def _as_iso(text: str, *, zoned: bool) -> str:
     return text + "Z" if zoned and not has_zone else text
 
 
-def _no(text: str, target: DataType) -> Any:
+def _no(text: str, target: sql.DataType) -> Any:
     raise MisfitError(f"{text:.80} is not {target.simpleString().upper()}")

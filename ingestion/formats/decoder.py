@@ -1,112 +1,218 @@
-"""The interface of a format: a module with ``REASONS`` and one function, ``decode``."""
+"""The seam of every format: bytes in Arrow become typed columns in Arrow, without Spark.
+
+A format is a module with ``REASONS`` and ``opened``. No record fails its batch, whatever it holds.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import types as sql
+from pyspark.sql.pandas.types import to_arrow_type
+
+from ingestion.declaration.formats import Options
+from ingestion.declaration.parts import ExtraFields
+from ingestion.kafka.schema_registry import WriterSchema
+
+REASONS: Final[dict[str, str]] = {
+    "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
+}
+# One record must not fail its batch, whatever it holds.
+UNFORESEEN: Final = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError),
+    *(EOFError, AssertionError),
 )
-
-from ingestion.declaration.formats import FORMATS, Options
-from ingestion.declaration.parts import ExtraFields, FormatSpec
-from ingestion.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """The bytes to decode, and their expected content.
+    """The expected content of some bytes; it holds no secret, since executors get it.
 
     Attributes:
-        column: Name of the binary column; a row without bytes is null.
-        into: Name of the column that ``decode`` adds.
-        is_key: Whether they are a Kafka key, which may be a bare value instead of an object.
         schema: The declared columns, or for a key the key columns.
+        is_key: Whether they are a Kafka key, which may be a bare value instead of an object.
         options: The format's options in the declaration.
         extra_fields: What to do with fields that ``schema`` does not name.
-        settings: Where a schema registry is.
+        writer_schemas: The registry's schemas of all ids in the bytes.
     """
 
-    column: str
-    into: str
+    schema: sql.StructType
     is_key: bool
-    schema: StructType
     options: Options
     extra_fields: ExtraFields
-    settings: Settings
-
-    def of(self, column: str) -> Encoded:
-        """Return a copy for another column's bytes."""
-        return replace(self, column=column)
+    writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
 
-def decoded_struct(schema: StructType, *, keeps_extra: bool = False) -> StructType:
-    """Return the type of the column that ``decode`` adds.
-
-    ``row`` has the columns of ``schema``; ``reason`` is a code of the format's ``REASONS``, null if
-    the bytes are good, and ``detail`` a text for people; ``extra`` has the names of the fields that
-    are not in ``schema``; ``is_delete`` is true if the bytes themselves are a delete, and null in
-    formats without deletes. ``kept`` has the fields that are not in ``schema``, if the declaration
-    says ``extra_fields: keep``.
-    """
-    fields = [
-        StructField("row", schema),
-        StructField("reason", StringType()),
-        StructField("detail", StringType()),
-        StructField("extra", ArrayType(StringType())),
-        StructField("is_delete", BooleanType()),
-    ]
-    return StructType([*fields, StructField("kept", VariantType())] if keeps_extra else fields)
+# Takes values, and the Kafka keys where the format's options ask for them; returns the struct of
+# ``decoded_struct`` for each. If the bytes are null, every field of it is null.
+Decode = Callable[[pa.Array, pa.Array | None], pa.StructArray]
 
 
-def decoded(encoded: Encoded, **known: Column) -> Column:
-    """Return the column of ``decoded_struct`` with the given fields; the others are null."""
-    kind = decoded_struct(encoded.schema, keeps_extra=encoded.extra_fields == "keep")
-    parts = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in kind)
-    return F.struct(*parts)
+class FormatModule(Protocol):
+    """What a format's module offers; it may add ``prepared``, which see ``arrow_udf``."""
 
+    REASONS: Mapping[str, str]
 
-class Decode(Protocol):
-    """Decodes bytes to typed columns, or gives a reason."""
-
-    def __call__(self, records: DataFrame, encoded: Encoded) -> DataFrame:
-        """Add one column of type ``decoded_struct``.
-
-        Nothing else is added or changed, and every record stays one row. If the bytes are null,
-        every field of the new column is null.
-        """
+    def opened(self, encoded: Encoded) -> Decode:
+        """Return the decoding of such bytes; it is asked once per task and may keep state."""
         ...
 
 
-def decode(
-    records: DataFrame,
-    format_spec: FormatSpec,
-    *,
-    column: str,
-    into: str,
-    is_key: bool = False,
-    schema: StructType,
-    extra_fields: ExtraFields,
-    settings: Settings,
-) -> DataFrame:
-    """Decode keys or values with their declared format."""
-    module = import_module(FORMATS[format_spec.type].module)
-    encoded = Encoded(
-        column=column,
-        into=into,
-        is_key=is_key,
-        schema=schema,
-        options=format_spec.options,
-        extra_fields=extra_fields,
-        settings=settings,
+def decoded_struct(encoded: Encoded) -> sql.StructType:
+    """Return the type of what is decoded, as Arrow has it.
+
+    ``row`` has the columns of the schema; ``reason`` is a code of the format's ``REASONS``, null if
+    the bytes are good, and ``detail`` a text for people; ``extra`` has the names of the fields that
+    are not in the schema; ``is_delete`` is true if the bytes themselves are a delete, and null in
+    formats without deletes; ``kept`` has the fields that are not in the schema, if the declaration
+    says ``extra_fields: keep``.
+
+    All may be null, and texts have any length: decoding and the writer of the row check both. A
+    VARIANT is its JSON, for Spark to parse.
+    """
+    struct = (
+        sql.StructType()
+        .add("row", _relaxed(encoded.schema))
+        .add("reason", sql.StringType())
+        .add("detail", sql.StringType())
+        .add("extra", sql.ArrayType(sql.StringType()))
+        .add("is_delete", sql.BooleanType())
     )
-    return cast("Decode", module.decode)(records, encoded)
+    return struct.add("kept", sql.StringType()) if encoded.extra_fields == "keep" else struct
+
+
+def _relaxed(type_: sql.DataType) -> sql.DataType:
+    if isinstance(type_, sql.StructType):
+        return sql.StructType(
+            [sql.StructField(each.name, _relaxed(each.dataType)) for each in type_]
+        )
+    if isinstance(type_, sql.ArrayType):
+        return sql.ArrayType(_relaxed(type_.elementType))
+    if isinstance(type_, sql.MapType):
+        return sql.MapType(_relaxed(type_.keyType), _relaxed(type_.valueType))
+    return sql.StringType() if isinstance(type_, sql.VarcharType | sql.VariantType) else type_
+
+
+def arrow_type(type_: sql.DataType) -> pa.DataType:
+    """Return the Arrow type of a part of ``decoded_struct``."""
+    return to_arrow_type(_relaxed(type_), timezone="UTC")
+
+
+class BadBytesError(ValueError):
+    """Bytes that belong in quarantine; ``reason`` is a code of the format's ``REASONS``."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Decoded(NamedTuple):
+    """The decoded bytes of one record.
+
+    Attributes:
+        row: One value per declared column, as Arrow takes it.
+        extra: Fields that no column names.
+        is_delete: Whether the bytes themselves are a delete.
+        kept: The fields that no column names, as one JSON object.
+    """
+
+    row: Sequence[Any]
+    extra: Sequence[str] | None = None
+    is_delete: bool | None = None
+    kept: str | None = None
+
+
+# Reads the bytes of one record, or its value and its Kafka key.
+Read = Callable[..., Decoded]
+
+
+def by_record(read: Read, encoded: Encoded) -> Decode:
+    """Return a decoding that reads one record after the other.
+
+    Args:
+        read: Reads one; raises ``BadBytesError``.
+        encoded: The expected content.
+    """
+    type_ = arrow_type(decoded_struct(encoded))
+    read_strictly = rejecting(read, encoded)
+
+    def decode(values: pa.Array, keys: pa.Array | None = None) -> pa.StructArray:
+        columns = [each.to_pylist() for each in (values, keys) if each is not None]
+        return assembled([attempt(read_strictly, *each) for each in zip(*columns)], type_)  # noqa: B905
+
+    return decode
+
+
+def rejecting(read: Read, encoded: Encoded) -> Read:
+    """Refuse fields that are not declared, if the declaration says ``extra_fields: reject``."""
+    if encoded.extra_fields != "reject":
+        return read
+
+    def read_strictly(*raw: bytes | None) -> Decoded:
+        decoded = read(*raw)
+        if decoded.extra:
+            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(decoded.extra)}")
+        return decoded
+
+    return read_strictly
+
+
+def attempt(read: Read, raw: bytes | None, *more: bytes | None) -> Decoded | BadBytesError | None:
+    """Read one record; null bytes give ``None``, and whatever fails an error to quarantine."""
+    try:
+        return None if raw is None else read(raw, *more)
+    except BadBytesError as error:
+        return error
+    except UNFORESEEN as error:
+        return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
+
+
+def assembled(
+    records: Sequence[Decoded | BadBytesError | None], type_: pa.StructType
+) -> pa.StructArray:
+    """Build the struct: field by field, since Arrow converts long lists much faster than rows."""
+    row_type = type_.field("row").type
+    rows = [each.row if isinstance(each, Decoded) else None for each in records]
+    good = [each if isinstance(each, Decoded) else None for each in records]
+    bad = [each if isinstance(each, BadBytesError) else None for each in records]
+    columns = [
+        pa.array([None if row is None else row[at] for row in rows], row_type.field(at).type)
+        for at in range(row_type.num_fields)
+    ]
+    is_no_row = pa.array([row is None for row in rows], pa.bool_())
+    return struct_of_parts(
+        type_,
+        row=pa.StructArray.from_arrays(columns, fields=list(row_type), mask=is_no_row),
+        reason=[each and each.reason for each in bad],
+        detail=[None if each is None else _printable(each) for each in bad],
+        extra=[None if each is None else each.extra or None for each in good],
+        is_delete=[None if each is None else each.is_delete for each in good],
+        kept=[None if each is None else each.kept for each in good],
+    )
+
+
+def struct_of_parts(type_: pa.StructType, *, row: pa.Array, **parts: Any) -> pa.StructArray:
+    """Build the struct of its parts, lists or arrays; those that are left out are null."""
+    arrays = [row]
+    for part in list(type_)[1:]:
+        values = parts.get(part.name)
+        if values is None:
+            values = pa.nulls(len(row), part.type)
+        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, part.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(type_))
+
+
+def merged(parts: Sequence[tuple[NDArray[np.int64], pa.StructArray]]) -> pa.StructArray:
+    """Put records in order that were decoded apart; each part has its records' places."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    return pa.concat_arrays([decoded for _, decoded in parts]).take(pa.array(order))
+
+
+def _printable(error: BadBytesError) -> str:
+    """Return the error's text; it may quote bytes that are not text."""
+    return str(error)[:1000].encode("utf-8", "backslashreplace").decode()

@@ -6,53 +6,61 @@ records whose id is not one of a JSON Schema; records are not validated against 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.formats import json, wire_format
-from ingestion.formats.decoder import Encoded
-from ingestion.formats.wire_format import HEADER_BYTES, schema_id, writer_schemas
+from ingestion.formats.arrays import Numbers, spans
+from ingestion.formats.decoder import (
+    Decode,
+    Encoded,
+    arrow_type,
+    by_record,
+    decoded_struct,
+    merged,
+    struct_of_parts,
+)
+from ingestion.formats.wire_format import HEADER_BYTES, schema_ids, split_frame
 
 _FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
     **{name: text for name, text in wire_format.REASONS.items() if name in _FRAMING},
     **json.REASONS,
 }
-_PAYLOAD: Final = "_payload"
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode the bytes after the id as JSON."""
-    schemas = writer_schemas(records, encoded)
-    raw = F.col(encoded.column)
-    reason = _framing_reason(raw, {number: each.type for number, each in schemas.items()})
-    payload = F.when(reason.isNull(), F.expr(f"substring(`{encoded.column}`, {HEADER_BYTES + 1})"))
-    behind = records.withColumn(_PAYLOAD, payload)
-    told = json.decode(behind, encoded.of(_PAYLOAD)).drop(_PAYLOAD)
-    said = F.col(encoded.into)
-    traced = F.concat(F.lit("schema id "), schema_id(raw), F.lit(": "))
-    detail = F.coalesce(said["detail"], F.coalesce(said["reason"], reason))
-    return told.withColumn(
-        encoded.into,
-        F.when(raw.isNull(), said).otherwise(
-            said.withField("reason", F.coalesce(said["reason"], reason)).withField(
-                "detail",
-                F.when(detail.isNotNull(), F.concat(F.coalesce(traced, F.lit("")), detail)),
-            )
-        ),
-    )
+    decode_json = json.opened(encoded)
+    type_ = arrow_type(decoded_struct(encoded))
+    known = [schema.id for schema in encoded.writer_schemas.values() if schema.type == "JSON"]
+
+    def refuse_frame(raw: bytes) -> NoReturn:
+        number, _ = split_frame(raw, encoded, "JSON")
+        raise AssertionError(f"schema id {number} is known")
+
+    refuse = by_record(refuse_frame, encoded)
+
+    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+        ids = schema_ids(values, *spans(values))
+        is_known = np.isin(ids, known)
+        framed = values.filter(pa.array(is_known)).to_pylist()
+        payloads = pa.array([raw[HEADER_BYTES:] for raw in framed], pa.binary())
+        decoded = _with_id(decode_json(payloads, None), ids[is_known], type_)
+        others = refuse(values.filter(pa.array(~is_known)), None)
+        return merged([(np.flatnonzero(is_known), decoded), (np.flatnonzero(~is_known), others)])
+
+    return decode
 
 
-def _framing_reason(raw: Column, types: dict[int, str]) -> Column:
-    number = schema_id(raw)
-    is_known = number.isin(*types) if types else F.lit(False)
-    json_ids = [each for each, type_ in types.items() if type_ == "JSON"]
-    is_json = number.isin(*json_ids) if json_ids else F.lit(False)
-    return (
-        F.when((F.octet_length(raw) > 0) & (F.substring(raw, 1, 1) != F.lit(b"\0")), "not_framed")
-        .when(F.octet_length(raw) < HEADER_BYTES, "short_header")
-        .when(~is_known, "unknown_schema_id")
-        .when(~is_json, "wrong_schema_type")
+def _with_id(decoded: pa.StructArray, ids: Numbers, type_: pa.StructType) -> pa.StructArray:
+    """Name the schema wherever something is wrong."""
+    parts = {name: decoded.field(at) for at, name in enumerate(type_.names)}
+    wrong = pc.coalesce(parts["detail"], parts["reason"])
+    detail = pc.binary_join_element_wise(
+        "schema id ", pa.array(ids).cast(pa.string()), ": ", wrong, ""
     )
+    return struct_of_parts(type_, **{**parts, "detail": detail})

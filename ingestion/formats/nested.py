@@ -43,7 +43,7 @@ def columns_of(
                 value = None if convert is None else record.get(name)
                 row.append(value if convert is None or value is None else convert(value))
         except MisfitError as error:
-            raise MisfitError(f"{name}: {error}") from None
+            raise error.within(name) from None
         return row
 
     return to_row, extra
@@ -61,7 +61,7 @@ def struct_of(fields: Mapping[str, Any], target: DataType, converter: Converter)
         row = to_row(record)
         for at in required:
             if row[at] is None:
-                raise MisfitError(f"{names[at]} is null, and NOT NULL")
+                raise MisfitError("null, and NOT NULL", "missing_required").within(names[at])
         return dict(zip(names, row, strict=True))
 
     return convert
@@ -72,7 +72,14 @@ def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
     if not isinstance(target, ArrayType):
         return mismatch("an array", target)
     convert = converter(items, target.elementType)
-    return lambda values: [None if value is None else convert(value) for value in values]
+
+    def convert_items(values: Any) -> list[Any]:
+        try:
+            return [None if value is None else convert(value) for value in values]
+        except MisfitError as error:
+            raise error.within("[]") from None
+
+    return convert_items
 
 
 def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
@@ -80,4 +87,11 @@ def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
     if not isinstance(target, MapType) or not isinstance(target.keyType, StringType):
         return mismatch("a map with text keys", target)
     convert = converter(values, target.valueType)
-    return lambda items: [(k, None if v is None else convert(v)) for k, v in items.items()]
+
+    def convert_values(items: Any) -> list[tuple[str, Any]]:
+        try:
+            return [(k, None if v is None else convert(v)) for k, v in items.items()]
+        except MisfitError as error:
+            raise error.within("{}") from None
+
+    return convert_values

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from ingestion.formats.decoder import Encoded, decoded
+from ingestion.formats.decoder import (
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    arrow_type,
+    by_record,
+    decoded_struct,
+    struct_of_parts,
+)
 
 REASONS: Final[dict[str, str]] = {"invalid_utf8": "the bytes are not UTF-8"}
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Take the bytes unchanged; as a STRING they must be UTF-8, and are never repaired."""
-    (column,) = encoded.schema
-    value, reason = F.col(encoded.column), F.lit(None)
-    if isinstance(column.dataType, StringType):
-        value = value.cast("string")
-        reason = F.when(~F.is_valid_utf8(value), "invalid_utf8")
-    row = F.struct(value.alias(column.name))
-    return records.withColumn(encoded.into, decoded(encoded, row=row, reason=reason.cast("string")))
+    is_text = isinstance(encoded.schema[0].dataType, StringType)
+    one_by_one = by_record(_text if is_text else lambda raw: Decoded([raw]), encoded)
+    type_ = arrow_type(decoded_struct(encoded))
+    row_type = type_.field("row").type
+
+    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+        try:
+            column = values.cast(row_type.field(0).type)
+        except pa.ArrowInvalid:
+            return one_by_one(values, None)
+        row = pa.StructArray.from_arrays([column], fields=list(row_type), mask=values.is_null())
+        return struct_of_parts(type_, row=row)
+
+    return decode
+
+
+def _text(raw: bytes) -> Decoded:
+    try:
+        return Decoded([raw.decode("utf-8")])
+    except UnicodeDecodeError as error:
+        raise BadBytesError("invalid_utf8", str(error)) from None

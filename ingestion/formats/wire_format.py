@@ -1,29 +1,35 @@
-"""Confluent's wire format: a zero byte, four bytes of schema id, and the payload.
-
-The driver collects the ids of a batch and requests their schemas before anything is decoded:
-executors need no access to the registry, and none of them can stop a run half-way.
-"""
+"""Confluent's wire format: a zero byte, four bytes of schema id, and the payload."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+import numpy as np
+import pyarrow as pa
 
-from ingestion.errors import InvalidSpecError
-from ingestion.formats import arrow_udf
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read, decoded_by
+from ingestion.formats import decoder
+from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
 from ingestion.formats.coerce import MisfitError
-from ingestion.formats.decoder import Encoded
-from ingestion.kafka.schema_registry import WriterSchema, registry_of
+from ingestion.formats.decoder import (
+    UNFORESEEN,
+    BadBytesError,
+    Decode,
+    Decoded,
+    Encoded,
+    Read,
+    by_record,
+    merged,
+)
+from ingestion.kafka.schema_registry import WriterSchema
 
 HEADER_BYTES: Final = 5
+# For fewer records of one schema, whole columns are not worth the effort.
+_MANY: Final = 32
 REASONS: Final[dict[str, str]] = {
-    **arrow_udf.REASONS,
+    **decoder.REASONS,
     "not_framed": "the first byte is not 0: no serializer of a schema registry wrote this",
     "short_header": "fewer than five bytes, so that there is no schema id",
     "unknown_schema_id": "the registry does not know the schema id",
@@ -33,110 +39,98 @@ REASONS: Final[dict[str, str]] = {
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
 
-# More than any topic has; random bytes that start with a zero would have one per record.
-_MOST_IDS: Final = 10_000
+# Makes the reader of the payloads of one schema; raises ``BadBytesError``.
+Compile = Callable[[WriterSchema, Encoded], Read]
+# Decodes the payloads that begin and end in some bytes; says which of them it could.
+DecodeMany = Callable[[Bytes, Numbers, Numbers], tuple[pa.StructArray, Flags]]
+# Makes the decoding of many payloads of one schema or nothing.
+CompileMany = Callable[[WriterSchema, Encoded], DecodeMany | None]
 
 
-class Wanted(NamedTuple):
-    """The expected content of a payload.
-
-    Attributes:
-        columns: The declared columns, or the key columns.
-        is_key: Whether it is a Kafka key, which may be a bare value.
-    """
-
-    columns: StructType
-    is_key: bool
-
-
-Compile = Callable[[WriterSchema, Wanted], Read]
-
-
-def decoded_by_schema(
-    records: DataFrame,
+def by_writer_schema(
     encoded: Encoded,
     schema_type: str,
     compile_: Compile,
-    *,
-    prepared: Callable[[WriterSchema], WriterSchema] = lambda schema: schema,
-) -> DataFrame:
-    """Decode framed bytes, each record with its writer's schema.
+    compile_many: CompileMany = lambda *_: None,
+) -> Decode:
+    """Return the decoding of framed bytes, each record with its writer's schema.
 
     Args:
-        records: Records with the bytes, materialized, since they are read twice.
-        encoded: Which bytes, and their expected content.
-        schema_type: The type that their schemas must have.
-        compile_: Makes the reader for one schema; raises ``BadBytesError``.
-        prepared: Prepares a schema on the driver, so that executors need no compiler.
+        encoded: The expected content.
+        schema_type: The type that the schemas must have.
+        compile_: Makes the reader for one schema.
+        compile_many: Makes the decoding of many records of one schema.
     """
-    found = writer_schemas(records, encoded)
-    schemas = {number: prepared(each) for number, each in found.items()}
-    return decoded_by(
-        records,
-        encoded,
-        partial(
-            _FramedReader,
-            schemas,
-            schema_type,
-            compile_,
-            Wanted(encoded.schema, encoded.is_key),
-        ),
-    )
+    one_by_one = by_record(_framed_reader(encoded, schema_type, compile_), encoded)
+    known = {
+        n: schema for n, schema in encoded.writer_schemas.items() if schema.type == schema_type
+    }
+    many = cache(lambda number: compile_many(known[number], encoded))
+
+    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+        content, starts, ends = spans(values)
+        ids = schema_ids(values, content, starts, ends)
+        is_done, parts = np.zeros(len(values), np.bool_), []
+        for number in known.keys() & set(np.unique(ids).tolist()):
+            at = np.flatnonzero(ids == number)
+            if len(at) < _MANY:
+                continue
+            # Nothing in a schema or a record may stop the stream: one by one has the last word.
+            with suppress(*UNFORESEEN):
+                if decode_many := many(number):
+                    decoded, is_sound = decode_many(content, starts[at] + HEADER_BYTES, ends[at])
+                    parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))
+                    is_done[at] = is_sound
+        if not parts:
+            return one_by_one(values, None)
+        others = np.flatnonzero(~is_done)
+        return merged([*parts, (others, one_by_one(values.take(pa.array(others)), None))])
+
+    return decode
 
 
-def writer_schemas(records: DataFrame, encoded: Encoded) -> Mapping[int, WriterSchema]:
-    """Return the schemas of all ids in the bytes, with one Spark job."""
-    number = schema_id(F.col(encoded.column))
-    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
-    ids = [row["id"] for row in found.limit(_MOST_IDS).collect()]
-    if len(ids) == _MOST_IDS:
-        raise InvalidSpecError(
-            f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
-            "format of a schema registry. Declare the format that they have"
-        )
-    return registry_of(encoded.settings).schemas(ids)
+def schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
+    """Return the schema id of each value, -1 where it is not framed."""
+    is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)
+    header = content[starts[:, None] + np.arange(HEADER_BYTES)]
+    ids = header[:, 1:].copy().view(">u4").ravel().astype(np.int64)
+    return np.where(is_framed & (header[:, 0] == 0), ids, -1)
 
 
-def schema_id(raw: Column) -> Column:
-    """Return the schema id at the start of framed bytes, or null."""
-    is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
-    number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
-    return F.when(is_framed, number)
+def split_frame(raw: bytes, encoded: Encoded, schema_type: str) -> tuple[int, bytes]:
+    """Return the schema id of framed bytes, and the payload.
+
+    Raises:
+        BadBytesError: there is none, or the registry does not know it as one of the type.
+    """
+    if raw[:1] not in {b"", b"\0"}:
+        raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
+    if len(raw) < HEADER_BYTES:
+        raise BadBytesError("short_header", f"{len(raw)} bytes")
+    number = int.from_bytes(raw[1:HEADER_BYTES])
+    schema = encoded.writer_schemas.get(number)
+    if schema is None:
+        raise _bad_schema("unknown_schema_id", number, "the registry does not know it")
+    if schema.type != schema_type:
+        raise _bad_schema("wrong_schema_type", number, f"{schema.type}, not {schema_type}")
+    return number, raw[HEADER_BYTES:]
 
 
-class _FramedReader:
-    """Reads framed bytes; compiles a schema with its first record."""
+def _bad_schema(reason: str, number: int, detail: str) -> BadBytesError:
+    return BadBytesError(reason, f"schema id {number}: {detail}")
 
-    def __init__(
-        self,
-        schemas: Mapping[int, WriterSchema],
-        schema_type: str,
-        compile_: Compile,
-        wanted: Wanted,
-    ) -> None:
-        self._schemas, self._type = schemas, schema_type
-        self._compile, self._wanted = compile_, wanted
-        self._readers: dict[int, Read] = {}
 
-    def __call__(self, raw: bytes) -> Decoded:
-        if raw[:1] not in {b"", b"\0"}:
-            raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
-        if len(raw) < HEADER_BYTES:
-            raise BadBytesError("short_header", f"{len(raw)} bytes")
-        number = int.from_bytes(raw[1:HEADER_BYTES])
+def _framed_reader(encoded: Encoded, schema_type: str, compile_: Compile) -> Read:
+    """Return the reader of framed bytes; it compiles a schema with its first record."""
+    reader = cache(lambda number: compile_(encoded.writer_schemas[number], encoded))
+
+    def read(raw: bytes) -> Decoded:
+        number, payload = split_frame(raw, encoded, schema_type)
         try:
-            read = self._readers.get(number) or self._opened(number)
-            return read(raw[HEADER_BYTES:])
+            return reader(number)(payload)
         except MisfitError as error:
-            raise BadBytesError("type_mismatch", f"schema id {number}: {error}") from None
+            raise _bad_schema("type_mismatch", number, str(error)) from None
         except BadBytesError as error:
-            raise BadBytesError(error.reason, f"schema id {number}: {error}") from None
+            raise _bad_schema(error.reason, number, str(error)) from None
 
-    def _opened(self, number: int) -> Read:
-        schema = self._schemas.get(number)
-        if schema is None:
-            raise BadBytesError("unknown_schema_id", "the registry does not know it")
-        if schema.type != self._type:
-            raise BadBytesError("wrong_schema_type", f"{schema.type}, not {self._type}")
-        self._readers[number] = read = self._compile(schema, self._wanted)
-        return read
+    return read

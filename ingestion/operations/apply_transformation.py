@@ -51,13 +51,13 @@ def spark_transformation(
 def _transformed(values: DataFrame, spec: StreamSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
-    from ingestion.pipeline.transform import function_of, is_wanted, selected
+    from ingestion.pipeline.transform import function_of, is_selected, selected
 
     if not spec.transform:
-        wanted = values.where(F.col("_is_delete") | is_wanted(spec))
-        return wanted.select("_at", selected(spec).alias("_row")).select("_at", "_row.*")
+        passed = values.where(F.col("_is_delete") | is_selected(spec))
+        return passed.select("_at", selected(spec).alias("_row")).select("_at", "_row.*")
     # A function keeps the place of a record, and nothing else that it was given.
-    rows = function_of(spec)(values.where(is_wanted(spec)))
+    rows = function_of(spec)(values.where(is_selected(spec)))
     columns = [F.col(f"`{column.name}`") for column in spec.columns]
     numbers = values.select("_at", *spec.origin)
     rows = rows.select(*spec.origin, *columns).join(numbers, list(spec.origin))

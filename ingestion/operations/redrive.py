@@ -140,11 +140,11 @@ class Redrive:
             writer = RedriveWriter(
                 stream, position=position, run_id=self.run_id, engine=engine, epoch=epoch
             )
-            redriven = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
+            row = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
             position = writer.position
-            still_bad.update(redriven.still_bad)
-            rows += [redriven.row] if redriven.row else []
-            if redriven.row and redriven.row.is_red:
+            still_bad.update(writer.still_bad)
+            rows += [row] if row else []
+            if row and row.is_red:
                 break
         return replace(
             report, waiting=waiting.total(), still_bad=dict(still_bad), batches=tuple(rows)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
+    BatchTooLargeError,
     OffsetsExpiredError,
     RefusedError,
     TopicRecreatedError,
@@ -87,16 +88,22 @@ class Run:
         stream = Stream(spec=self.spec, settings=self.settings)
         with translate_engine_errors(stream):
             stream = resolve_topics(stream)
+            committed: list[LedgerRow] = []
             try:
-                return self._execute(stream)
+                return self._execute(stream, committed)
+            except BatchTooLargeError as too_large:
+                by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
+                stream = replace(stream, settings=by_spark)
+                notice = f"Spark merged: {too_large.problem}"
             except RefusedError as refusal:
                 decision = _apply_delivery_policy(stream, refusal, run_id=self.run_id)
                 if decision is None:
                     raise
-            report = self._execute(stream)
-            return replace(report, notices=(decision, *report.notices))
+                notice = decision
+            report = self._execute(stream, committed)
+            return replace(report, notices=(notice, *report.notices))
 
-    def _execute(self, stream: Stream) -> RunReport:
+    def _execute(self, stream: Stream, committed: list[LedgerRow]) -> RunReport:
         me = Holder.me(self.run_id)
         hit(Failpoint.BEFORE_LOCK)
         with held_by_python(stream.paths, me):
@@ -118,10 +125,10 @@ class Run:
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(stream, position=start.position, run_id=self.run_id, engine=engine)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
-                batches = self._read(spark, stream, writer, start, checkpoint)
+                self._read(spark, stream, writer, start, checkpoint, committed)
             starts = (first, start) if first else (start,)
             report = self._report(
-                stream, writer.position, *starts, batches=batches, notices=notices
+                stream, writer.position, *starts, batches=tuple(committed), notices=notices
             )
             return replace(report, engine=engine)
 
@@ -132,14 +139,14 @@ class Run:
         writer: BatchWriter,
         start: Start,
         checkpoint: Checkpoint,
-    ) -> tuple[LedgerRow, ...]:
-        """Read up to the ends, and return the batches that were committed."""
-        batches: list[LedgerRow] = []
+        committed: list[LedgerRow],
+    ) -> None:
+        """Read up to the ends, and add the batches that were committed."""
 
         def write(frame: DataFrame, batch_id: int) -> None:
             row = writer.write(frame, checkpoint.planned(batch_id))
             if row is not None:
-                batches.append(row)
+                committed.append(row)
                 self.on_batch(row, writer.position.next.lag_to(start.ends))
                 hit(Failpoint.BATCH_DONE)
                 if row.is_red:
@@ -154,7 +161,6 @@ class Run:
                     checkpoint=checkpoint.path,
                     stop=self.stop,
                 )
-        return tuple(batches)
 
     def _report(
         self,

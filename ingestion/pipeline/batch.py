@@ -14,7 +14,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from ingestion.errors import CommitConflictError, OffsetHoleError
-from ingestion.kafka.offsets import Offsets, Range, fit
+from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
@@ -26,17 +26,20 @@ from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
+from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
+from ingestion.pipeline.decode import decode
+from ingestion.pipeline.explode import explode
+from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.gaps import Gaps, find_gaps
-from ingestion.pipeline.materialize import cached_bytes, materializing
-from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
 from ingestion.recovery.position import Position
 from ingestion.recovery.topics import refuse_another_topic
 from ingestion.sinks import sql
 from ingestion.sinks.choose_engine import EngineName, open_engine
 from ingestion.sinks.engine import Engine
-from ingestion.sinks.sink import Good, Target, sink_class
+from ingestion.sinks.sink import Good, Sink, Target, sink_class
 
 
 class BatchWriter:
@@ -76,35 +79,29 @@ class BatchWriter:
             raise self._hole(plan.holes)
         if plan.is_stale:
             return None
-        schema = row_type(self._spec.ddl)
+        return self._apply(records, planned, plan)
+
+    def _apply(self, records: DataFrame, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
+        """Take records from Kafka's bytes to their ledger row; see ``pipeline.columns``."""
+        spec = self._spec
         overlap = self.position.next if plan.overlap else Offsets()
-        with (
-            self._opened(records) as engine,
-            cached_bytes(records, self._spec) as raw,
-            materializing() as materialize,
-        ):
-            validated = validate(
-                raw,
-                self._spec,
-                schema,
-                overlap,
-                settings=self._stream.settings,
-                materialize=materialize,
-            )
+        with self._opened(records) as engine, FrameCache() as frames:
+            decoded = decode(records, self._stream, frames)
+            exploded = explode(decoded, spec)
+            transformed = transform(exploded, spec, frames)
+            validated = validate(transformed, spec, overlap)
             engine.materialize(validated)
-            counts = count_records(engine)
-            hit(Failpoint.BATCH_MATERIALISED)
-            refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
-            refuse_too_many_bad(engine, counts, self._spec)
-            gaps = find_gaps(
-                engine, planned, counts, kafka=self._stream.kafka, policy=self._spec.gaps
-            )
-            if gaps.holes:
-                # The proof is worth nothing if it was another topic that gave it.
-                refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
-            hit(Failpoint.GAPS_PROVEN)
-            metadata = self._metadata(engine, planned, plan.fresh, counts, gaps)
-            return self._commit(engine, counts, metadata)
+            counts = self._count(engine)
+            if not counts.read and not planned:
+                return None
+            gaps = self._prove_gaps(engine, planned, counts)
+            metadata = self._describe(engine, plan, planned, counts, gaps)
+            target = self._target(engine, metadata.seq)
+            quarantined = self._quarantine(engine, counts, metadata)
+            sink = sink_class(spec)(target, _define_good(engine, counts))
+            metadata = _prepare(sink, metadata, quarantined)
+            commit = self._commit(sink, metadata, after=target.version)
+            return self._account(sink, commit, metadata)
 
     @contextmanager
     def _opened(self, records: DataFrame) -> Iterator[Engine]:
@@ -115,11 +112,29 @@ class BatchWriter:
         finally:
             engine.close()
 
-    def _metadata(
+    def _count(self, engine: Engine) -> BatchCounts:
+        """Count the one copy, and refuse a batch that nobody should apply."""
+        counts = count_records(engine)
+        hit(Failpoint.BATCH_MATERIALISED)
+        refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
+        refuse_too_many_bad(engine, counts, self._spec)
+        return counts
+
+    def _prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
+        """Ask Kafka again for every planned offset that was not read."""
+        kafka = self._stream.kafka
+        gaps = find_gaps(engine, planned, counts, kafka=kafka, policy=self._spec.gaps)
+        if gaps.holes:
+            # The proof is worth nothing if it was another topic that gave it.
+            refuse_another_topic(self._spec, kafka, self.position.identity)
+        hit(Failpoint.GAPS_PROVEN)
+        return gaps
+
+    def _describe(
         self,
         engine: Engine,
+        plan: Fit,
         planned: Sequence[Range],
-        fresh: Sequence[Range],
         counted: BatchCounts,
         gaps: Gaps,
     ) -> CommitMetadata:
@@ -144,45 +159,9 @@ class BatchWriter:
                 else 0,
                 gaps=gaps.within(part),
             )
-            for part in fresh
+            for part in plan.fresh
         )
         return self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
-
-    def _commit(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> LedgerRow:
-        """Quarantine, commit, read back, audit, and project into the ledger: in this order."""
-        target = self._target(engine, metadata.seq)
-        quarantined = self._set_aside(engine, counted, metadata)
-        hit(Failpoint.QUARANTINED)
-        sink = sink_class(self._spec)(target, _define_good(engine, counted))
-        metadata = replace(
-            metadata, counts={**metadata.counts, "quarantined": quarantined, **sink.prepare()}
-        )
-        hit(Failpoint.PREPARED)
-        sink.commit(metadata)
-        hit(Failpoint.COMMITTED)
-        commit = self._find(metadata, after=target.version)
-        hit(Failpoint.READ_BACK)
-        written = sink.account(commit)
-        counts = {**metadata.counts, **written.counts}
-        problems = [
-            *written.problems,
-            *imbalances(
-                counts,
-                rows_of_seq=rows_of_seq(self._paths.data, metadata.seq, version=commit.version),
-                rows_expected=written.rows_expected,
-                kind=metadata.kind,
-            ),
-            *altered_sources(self._paths.data, commit),
-            *foreign_commits_before(self._spec.name, self._log, commit),
-        ]
-        row = LedgerRow.of(
-            metadata, commit, self.position.table_id, counts=counts, problems=problems
-        )
-        hit(Failpoint.AUDITED)
-        self._ledger.put(row)
-        hit(Failpoint.LEDGER_WRITTEN)
-        self.position = self.position.after(metadata)
-        return row
 
     def _target(self, engine: Engine, seq: int) -> Target:
         return Target(
@@ -194,7 +173,7 @@ class BatchWriter:
             version=self._log.versions()[0],
         )
 
-    def _set_aside(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
+    def _quarantine(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
         """Write the bad records, replacing what a dead attempt left of the same seq.
 
         Returns:
@@ -208,6 +187,14 @@ class BatchWriter:
         engine.replace_seq(rows, path, metadata.seq, stats_on=STATISTICS)
         return rows_of_seq(path, metadata.seq)
 
+    def _commit(self, sink: Sink, metadata: CommitMetadata, *, after: int) -> Commit:
+        """Commit, and read back what was committed."""
+        sink.commit(metadata)
+        hit(Failpoint.COMMITTED)
+        commit = self._find(metadata, after=after)
+        hit(Failpoint.READ_BACK)
+        return commit
+
     def _find(self, metadata: CommitMetadata, *, after: int) -> Commit:
         """Find our commit by its txn, and make sure that it is the one we meant."""
         commit = self._log.find(self._spec.name, metadata.seq, after=after)
@@ -217,11 +204,34 @@ class BatchWriter:
         found = other.metadata if other else None
         raise CommitConflictError(
             self._spec.name,
-            f"seq {metadata.seq} should hold {_said(metadata)} of run {metadata.run_id}; the "
+            f"seq {metadata.seq} should hold {_ranges(metadata)} of run {metadata.run_id}; the "
             "table's log has "
-            + (f"{_said(found)} of run {found.run_id}." if found else "no such commit."),
+            + (f"{_ranges(found)} of run {found.run_id}." if found else "no such commit."),
             remedy=f"oncelake status {self._spec.name}, then run again from the table's offsets",
         )
+
+    def _account(self, sink: Sink, commit: Commit, metadata: CommitMetadata) -> LedgerRow:
+        """Audit the batch, and project it into the ledger; the next one begins behind it."""
+        written = sink.account(commit)
+        counts = {**metadata.counts, **written.counts}
+        problems = [
+            *written.problems,
+            *imbalances(
+                counts,
+                rows_of_seq=rows_of_seq(self._paths.data, metadata.seq, version=commit.version),
+                rows_expected=written.rows_expected,
+                kind=metadata.kind,
+            ),
+            *altered_sources(self._paths.data, commit),
+            *foreign_commits_before(self._spec.name, self._log, commit),
+        ]
+        table_id = self.position.table_id
+        row = LedgerRow.of(metadata, commit, table_id, counts=counts, problems=problems)
+        hit(Failpoint.AUDITED)
+        self._ledger.put(row)
+        hit(Failpoint.LEDGER_WRITTEN)
+        self.position = self.position.after(metadata)
+        return row
 
     def _hole(self, holes: Sequence[Range]) -> OffsetHoleError:
         return OffsetHoleError(
@@ -233,8 +243,7 @@ class BatchWriter:
 
 def _define_good(engine: Engine, counted: BatchCounts) -> Good:
     """Call the rows that can be applied ``good``, and say how much that is."""
-    left_out = {"_reason", "_detail", "_extra", "_key", "_value", "_headers"}
-    columns = sql.names(name for name in engine.columns("batch") if name not in left_out)
+    columns = sql.names(name for name in engine.columns("batch") if name not in NOT_APPLIED)
     engine.define("good", f"SELECT {columns} FROM batch WHERE {IS_GOOD}")
     return Good(
         count=counted.good,
@@ -243,5 +252,13 @@ def _define_good(engine: Engine, counted: BatchCounts) -> Good:
     )
 
 
-def _said(metadata: CommitMetadata) -> str:
+def _prepare(sink: Sink, metadata: CommitMetadata, quarantined: int) -> CommitMetadata:
+    """Let the write mode decide, and write down all that is known before the commit."""
+    hit(Failpoint.QUARANTINED)
+    counts = {**metadata.counts, "quarantined": quarantined, **sink.prepare()}
+    hit(Failpoint.PREPARED)
+    return replace(metadata, counts=counts)
+
+
+def _ranges(metadata: CommitMetadata) -> str:
     return ", ".join(str(counted.range) for counted in metadata.ranges) or "no ranges"

@@ -14,7 +14,7 @@ from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 
-# Fates that each row has for itself.
+# Dispositions that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")
 
 
@@ -22,28 +22,28 @@ def explode(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
     """Give each element of the declared array a row.
 
     Args:
-        decoded: Records, with what their values say as ``_said``.
+        decoded: Decoded records; see ``ingestion.pipeline.columns``.
 
     Returns:
         ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any; a
         delete without any is one row, since left out it would leave its rows in the table.
-        ``_said.row`` has the element in the array's place. The raw value stays with the first row
-        only; elsewhere it is empty.
+        ``_decoded.row`` has the element in the array's place. The raw value stays with the first
+        row only; elsewhere it is empty.
     """
     if spec.explode is None:
         return decoded.withColumns({"_index": F.lit(0), "_is_empty": F.lit(False)})
-    array = F.col(f"_said.row.{quoted(spec.explode)}")
+    array = F.col(f"_decoded.row.{quoted(spec.explode)}")
     rows = decoded.select("*", F.posexplode_outer(array).alias("_nth", "_element"))
-    row = F.col("_said.row").withField(quoted(spec.explode), F.col("_element"))
-    is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull()
-    is_delete = F.coalesce("_said.is_delete", F.lit(False))
+    row = F.col("_decoded.row").withField(quoted(spec.explode), F.col("_element"))
+    is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull()
+    is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
     is_first = F.coalesce("_nth", F.lit(0)) == 0
     empty = F.when(F.col("_value").isNotNull(), F.lit(bytearray()))
     return rows.withColumns(
         {
             "_index": F.coalesce("_nth", F.lit(0)),
             "_is_empty": is_good & ~is_delete & F.col("_nth").isNull(),
-            "_said": F.col("_said").withField("row", row),
+            "_decoded": F.col("_decoded").withField("row", row),
             "_value": F.when(is_first, F.col("_value")).otherwise(empty),
         }
     ).drop("_nth", "_element")
@@ -62,16 +62,16 @@ def rejoin(rows: DataFrame, spec: StreamSpec) -> DataFrame:
         return rows
     is_bad = F.col("_disposition") == "quarantined"
     first_bad = F.min(F.when(is_bad, F.struct("_index", "_reason", "_detail")))
-    told = rows.withColumn("_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
-    has_bad = F.col("_bad").isNotNull()
+    of_record = rows.withColumn("_first_bad", first_bad.over(Window.partitionBy(*COORDINATES)))
+    has_bad = F.col("_first_bad").isNotNull()
     return (
-        told.withColumns(
+        of_record.withColumns(
             {
                 "_disposition": F.when(has_bad, "quarantined").otherwise(F.col("_disposition")),
-                "_reason": F.col("_bad._reason"),
-                "_detail": F.col("_bad._detail"),
+                "_reason": F.col("_first_bad._reason"),
+                "_detail": F.col("_first_bad._detail"),
             }
         )
         .where((F.col("_index") == 0) | F.col("_disposition").isin(*_OF_A_ROW))
-        .drop("_bad")
+        .drop("_first_bad")
     )

@@ -14,15 +14,13 @@ from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import RecordsForgottenError
-from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import redrive_marks
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts
-from ingestion.pipeline.materialize import materializing
-from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import validate
+from ingestion.pipeline.gaps import Gaps
 from ingestion.sinks.engine import Engine
 from ingestion.sinks.sink import Target
 
@@ -67,81 +65,66 @@ def epochs_of(rows: Sequence[LedgerRow]) -> tuple[Epoch, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Redriven:
-    """What became of the records of one epoch.
+class RedriveWriter(BatchWriter):
+    """Writes the quarantined records of one epoch as one batch, in the way of every batch.
 
     Attributes:
-        row: The ledger row of the commit; ``None`` when no record is good now.
         still_bad: Records that stay in quarantine, by the reason that they have today.
     """
-
-    row: LedgerRow | None
-    still_bad: Mapping[str, int]
-
-
-class RedriveWriter(BatchWriter):
-    """Writes the quarantined records of one epoch as one batch, in the way of every batch."""
 
     def __init__(self, *given: Any, epoch: Epoch, **named: Any) -> None:
         super().__init__(*given, **named)
         self._of = epoch
+        self.still_bad: Mapping[str, int] = {}
 
-    def redrive(self, records: DataFrame) -> Redriven:
+    def redrive(self, records: DataFrame) -> LedgerRow | None:
         """Judge records of this epoch again, and commit those that are good now.
 
         Args:
             records: As ``ingestion.lake.quarantine.waiting_records`` returns them.
 
+        Returns:
+            The ledger row of the commit; ``None`` when no record is good now.
+
         Raises:
             RefusedError: the records cannot be ordered, or the quarantine does not take the
                 marks; nothing was committed.
         """
-        with self._opened(records) as engine, materializing() as materialize:
-            waiting = records.where(self._of.holds("_seq"))
-            schema = row_type(self._spec.ddl)
-            validated = validate(
-                waiting,
-                self._spec,
-                schema,
-                Offsets(),
-                settings=self._stream.settings,
-                materialize=materialize,
-            )
-            engine.materialize(validated)
-            counts = count_records(engine)
-            bad = counts.dispositions.get("quarantined")
-            still_bad = _reasons(engine) if bad else {}
-            sent = {
-                disposition: n
-                for disposition, n in counts.dispositions.items()
-                if disposition != "quarantined"
-            }
-            if not sent:
-                return Redriven(row=None, still_bad=still_bad)
-            row = self._commit(
-                engine,
-                replace(counts, dispositions=sent),
-                self._metadata_of(engine, counts, sent),
-            )
-            return Redriven(row=row, still_bad=still_bad)
+        nothing_planned = Fit(fresh=(), holes=(), overlap=())
+        return self._apply(records.where(self._of.holds("_seq")), (), nothing_planned)
 
-    def _metadata_of(
-        self, engine: Engine, counted: BatchCounts, sent: Mapping[str, int]
+    def _count(self, engine: Engine) -> BatchCounts:
+        """Leave out what is still bad: it stays where it is."""
+        counts = count_records(engine)
+        sent = dict(counts.dispositions)
+        self.still_bad = _reasons(engine) if sent.pop("quarantined", 0) else {}
+        return replace(counts, dispositions=sent)
+
+    def _prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
+        """Nothing was planned, so nothing can be missing."""
+        return Gaps(holes=(), proven=True)
+
+    def _describe(
+        self,
+        engine: Engine,
+        plan: Fit,
+        planned: Sequence[Range],
+        counted: BatchCounts,
+        gaps: Gaps,
     ) -> CommitMetadata:
+        """No offset moves: the counts are of the records alone."""
         left_out = {
             disposition: n
-            for disposition, n in sent.items()
+            for disposition, n in counted.dispositions.items()
             if disposition not in {"row", "delete"}
         }
-        read = sum(sent.values()) - counted.exploded
-        counts = {"offsets": 0, "read": read, "gaps": 0, **left_out}
+        counts = {"offsets": 0, "read": counted.read, "gaps": 0, **left_out}
         counts |= extra_counts(engine, counted)
         if self._spec.explode:
             counts["exploded"] = counted.exploded
         return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
-    def _set_aside(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
+    def _quarantine(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
         """Mark the records in the quarantine; none is added to it."""
         quarantine = self._paths.quarantine
         sent = (

@@ -19,11 +19,16 @@ def row_type(ddl: str) -> StructType:
     return parsed
 
 
+def value_type(spec: StreamSpec) -> StructType:
+    """Return the type of a value as it is decoded."""
+    return row_type(spec.value_ddl or spec.ddl)
+
+
 def storable(row: StructType) -> StructType:
     """Return the type as a table holds it: a NOT NULL of its columns, and none deeper.
 
-    Delta refuses one below an array or a map, and MERGE one in a STRUCT; there the gate alone sees
-    to it.
+    Delta refuses one below an array or a map, and MERGE one in a STRUCT; there validation alone
+    sees to it.
     """
     return StructType([_with_type(field, _nullable_within(field.dataType)) for field in row])
 

@@ -16,11 +16,11 @@ from typing import Any, Final, cast
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.errors import InvalidSpecError
+from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.schema import row_type
 
 # What a transformation may read beside the value's columns.
@@ -34,55 +34,52 @@ _UNSTEADY: Final = re.compile(
 )
 
 
-def value_type(spec: StreamSpec) -> StructType:
-    """Return the type of a value as it is decoded."""
-    return row_type(spec.value_ddl or spec.ddl)
-
-
 def asked_ddl(spec: StreamSpec) -> str:
     """Return the columns that a statement may read beside the record's, as DDL."""
     return ", ".join(column.as_ddl() for column in spec.exploded_columns)
 
 
-def transform(
-    decoded: DataFrame, spec: StreamSpec, *, materialize: Callable[[DataFrame], DataFrame]
-) -> DataFrame:
-    """Make a row of each value, and tell whether it is wanted.
+def transform(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
+    """Make a row of each value, and tell whether it is selected.
 
     What could not be decoded is not asked about, and neither is a delete: filtered out, it would
     leave its row in the table.
 
     Args:
-        decoded: Records, with what their values say as ``_said``; see ``exploded``.
-        materialize: Computes a frame once, where a function needs its records twice.
+        exploded: Decoded records; see ``ingestion.pipeline.columns``.
+        spec: The declaration.
+        frames: Keeps the records where a function needs them twice.
 
     Returns:
-        ``decoded`` with ``_made``, a struct of the table's columns, and ``_wanted``.
+        ``exploded`` with ``_transformed``, a struct of the table's columns, and ``_selected``.
     """
     if not spec.is_transformed:
-        return decoded.withColumns({"_made": F.col("_said.row"), "_wanted": F.lit(True)})
-    is_delete = F.coalesce("_said.is_delete", F.lit(False))
-    is_good = F.col("_value").isNotNull() & F.col("_said.reason").isNull() & ~F.col("_is_empty")
-    good = F.when(is_good, F.col("_said.row"))
-    flags = {"_good": good, "_asked": is_good & ~is_delete}
+        as_decoded = {"_transformed": F.col("_decoded.row"), "_selected": F.lit(True)}
+        return exploded.withColumns(as_decoded)
+    is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
+    is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull() & ~F.col("_is_empty")
+    good = exploded.withColumns(
+        {"_good": F.when(is_good, F.col("_decoded.row")), "_is_asked": is_good & ~is_delete}
+    )
     if spec.transform:
-        return _by_function(materialize(decoded.withColumns(flags)), spec)
-    flat = decoded.withColumns(flags).select("*", "_good.*")
-    passes = ~F.col("_is_empty") & (~F.col("_asked") | is_wanted(spec))
+        return _by_function(frames.keep(good), spec)
+    passes = ~F.col("_is_empty") & (~F.col("_is_asked") | is_selected(spec))
     # What is filtered is not asked for more: a CAST may hold only for what ``where`` lets pass.
-    wanted = flat.withColumns({"_made": F.when(passes, selected(spec)), "_wanted": passes})
-    return wanted.select(*decoded.columns, "_made", "_wanted")
+    made = {"_transformed": F.when(passes, selected(spec)), "_selected": passes}
+    return good.select("*", "_good.*").withColumns(made).select(*exploded.columns, *made)
 
 
-def _by_function(held: DataFrame, spec: StreamSpec) -> DataFrame:
+def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
     """Apply a function to the values that it is asked about; what it does not return is filtered.
 
     It may leave rows out, so they are matched by their place in Kafka.
     """
-    asked = held.where("_asked").select(*spec.origin, "_timestamp", "_key", "_headers", "_good.*")
-    asked = asked.where(is_wanted(spec))
+    asked = good.where("_is_asked").select(
+        *spec.origin, "_timestamp", "_key", "_headers", "_good.*"
+    )
     columns = [quoted(column.name) for column in spec.columns]
-    rows = function_of(spec)(asked).select(*spec.origin, F.struct(*columns).alias("_row"))
+    rows = function_of(spec)(asked.where(is_selected(spec)))
+    rows = rows.select(*spec.origin, F.struct(*columns).alias("_returned"))
     given = {column.name for column in spec.exploded_columns}
     of_delete = F.struct(
         *(
@@ -92,17 +89,17 @@ def _by_function(held: DataFrame, spec: StreamSpec) -> DataFrame:
             for f in row_type(spec.ddl)
         )
     )
-    made = F.when(F.col("_asked"), F.col("_row")).otherwise(of_delete)
-    matched = held.join(rows, on=list(spec.origin), how="left")
+    matched = good.join(rows, on=list(spec.origin), how="left")
+    is_returned = F.col("_returned").isNotNull()
     return matched.withColumns(
         {
-            "_made": made,
-            "_wanted": ~F.col("_is_empty") & (~F.col("_asked") | F.col("_row").isNotNull()),
+            "_transformed": F.when(F.col("_is_asked"), F.col("_returned")).otherwise(of_delete),
+            "_selected": ~F.col("_is_empty") & (~F.col("_is_asked") | is_returned),
         }
     )
 
 
-def is_wanted(spec: StreamSpec) -> Column:
+def is_selected(spec: StreamSpec) -> Column:
     """Tell the records that ``where`` lets pass; an answer of null lets none."""
     return F.lit(True) if spec.where is None else F.coalesce(F.expr(spec.where), F.lit(False))
 

@@ -1,4 +1,4 @@
-"""Every record is decoded, validated, and given one disposition.
+"""Every row of a batch is given one disposition.
 
 The disposition is what the books count by, so each record has exactly one:
 
@@ -14,7 +14,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -24,14 +24,11 @@ from pyspark.sql.types import StructType
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
-from ingestion.formats.decoder import decode
 from ingestion.kafka.offsets import Offsets
-from ingestion.pipeline.explode import explode, rejoin
-from ingestion.pipeline.transform import transform, value_type
-from ingestion.settings import Settings
+from ingestion.pipeline.columns import PLACE, RAW
+from ingestion.pipeline.explode import rejoin
+from ingestion.pipeline.schema import row_type
 
-PLACE = ("_topic", "_partition", "_offset", "_timestamp")
-RAW = ("_key", "_value", "_headers")
 GOOD = ("row", "delete")
 REASONS: Final = {
     "missing_key": "a key column, or the column of `window`, is null or absent",
@@ -45,40 +42,27 @@ REASONS: Final = {
 }
 
 
-def validate(
-    records: DataFrame,
-    spec: StreamSpec,
-    schema: StructType,
-    reached: Offsets,
-    *,
-    settings: Settings,
-    materialize: Callable[[DataFrame], DataFrame] = lambda frame: frame.localCheckpoint(eager=True),
-) -> DataFrame:
-    """Decode a batch and give each record its disposition.
+def validate(transformed: DataFrame, spec: StreamSpec, reached: Offsets) -> DataFrame:
+    """Give each row its disposition, and the reason where it cannot be applied.
 
     Args:
-        records: ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
-        schema: The declared columns.
+        transformed: Rows as declared; see ``ingestion.pipeline.columns``.
+        spec: The declaration.
         reached: Next offsets of the table; records below them are overlap. Empty when the plan
             overlaps nothing: literals that change with every batch would make Spark compile anew.
-        settings: Where a schema registry is.
-        materialize: Computes a frame once, where a declared function needs its records twice.
 
     Returns:
-        The place, ``_index`` (of the element, where records are exploded), the table's columns as
-        far as the record says them, ``_disposition``, ``_reason``,
-        ``_detail``, ``_extra`` (names that ``schema`` does not have), ``_bytes`` (size of the
-        value), and the raw key, value and headers, which are null unless quarantined.
+        The judged batch, with the table's columns as far as the record says them; ``_extra`` has
+        the names that the declaration does not have. Raw key, value and headers, and everything
+        that only a record in quarantine needs, are null in the others.
     """
-    decoded = _decoded(records, spec, schema, settings)
-    transformed = transform(explode(decoded, spec), spec, materialize=materialize)
-    typed = _typed(transformed, spec, schema).select(
-        *PLACE, "_index", *RAW, "_said", "_wanted", "_row.*", *_kept_name(spec)
-    )
+    schema = row_type(spec.ddl)
+    reason = F.when(F.col("_selected"), _reason(spec))
     rows = (
-        typed.withColumn("_delete", _is_delete(spec))
-        .withColumn("_detail", F.coalesce("_said.detail", _missing(spec)))
-        .withColumn("_reason", F.coalesce("_said.reason", F.when(F.col("_wanted"), _reason(spec))))
+        _typed(transformed, spec, schema)
+        .withColumn("_is_delete", _is_delete(spec))
+        .withColumn("_detail", F.coalesce("_problem.detail", _missing(spec)))
+        .withColumn("_reason", F.coalesce("_problem.reason", reason))
         .withColumn("_disposition", _disposition(spec, reached))
     )
     is_bad = F.col("_disposition") == "quarantined"
@@ -88,66 +72,39 @@ def validate(
         *map(quoted, schema.names),
         *_kept_name(spec),
         "_disposition",
-        F.col("_said.extra").alias("_extra"),
+        "_extra",
         F.coalesce(F.octet_length("_value"), F.lit(0)).alias("_bytes"),
         *(F.when(is_bad, F.col(name)).alias(name) for name in ("_reason", "_detail", *RAW)),
     )
 
 
-def _decoded(
-    records: DataFrame, spec: StreamSpec, schema: StructType, settings: Settings
-) -> DataFrame:
-    """Decode the values, and the keys where a null value could say something by its key."""
-    decoded = decode(
-        records,
-        spec.format,
-        column="_value",
-        into="_said",
-        schema=value_type(spec),
-        extra_fields=spec.extra_fields,
-        settings=settings,
-    )
-    if spec.tombstone_policy != "delete":
-        return decoded
-    return decode(
-        decoded.withColumn("_lone_key", F.when(F.col("_value").isNull(), F.col("_key"))),
-        spec.key_format,
-        column="_lone_key",
-        is_key=True,
-        into="_said_by_key",
-        schema=StructType([schema[name] for name in spec.keys]),
-        extra_fields="ignore",
-        settings=settings,
-    )
-
-
 def _typed(transformed: DataFrame, spec: StreamSpec, schema: StructType) -> DataFrame:
-    """Take the row that a value gives, or the key of a tombstone."""
-    made = _row(spec, schema, F.col("_made"))
-    kept = [F.col("_said.kept").alias(name) for name in _kept_name(spec)]
-    said = F.struct(
-        "_said.reason",
-        _said_detail(spec).alias("detail"),
-        "_said.extra",
-        "_said.is_delete",
-        _lacking(spec).alias("lacks"),
-    ).alias("_said")
-    of_record = (*PLACE, "_index", *RAW)
-    return transformed.select(*of_record, said, "_wanted", made.alias("_row"), *kept)
+    """Take the row that a value gives, or the key of a tombstone, and what decoding found wrong."""
+    row = _row(spec, schema, F.col("_transformed")).alias("_row")
+    problem = F.struct(
+        "_decoded.reason", _detail(spec).alias("detail"), _lacking(spec).alias("lacks")
+    ).alias("_problem")
+    kept = [F.col("_decoded.kept").alias(name) for name in _kept_name(spec)]
+    extra = F.col("_decoded.extra").alias("_extra")
+    is_delete = F.col("_decoded.is_delete").alias("_says_delete")
+    of_record = (*PLACE, "_index", *RAW, "_selected")
+    return transformed.select(*of_record, problem, extra, is_delete, row, *kept).select(
+        *of_record, "_problem", "_extra", "_says_delete", "_row.*", *_kept_name(spec)
+    )
 
 
-def _said_detail(spec: StreamSpec) -> Column:
+def _detail(spec: StreamSpec) -> Column:
     """Return what the format says of a bad value or, where there is none, of a bad key."""
     if spec.tombstone_policy != "delete":
-        return F.col("_said.detail")
-    of_key = F.concat_ws(": ", "_said_by_key.reason", "_said_by_key.detail")
-    return F.coalesce("_said.detail", F.when(F.col("_said_by_key.reason").isNotNull(), of_key))
+        return F.col("_decoded.detail")
+    of_key = F.concat_ws(": ", "_decoded_key.reason", "_decoded_key.detail")
+    return F.coalesce("_decoded.detail", F.when(F.col("_decoded_key.reason").isNotNull(), of_key))
 
 
 def _lacking(spec: StreamSpec) -> Column:
     """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
     names = spec.required_value_columns
-    nulls = (F.when(F.col(f"_said.row.{quoted(name)}").isNull(), F.lit(name)) for name in names)
+    nulls = (F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name)) for name in names)
     return F.array_compact(F.array(*nulls)) if names else F.lit(None).cast("array<string>")
 
 
@@ -155,7 +112,7 @@ def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:
     """Take the columns from the value; for a tombstone, the key columns from the Kafka key."""
     if spec.tombstone_policy != "delete":
         return row
-    by_key = {name: F.col(f"_said_by_key.row.{quoted(name)}") for name in spec.keys}
+    by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in spec.keys}
     of_tombstone = F.struct(
         *(by_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in schema)
     )
@@ -168,7 +125,7 @@ def _kept_name(spec: StreamSpec) -> list[str]:
 
 def _is_delete(spec: StreamSpec) -> Column:
     """Tell deletes: null values, those the format knows, and what ``apply_as_deletes`` selects."""
-    is_delete = F.col("_value").isNull() | F.coalesce("_said.is_delete", F.lit(False))
+    is_delete = F.col("_value").isNull() | F.coalesce("_says_delete", F.lit(False))
     if spec.apply_as_deletes is None:
         return is_delete
     return is_delete | F.coalesce(F.expr(spec.apply_as_deletes), F.lit(False))
@@ -178,15 +135,15 @@ def _reason(spec: StreamSpec) -> Column:
     """Say why a record that could be decoded cannot be applied; null when it can."""
     is_tombstone = F.col("_value").isNull()
     policy = F.lit(spec.tombstone_policy)
-    lacks = F.coalesce(F.size("_said.lacks") > 0, F.lit(False))
+    lacks = F.coalesce(F.size("_problem.lacks") > 0, F.lit(False))
     return (
         F.when(is_tombstone & (policy == "ignore"), None)
         .when(is_tombstone & (policy == "quarantine"), _why_no_tombstone(spec))
-        .when(F.col("_delete") & F.lit(not spec.write_mode.has_deletes), "unexpected_delete")
+        .when(F.col("_is_delete") & F.lit(not spec.write_mode.has_deletes), "unexpected_delete")
         .when(is_tombstone & _any_null(spec.never_null), "tombstone_without_key")
         .when(_any_null(spec.never_null), "missing_key")
         .when(_any_null(spec.sequence_by), "missing_order")
-        .when(~F.col("_delete") & (_any_null(_required(spec)) | lacks), "missing_required")
+        .when(~F.col("_is_delete") & (_any_null(_required(spec)) | lacks), "missing_required")
     )
 
 
@@ -204,8 +161,8 @@ def _missing(spec: StreamSpec) -> Column:
     if spec.explode:
         nth = F.format_string("element %d: ", F.col("_index"))
         where = F.when(F.col("_value").isNull(), "").otherwise(nth)
-    said = F.concat(where, F.lit("null: "), F.concat_ws(", ", *nulls, "_said.lacks"))
-    return F.when(_reason(spec).isNotNull(), said)
+    described = F.concat(where, F.lit("null: "), F.concat_ws(", ", *nulls, "_problem.lacks"))
+    return F.when(_reason(spec).isNotNull(), described)
 
 
 def _required(spec: StreamSpec) -> list[str]:
@@ -225,8 +182,8 @@ def _disposition(spec: StreamSpec, reached: Offsets) -> Column:
         F.when(_is_overlap(reached), "overlap")
         .when(F.col("_reason").isNotNull(), "quarantined")
         .when(is_ignored, "ignored")
-        .when(~F.col("_wanted"), "filtered")
-        .when(F.col("_delete"), "delete")
+        .when(~F.col("_selected"), "filtered")
+        .when(F.col("_is_delete"), "delete")
         .otherwise("row")
     )
 

@@ -57,7 +57,7 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
 
     scratch = scratch_of_this_process(stream.settings.state)
     scratch.mkdir(parents=True, exist_ok=True)
-    return LocalEngine(scratch)
+    return LocalEngine(stream.name, scratch)
 
 
 @contextmanager

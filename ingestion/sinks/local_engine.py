@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ingestion.errors import CommitConflictError
+from ingestion.errors import BatchTooLargeError, CommitConflictError
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.table_log import open_dataset
@@ -36,6 +36,8 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
+# A batch of so many bytes in Arrow, all of them winners, takes this process to 2 GB.
+LARGEST_BATCH_BYTES = 512 * 1024 * 1024
 # Smaller sources are scanned for their lowest and highest keys first, by which files are skipped.
 _SCANNED_BYTES: Final = 64 * 1024 * 1024
 _IN_DUCKDB: Final = f"error('{text.FAILED}')"
@@ -46,8 +48,9 @@ _IN_DATAFUSION: Final = f"(CAST(concat('{text.FAILED} ', s.\"_topic\") AS BIGINT
 class LocalEngine:
     """Holds one batch in this process; see ``ingestion.sinks.engine.Engine``."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, stream: str, scratch: Path) -> None:
         """Take the folder for what does not fit into memory; it must be there."""
+        self._stream = stream
         self._folder = Path(tempfile.mkdtemp(prefix="batch-", dir=scratch))
         self._tables = duckdb.connect(config=_SETTINGS)
         self._tables.execute("SET TimeZone = 'UTC'")
@@ -67,8 +70,16 @@ class LocalEngine:
                 writer.close()
                 yield pa.RecordBatch.from_pydict({"path": [path]})
 
-        paths = validated.mapInArrow(spill, "path STRING").collect()
-        parts = [pa.ipc.open_file(pa.memory_map(row["path"])).read_all() for row in paths]
+        paths = [row["path"] for row in validated.mapInArrow(spill, "path STRING").collect()]
+        size = sum(Path(path).stat().st_size for path in paths)
+        if size > LARGEST_BATCH_BYTES:
+            raise BatchTooLargeError(
+                self._stream,
+                f"a batch of {size:,} bytes is more than delta-rs merges in this process, which is "
+                f"{LARGEST_BATCH_BYTES:,}. Nothing of it was committed.",
+                remedy="set ONCELAKE_MERGE_ENGINE=spark, or lower `max_offsets_per_trigger`",
+            )
+        parts = [pa.ipc.open_file(pa.memory_map(path)).read_all() for path in paths]
         schema = parts[0].schema if parts else to_arrow_schema(validated.schema, timezone="UTC")
         self.hold(pa.concat_tables(parts) if parts else schema.empty_table())
 

@@ -9,6 +9,7 @@ import argparse
 import multiprocessing
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -93,6 +94,7 @@ def _report(asked: argparse.Namespace) -> int:
     kills = sum(of[way] for of in counts.values() for way in (*KILLS, NTH_RENAME))
     wrong = [each for each in found if each["evidence"]]
     console.print(f"{kills} real kills, {len(wrong)} trials with evidence against the guarantee")
+    console.print(f"engines that crashed: {dict(Counter(each['engines'][1] for each in found))}")
     for each in wrong:
         console.print(_name(each), each["evidence"], markup=False)
     return 1 if wrong else 0

@@ -92,7 +92,12 @@ def work(file: Path, todo: Iterable[Cell], address: str, over: Event) -> None:
                     outcome: Mapping[str, Any] = asdict(attempt(world, cell))
             except Exception as error:  # noqa: BLE001 (one that breaks is evidence, too)
                 outcome = {"ended": "broke", "evidence": [f"{type(error).__name__}: {error}"[:800]]}
-            told = {**asdict(cell), **outcome, "took": time.monotonic() - began}
+            told = {
+                **asdict(cell),
+                "engines": cell.engines,
+                **outcome,
+                "took": time.monotonic() - began,
+            }
             with file.open("a") as out:
                 out.write(json.dumps({**told, "engine": engine_version()}) + "\n")
             if not outcome["evidence"]:

@@ -21,6 +21,7 @@ from tests.support.traffic import GONE, Traffic
 from tests.support.world import World
 
 PARTITIONS = 3
+_ENGINES = ("delta_rs", "spark")
 _SECONDS = 180.0
 
 
@@ -44,6 +45,12 @@ class Cell:
         """Write it as one line of a report."""
         return f"{self.place} {self.way} {self.follow_up} {self.seed}"
 
+    @property
+    def engines(self) -> tuple[str, str, str]:
+        """Which engine ran before the crash, which crashes, and which heals."""
+        before, crashing, healing = random.Random(f"engines {self.seed}").choices(_ENGINES, k=3)
+        return before, crashing, healing
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -65,7 +72,10 @@ class Outcome:
 def attempt(world: World, cell: Cell) -> Outcome:
     """Let a run crash, run again, and look for evidence against the guarantee."""
     dice = random.Random(cell.seed)
+    before, crashing, healing = cell.engines
+    _use(world, before)
     traffic = _prepare(world, cell, dice)
+    _use(world, crashing)
     visits = world.settings.state / "visits"
     crash = PlannedCrash(
         place=cell.place,
@@ -76,6 +86,7 @@ def attempt(world: World, cell: Cell) -> Outcome:
     )
     ended, evidence = run_to_its_end(world, crash)
     FOLLOW_UPS[cell.follow_up](world, traffic)
+    _use(world, healing)
     began = time.monotonic()
     runs, report = _run_until_read(world)
     took = time.monotonic() - began
@@ -86,6 +97,10 @@ def attempt(world: World, cell: Cell) -> Outcome:
     return Outcome(
         ended=ended, runs=runs, seconds=took, evidence=(*evidence, *find_problems(world))
     )
+
+
+def _use(world: World, engine: str) -> None:
+    world.settings = world.settings.model_copy(update={"merge_engine": engine})
 
 
 def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:

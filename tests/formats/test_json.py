@@ -2,57 +2,82 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StructType
 
 from ingestion.declaration.formats import Options
-from ingestion.declaration.parts import ExtraFields
-from ingestion.declaration.spec import StreamSpec
-from ingestion.formats import decoder
-from ingestion.formats.decoder import Encoded, decoded_struct
-from ingestion.formats.json import decode, strictly_read
-from ingestion.formats.json.fast_path import looked_at, supports_fast_path
-from ingestion.kafka.offsets import Offsets
-from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import validate
+from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.formats import arrow_udf
+from ingestion.formats.decoder import Encoded, by_record
+from ingestion.formats.json import FastPath
+from ingestion.formats.json.names import Undeclared
+from ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
+from ingestion.pipeline import schema as spark_schema
 from ingestion.settings import Settings
-from ingestion.verify.fold.classify import Classifier
-from ingestion.verify.read.record import Record
 from tests.corpus.json_messages import MESSAGES, SCHEMA, Message
-from tests.support.long import IS_LONG, twins
+from tests.support.decoding import decoded, disagreements, opened, proven, row_type
+from tests.support.long import IS_LONG
 
-pytestmark = pytest.mark.spark
+# A seed says nothing when it is made smaller.
+QUIETLY: dict[str, Any] = {
+    "deadline": None,
+    "phases": [Phase.generate],
+    "suppress_health_check": list(HealthCheck),
+}
+# What JSON may hold, each tried in every column.
+LEAVES = """
+1|-1|0|-0|1.0|1e0|1.5|-1.50|1.239|999.99|1000|999.999|127|128|-128|-129|32768|2147483647|2147483648
+9223372036854775807|9223372036854775808|-9223372036854775809|1e2|1.5e1|1e400|-1e400|1e-400|0.1|-0.0
+3.4028235e38|3.4028236e38|16777217|16777217.0000000000001|1.00000005960464477539062500000001
+1.000000059604644775390625|1.00000017881393432617187499999999|12345678901234567890.5
+"a"|""|"abc"|"abcd"|"1.5"|"true"|"null"|"NaN"|"Infinity"|"-INF"|"nan"|true|false|null|[]|{}|[1]
+{"a": 1}|["a"]|[null]|{"a": null}|{"a": "1"}|"a:b"|"\\u003a"|"\\\\u003a"|"\\ud83d\\ude00"|"\\ud800"
+"é"|"\\u0000"|"a\\"b"|"2024-02-29"|"2023-02-29"|"2024-2-3"|"0000-01-01"|"0001-01-01"|"9999-12-31"
+"10000-01-01"|"+2024-01-01"|"2024-01-01 "|"2024-01-01T"|"2024-01-01T05"|"2024-01-01T05:06"
+"2024-01-01T05:06Z"|"2024-01-01 05:06:07"|"2024-01-01T05:06:07.1"|"2024-01-01T05:06:07.123456"
+"2024-01-01T05:06:07.1234567"|"2024-01-01T05:06:07."|"2024-01-01t05:06:07z"|"2024-01-01T05:06:07Z"
+"2024-01-01T05:06:07+05:30"|"2024-01-01T05:06:07-00:00"|"2024-01-01T05:06:07+0530"
+"2024-01-01T05:06:07+05"|"2024-01-01T05:06:07+18:00"|"2024-01-01T05:06:07+18:01"
+"2024-01-01T05:06:07 +05:30"|"2024-01-01T24:00:00Z"|"2024-01-01T23:60:00Z"|"2024-01-01T23:59:60Z"
+"2024-13-01T00:00:00Z"|"2024-01-32T00:00:00Z"|"0001-01-01T00:00:00+01:00"|"2024\\u002d01-01"
+"9999-12-31T23:59:59.999999Z"|"9999-12-31T23:59:59.999999-01:00"|"1700000000"|1700000000
+-1700000000|999999999999|253402300799|253402300800|-62135596800|-62135596801|1000000000000
+"AAECAw=="|"AAECAw"|"AB=="|"AAA="|"AAB="|"A==="|"===="|"AA==AA=="|"AAAA="|"AA-_"|"\\u0041A=="
+""".strip().replace("\n", "|").split("|")  # fmt: skip
+LEAVES += ["1" * 38, "1" * 39, "0." + "1" * 38, "0." + "1" * 39, "1." + "0" * 37, "1." + "0" * 38]
+LEAVES += ["0." + "1" * 998, "0." + "1" * 999, "0." + "1" * 1000, "1" * 999, "1" * 1001]
+COLUMNS = [column.name for column in row_type(SCHEMA)][1:]
+PLACES = [
+    *(f'"{name}": %s' for name in COLUMNS),
+    '"who": {"name": "x", "age": %s}',
+    '"who": {"name": %s}',
+    '"who": {"name": "x", "size": %s}',
+    '"who": {"name": "x", "y": %s}',
+    '"lines": [{"n": 1, "price": %s}, null]',
+    '"lines": [{"n": %s}]',
+    '"lines": [{"n": 1, "z": %s}, {"n": 1}]',
+    '"counts": {"a:b": %s, "c": 1}',
+    '"tags": [%s, "x"]',
+    '"x": %s',
+]
+# JSON that a VARIANT holds, or that is learnt to be there though nobody declared it.
+WIDE = f"{SCHEMA}, v VARIANT, vs ARRAY<VARIANT>, vm MAP<STRING, VARIANT>, vo STRUCT<v: VARIANT>"
+VARIANT_PLACES = [
+    *('"v": %s', '"vs": [%s, 1]', '"vm": {"k:": %s}', '"vo": {"v": %s}', '"v": {"a": %s}'),
+    *('"v": {"a": %s, "a": 1}', '"x": {"y": %s}', '"x": {"a": %s, "a": 1}', '"x": "a", "y": %s'),
+    *('"who": {"name": "x", "y": {"z": %s}}', '"v": 1, "v": %s', '"x": 1, "x": %s'),
+]
+EVERYWHERE = [f'{{"id": 1, {place % leaf}}}'.encode() for leaf in LEAVES for place in PLACES]
 
-RAW = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
-RAW += "_value BINARY, _headers STRING"
-NUMBERED = "n INT, value BINARY"
-
-
-def declared(**fields: Any) -> StreamSpec:
-    """A stream with a column of every kind."""
-    base = {"name": "s", "topic": "t", "schema": SCHEMA, "keys": ["id"]}
-    return StreamSpec.model_validate({**base, **fields})
-
-
-def validated(spark: SparkSession, spec: StreamSpec, values: list[bytes]) -> list[Row]:
-    """Judge values, each at the offset of its place in the list."""
-    raw = [("t", 0, n, None, None, bytearray(value), None) for n, value in enumerate(values)]
-    records = spark.createDataFrame(raw, RAW)
-    fated = validate(records, spec, row_type(spec.ddl), Offsets(), settings=Settings())
-    return sorted(fated.collect(), key=lambda row: int(row["_offset"]))
-
-
-def proven_bad(spec: StreamSpec, values: list[bytes]) -> dict[int, str]:
-    """Say which values belong in quarantine, as the proof sees it."""
-    records = [Record("t", 0, n, 0, None, value) for n, value in enumerate(values)]
-    return {record.offset: why for record, why in Classifier(spec).classify(records, seq=1).bad}
+AS_JSON = [f'{{"id": 1, {place % leaf}}}'.encode() for leaf in LEAVES for place in VARIANT_PLACES]
 
 
 def mutated(chance: random.Random, *, count: int) -> list[bytes]:
@@ -73,100 +98,263 @@ def mutated(chance: random.Random, *, count: int) -> list[bytes]:
     return made
 
 
-def refused(_: Column, encoded: Encoded) -> Column:
-    """Refuse everything."""
-    return decoder.decoded(encoded, reason=F.lit("unseen"))
+def of_value(ddl: str, extra_fields: ExtraFields = "ignore") -> Encoded:
+    """Say that bytes are objects of these columns."""
+    return Encoded(schema=row_type(ddl), is_key=False, options=Options(), extra_fields=extra_fields)
 
 
-def of_value(schema: StructType, extra_fields: ExtraFields = "ignore") -> Encoded:
-    """Say that the column ``value`` holds objects of these columns."""
-    return Encoded(
-        column="value",
-        into="said",
-        is_key=False,
-        schema=schema,
-        options=Options(),
-        extra_fields=extra_fields,
-        settings=Settings(),
-    )
+def strictly(ddl: str, values: list[bytes], extra_fields: ExtraFields) -> list[dict[str, Any]]:
+    """Read values one by one, and no other way."""
+    encoded = of_value(ddl, extra_fields)
+    return decoded(by_record(StrictReader(encoded), encoded), values)
 
 
-def decoded_rows(decoded: DataFrame) -> list[dict[str, Any]]:
-    """Return what is said of each record; names that are not declared come in no order."""
-    each = [row["said"].asDict(recursive=True) for row in decoded.sort("n").collect()]
-    return [
-        {**one, "extra": sorted(one["extra"] or []), "kept": str(one.get("kept"))} for one in each
-    ]
+def spelt_out(struct: dict[str, Any]) -> str:
+    """Write what is said of a record; zeros of both signs differ, the order of names does not."""
+    row = struct["row"] and {name: same_json(name, value) for name, value in struct["row"].items()}
+    kept = same_json("v", struct.get("kept"))
+    return repr({**struct, "row": row, "kept": kept, "extra": sorted(struct["extra"] or [])})
+
+
+def same_json(name: str, value: Any) -> Any:
+    """Return what the JSON in a VARIANT says, numbers as written, but for the sign of -0."""
+    if isinstance(value, dict | list) and name.startswith("v"):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [(key, same_json(name, each)) for key, each in items]
+    if not isinstance(value, str) or not name.startswith("v"):
+        return value
+    return json.loads(value, parse_float=str, object_pairs_hook=sorted)
 
 
 @pytest.fixture(scope="module")
-def validated_messages(spark: SparkSession) -> dict[str, Row]:
+def found() -> dict[str, dict[str, Any]]:
     """What became of each message."""
-    rows = validated(spark, declared(), [each.value for each in MESSAGES])
-    return {each.name: row for each, row in zip(MESSAGES, rows, strict=True)}
-
-
-@pytest.fixture(scope="module")
-def opinions() -> dict[str, str]:
-    """What the proof says against messages."""
-    bad = proven_bad(declared(), [each.value for each in MESSAGES])
-    return {MESSAGES[number].name: why for number, why in bad.items()}
+    structs = decoded(opened("json", SCHEMA), [each.value for each in MESSAGES])
+    return {each.name: struct for each, struct in zip(MESSAGES, structs, strict=True)}
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=[each.name for each in MESSAGES])
-def test_a_message_is_a_row_or_quarantined_with_its_reason(
-    message: Message, validated_messages: dict[str, Row], opinions: dict[str, str]
+def test_a_message_is_a_row_or_refused_with_its_reason(
+    message: Message, found: dict[str, dict[str, Any]]
 ) -> None:
-    """Nothing is taken that is not what it says, and both readers see it alike."""
-    row = validated_messages[message.name]
+    """Nothing is taken that is not what it says; keys are for the pipeline to miss."""
+    struct = found[message.name]
 
-    assert (row["_reason"], row["_disposition"] == "row") == (
-        message.reason,
-        message.reason is None,
-    )
-    assert (message.name in opinions) == (message.reason is not None), opinions.get(message.name)
+    assert struct["reason"] == (None if message.reason == "missing_key" else message.reason)
+    assert (struct["row"] is None) == (struct["reason"] is not None)
 
 
-@settings(max_examples=8 if IS_LONG else 2, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_proof_and_the_engine_read_the_same_values() -> None:
+    """Whatever stands in whatever column, two readers that share no code give the same row."""
+    values = [each.value for each in MESSAGES if each.name != "too deep"] + EVERYWHERE
+
+    assert disagreements("json", SCHEMA, values) == []
+    assert disagreements("json", SCHEMA, values, extra_fields="reject") == []
+
+
+@settings(max_examples=40 if IS_LONG else 8, **QUIETLY)
 @given(seed=st.integers(0, 2**32))
-def test_the_proof_and_the_engine_refuse_the_same(spark: SparkSession, seed: int) -> None:
+def test_the_proof_and_the_engine_refuse_the_same(seed: int) -> None:
     """Whatever is done to a message, two readers that share no code agree on it."""
-    values = mutated(random.Random(seed), count=600)
-
-    rows, bad = validated(spark, declared(), values), proven_bad(declared(), values)
-
-    disagreed = [
-        (values[n], row["_reason"], bad.get(n))
-        for n, row in enumerate(rows)
-        if (row["_disposition"] == "row") == (n in bad)
-    ]
-    assert disagreed == []
+    assert disagreements("json", SCHEMA, mutated(random.Random(seed), count=600)) == []
 
 
-@settings(
-    max_examples=2, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=60 if IS_LONG else 8, **QUIETLY)
 @given(seed=st.integers(0, 2**32), extra_fields=st.sampled_from(["ignore", "keep", "reject"]))
-@pytest.mark.parametrize("is_flat", [True, False])
-def test_the_fast_path_finds_what_the_strict_decoder_finds(
-    spark: SparkSession, is_flat: bool, seed: int, extra_fields: ExtraFields
+def test_the_fast_path_finds_what_the_strict_reader_finds(
+    seed: int, extra_fields: ExtraFields
 ) -> None:
-    """Where the cheap look finds a record sound, the strict reading gives the same row."""
-    values = [each.value for each in MESSAGES] + mutated(random.Random(seed), count=600)
-    records = spark.createDataFrame([(n, bytearray(v)) for n, v in enumerate(values)], NUMBERED)
-    seen = [f for f in row_type(SCHEMA) if supports_fast_path(StructType([f]))]
-    scalars = [f for f in seen if not isinstance(f.dataType, StructType | ArrayType)]
-    encoded = of_value(StructType(scalars if is_flat else seen), extra_fields)
+    """Where the fast path finds a record sound, the strict reading gives the same row."""
+    chance = random.Random(seed)
+    values = [each.value for each in MESSAGES] + mutated(chance, count=600)
+    values += chance.sample(EVERYWHERE, 600) + chance.sample(AS_JSON, 400)
+    path = FastPath(of_value(WIDE, extra_fields))
+    if extra_fields != "reject":
+        path.note([Undeclared("", "x"), Undeclared("", "y"), Undeclared("who.", "y")])
+        path.learn()
+    rows, is_sound = path(pa.array(values, pa.binary()))
+    fast = rows.to_pylist(maps_as_pydicts="strict")
 
-    by_look = decoded_rows(looked_at(records, encoded, otherwise=refused))
-    looked = decoded_rows(decode(records, encoded))
-    strictly = decoded_rows(records.withColumn("said", strictly_read(F.col("value"), encoded)))
+    strict = strictly(WIDE, values, extra_fields)
 
-    found = [n for n, each in enumerate(by_look) if each["reason"] is None]
-    assert len(found) > 20
-    # Spelt out, since zeros of both signs are equal.
-    assert [values[n] for n in found if repr(by_look[n]) != repr(strictly[n])] == []
-    assert repr(looked) == repr(strictly)
+    sound = [each for each, is_one in zip(strict, is_sound, strict=True) if is_one]
+    assert len(sound) > 60
+    assert [spelt_out(each) for each in fast] == [spelt_out(each) for each in sound]
+    together = decoded(opened("json", WIDE, extra_fields=extra_fields), values)
+    assert [spelt_out(each) for each in together] == [spelt_out(each) for each in strict]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_read"), [("\U0001f600" * 25_000, True), ("n" * 50_001, False)]
+)
+@pytest.mark.parametrize("more", ["", ', "more": 1'], ids=["fast", "read once more"])
+def test_a_name_is_as_long_as_spark_takes_it(name: str, is_read: bool, more: str) -> None:
+    """Spark's parser counts as Java does, and one record that it refused would fail its batch."""
+    decode = opened("json", "id INT, v VARIANT")
+    longer = [
+        f'{{"id": 1, "v": {{"{each}": 1}}{more}}}'.encode() for each in (name, name + name[0])
+    ]
+
+    reasons = [each["reason"] for each in decoded(decode, longer)]
+
+    assert reasons == [None if is_read else "malformed_json", "malformed_json"]
+
+
+@pytest.mark.parametrize("extra_fields", ["ignore", "keep"])
+@pytest.mark.parametrize("ddl", ["id INT", "id INT, x VARIANT"])
+def test_depth_and_length_have_limits(ddl: str, extra_fields: ExtraFields) -> None:
+    """They are the same whether a name is declared, learnt or neither, and the proof's are."""
+    shallow = [b'{"id": 1, "x": 1}'] * 60
+    values = [
+        b'{"id": 1, "x": %b1%b}' % (start * depth, end * depth)
+        for start, end in ((b"[", b"]"), (b'{"a":', b"}"))
+        for depth in (450, 899, 900, 2000)
+    ]
+    values.append(b'{"id": 1, "x": "%b"}' % (b"a" * LONGEST_VARIANT))
+    is_read = [True, True, False, False] * 2
+    is_long_read = extra_fields == "ignore" and "VARIANT" not in ddl
+
+    for others in ([], shallow):
+        decode = opened("json", ddl, extra_fields=extra_fields)
+        structs = decoded(decode, [*others, *values])[len(others) :]
+        assert [each["reason"] is None for each in structs] == [*is_read, is_long_read]
+        assert {each["reason"] for each in structs} == {None, "malformed_json"}
+    assert disagreements("json", "id INT", values) == []
+
+
+FLAT = "id INT, name STRING, amount DECIMAL(5, 2), at TIMESTAMP, `a-b` BOOLEAN, who STRUCT<x: INT>"
+WHOLE = '{"id": 1, "name": "n:m", "amount": 1.5, "at": "2024-02-29T00:00:00Z", "a-b": true'
+
+
+@pytest.mark.parametrize(
+    ("value", "is_fast"),
+    [
+        (WHOLE + "}", True),
+        (WHOLE + ', "who": {"x": null}}', True),
+        ('{"id": null, "name": null, "amount": null, "at": null}', True),
+        ('{"n\\u0061me": "\\u00e9"}', True),
+        ("{}", True),
+        (WHOLE + ', "id": 1}', False),
+        (WHOLE + ', "who": {"x": 1, "x": 1}}', False),
+        (WHOLE + ', "more": 1}', False),
+        (WHOLE + ', "who": {"y": 1}}', False),
+        ('{"id": 1, "id": 1, "name": "\\u003a"}', False),
+    ],
+)
+def test_the_fast_path_takes_what_adds_up_and_nothing_else(value: str, is_fast: bool) -> None:
+    """A colon too many is a name that stands twice, or one that nobody declared."""
+    _, (is_sound,) = FastPath(of_value(FLAT))(pa.array([value.encode()], pa.binary()))
+
+    assert bool(is_sound) == is_fast
+
+
+def test_names_that_come_often_are_learnt() -> None:
+    """Undeclared names cost a second reading once; what hides behind them is still found."""
+    fast = FastPath(of_value("id INT, who STRUCT<x: INT>"))
+    sound = {"id": 1, "y": "a:b", "z": {"a": [{"b": None}]}, "who": {"x": 1, "w": 2}}
+    values = [sound, {"id": 2, "z": 1.5}, {**sound, "other": 1}, {"id": 3}, {"id": 4, '"': 1}]
+    raw = [json.dumps(value).encode() for value in values]
+    raw += [b'{"id": 1, "y": 1, "y": 1}', b'{"id": 1, "z": {"a": 1, "a": 1}}']
+    _, undeclared = StrictReader(of_value("id INT, who STRUCT<x: INT>")).read(raw[0])
+    fast.note([*undeclared, Undeclared("", '"')])
+
+    assert (fast.learn(), fast.learn()) == (True, False)
+    rows, is_sound = fast(pa.array(raw, pa.binary()))
+    assert is_sound.tolist() == [True, True, False, True, False, False, False]
+    assert rows.field(3).to_pylist() == [["who.w", "y", "z"], ["z"], None]
+
+
+def test_undeclared_names_are_told_at_any_depth() -> None:
+    """Each is named by its path, once, and one declared in another case is refused."""
+    ddl = "id INT, who STRUCT<x: INT>, `a-b` ARRAY<STRUCT<x: INT>>, m MAP<STRING, STRUCT<x: INT>>"
+    others = '"o p": 1, "who": {"y": 1}, "a-b": [{"y": 1}, {"y": 2, "z": 1}], "m": {"k": {"y": 1}}'
+    values = [
+        f'{{"id": 1, {others}}}'.encode(),
+        *(
+            b'{"Id": 1}',
+            b'{"who": {"X": 1}}',
+            b'{"a-b": [null, {"X": 1}]}',
+            b'{"m": {"k": {"X": 1}}}',
+        ),
+    ]
+    first, *misspelt = decoded(opened("json", ddl), values)
+
+    assert first["extra"] == ["`o p`", "who.y", "`a-b`[].y", "`a-b`[].z", "m{}.y"]
+    told = [(each["reason"], each["detail"]) for each in misspelt]
+    assert told == [("wrong_case", name) for name in ("Id", "who.X", "`a-b`[].X", "m{}.X")]
+    (rejected,) = decoded(opened("json", ddl, extra_fields="reject"), values[:1])
+    assert rejected["reason"] == "unknown_field"
+    assert rejected["detail"] == ", ".join(first["extra"])
+
+
+def test_a_detail_names_the_column_and_what_it_should_be() -> None:
+    """The path leads to the value, however deep it is; values of another type come first."""
+    values = [
+        b'{"id": 1, "day": "today", "ratio": "x", "who": {"name": 1}}',
+        b'{"id": 1, "lines": [{"n": 1, "price": 1.239}]}',
+        b'{"id": 1, "who": {"age": 1}}',
+        b'{"id": 1, "counts": {"a": "1"}}',
+    ]
+
+    details = [each["detail"] for each in decoded(opened("json", SCHEMA), values)]
+
+    assert details == [
+        "ratio: expected DOUBLE, who.name: expected STRING",
+        "lines[].price: expected DECIMAL(5,2)",
+        "who.name: null, and NOT NULL",
+        "counts{}: expected INT",
+    ]
+
+
+@pytest.mark.parametrize("is_often", [False, True], ids=["read once more", "learnt"])
+def test_undeclared_fields_are_kept_as_they_were(is_often: bool) -> None:
+    """Of the record's own, whatever they hold, and as they were written."""
+    value = b'{"x": {"y": [1, "2"]}, "id": 1, "z" : 1.50, "n": null, "who": {"x": 1}}'
+    ddl = "id INT, who STRUCT<y: INT>"
+
+    structs = decoded(
+        opened("json", ddl, extra_fields="keep"),
+        [b'{"id": 2}', *[value] * (200 if is_often else 1)],
+    )
+
+    assert structs[0]["kept"] is None
+    kept = structs[-1]["kept"]
+    assert json.loads(kept) == {"x": {"y": [1, "2"]}, "z": 1.5, "n": None}
+    assert "1.50" in kept
+    assert sorted(structs[-1]["extra"]) == ["n", "who.x", "x", "z"]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "key", "row", "reason"),
+    [
+        ("id INT", b"7", [7], None),
+        ("id INT", b'{"id": 7, "more": 1}', [7], None),
+        ("id INT", b' {"id": 7}', [7], None),
+        ("id INT", b'"7"', None, "wrong_type"),
+        ("id INT", b"7 8", None, "trailing_data"),
+        ("id INT", b'7,"more":1', None, "trailing_data"),
+        ("id INT", b"[7]", None, "wrong_type"),
+        ("id STRING", b"seven", ["seven"], None),
+        ("id STRING", b"", [""], None),
+        ("id STRING", b" 7", [" 7"], None),
+        ("id STRING", b'"seven"', ["seven"], None),
+        ("id STRING", b'"seven', None, "malformed_json"),
+        ("id STRING", b"\xff", None, "invalid_utf8"),
+        ("id VARCHAR(3)", b'"abcd"', None, "too_long"),
+        ("id DATE", b'"2024-02-29"', None, None),
+        ("id INT, name STRING", b"7", None, "not_an_object"),
+        ("id INT, name STRING", b'{"id": 7, "name": "a"}', [7, "a"], None),
+    ],
+)
+def test_a_key_may_be_a_bare_value(
+    ddl: str, key: bytes, row: list[Any] | None, reason: str | None
+) -> None:
+    """A single key column is an object's, or the key itself: JSON, or for a STRING plain text."""
+    (struct,) = decoded(opened("json", ddl, is_key=True), [key])
+
+    assert struct["reason"] == reason
+    assert row is None or list(struct["row"].values()) == row
+    assert disagreements("json", ddl, [key], is_key=True) == []
 
 
 @pytest.mark.parametrize(
@@ -175,27 +363,82 @@ def test_the_fast_path_finds_what_the_strict_decoder_finds(
         pytest.param("id BIGINT, n INT, ok BOOLEAN", b'{"id": 1, "n": 2}', None, id="no text"),
         pytest.param("id INT, `a?` INT", b'{"a\\ud800": 5}', "lone_surrogate", id="question"),
         pytest.param("id INT, `a\ufffd` INT", b'{"a\xff": 5}', "invalid_utf8", id="mended"),
-        *twins(
-            pytest.param(", ".join(f"c{n} INT" for n in range(350)), b"{}", None, id="wide"),
-        ),
+        pytest.param("`a:b` INT, `f0` INT", b'{"a:b": 1, "f0": 2}', None, id="odd names"),
+        pytest.param('`a"\\` INT, x INT', b'{"a\\"\\\\": 1, "y\\n": 2}', None, id="quotes"),
+        pytest.param(", ".join(f"c{n} INT" for n in range(350)), b'{"c9": 1}', None, id="wide"),
         pytest.param(
             f"c STRUCT<{', '.join(f'c{n}: INT' for n in range(350))}>", b"{}", None, id="deep"
         ),
     ],
 )
-def test_columns_of_any_kind_are_read(
-    spark: SparkSession, columns: str, value: bytes, reason: str | None
-) -> None:
-    """What is said has the type that it should have, whichever way it is found."""
-    schema = row_type(columns)
-    records = spark.createDataFrame([(0, bytearray(value))], NUMBERED)
+def test_columns_of_any_kind_are_read(columns: str, value: bytes, reason: str | None) -> None:
+    """Whatever the columns are called, and however many there are."""
+    (struct,) = decoded(opened("json", columns), [value])
 
-    decoded = decode(records, of_value(schema))
+    assert struct["reason"] == reason
+    assert reason or list(struct["row"].values()) == proven("json", columns, [value])[0]
 
-    type_ = decoded.schema["said"].dataType
-    assert type_.simpleString() == decoded_struct(schema).simpleString()
-    (row,) = decoded.collect()
-    assert row["said"]["reason"] == reason
+
+def test_nothing_gives_nothing() -> None:
+    """A null value has no row and no reason, and an empty batch is one."""
+    decode = opened("json", SCHEMA, extra_fields="keep")
+
+    assert (
+        decoded(decode, [None, b'{"id": 1}', None])[::2]
+        == [dict.fromkeys(("row", "reason", "detail", "extra", "is_delete", "kept"))] * 2
+    )
+    assert decoded(decode, []) == []
+
+
+VARIANTS = (
+    "id INT, v VARIANT, s STRUCT<v: VARIANT, n: INT>, l ARRAY<VARIANT>, m MAP<STRING, VARIANT>"
+)
+
+
+@pytest.mark.spark
+def test_spark_gets_what_the_seam_gives(spark: SparkSession) -> None:
+    """The struct of every message arrives, and texts that stand for VARIANTs are parsed."""
+    values = [each.value for each in MESSAGES]
+    values += [b'{"id": 2, "x": {"a": [1, "2"]}, "z": 1.50}']
+    records = spark.createDataFrame(
+        [(n, bytearray(value)) for n, value in enumerate(values)], "n INT, _value BINARY"
+    )
+    how: dict[str, Any] = {"column": "_value", "into": "said", "settings": Settings()}
+    columns = {"schema": spark_schema.row_type(SCHEMA), "extra_fields": "keep"}
+
+    rows = arrow_udf.decode(records, FormatSpec(), **how, **columns).sort("n").collect()
+
+    by_seam = decoded(opened("json", SCHEMA, extra_fields="keep"), values)
+    assert [row["said"]["reason"] for row in rows] == [each["reason"] for each in by_seam]
+    assert [row["said"]["extra"] for row in rows] == [each["extra"] for each in by_seam]
+    amounts = [row["said"]["row"]["amount"] if row["said"]["row"] else None for row in rows]
+    assert amounts == [each["row"]["amount"] if each["row"] else None for each in by_seam]
+    assert json.loads(str(rows[-1]["said"]["kept"])) == {"x": {"a": [1, "2"]}, "z": 1.5}
+
+
+@pytest.mark.spark
+def test_variants_hold_what_was_written(spark: SparkSession) -> None:
+    """At any depth, any JSON; an object in it with a name twice is refused."""
+    schema = spark_schema.row_type(VARIANTS)
+    whole = b'{"id": 1, "v": {"b": [1.50, null]}, "s": {"v": "x", "n": 1}, "l": [1, {}]}'
+    values = [whole, b'{"id": 2, "v": {"a": 1, "a": 2}}', b'{"id": 3}']
+    records = spark.createDataFrame([(bytearray(value),) for value in values], "_value BINARY")
+
+    read = arrow_udf.decode(
+        records,
+        FormatSpec(),
+        column="_value",
+        into="said",
+        schema=schema,
+        extra_fields="ignore",
+        settings=Settings(),
+    )
+
+    assert read.schema["said"].dataType["row"].dataType.simpleString() == schema.simpleString()
+    found = read.select(F.to_json("said.row").alias("row"), "said.reason").collect()
+    rows = [(each["row"] and json.loads(each["row"]), each["reason"]) for each in found]
+    whole_row = {**json.loads(whole), "v": {"b": [1.5, None]}}
+    assert rows == [(whole_row, None), (None, "malformed_json"), ({"id": 3}, None)]
 
 
 def test_every_class_has_a_name_of_its_own() -> None:

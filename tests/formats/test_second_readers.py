@@ -8,21 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import DecimalType, StructType
+from pyspark.sql.types import DecimalType
 
 from ingestion.declaration.ddl import parse_columns, parse_type
-from ingestion.formats import avro, protobuf
-from ingestion.formats.arrow_udf import BadBytesError, _attempt, _relaxed, _told
 from ingestion.formats.coerce import MisfitError, rescaled, unscaled
-from ingestion.formats.decoder import decoded_struct
-from ingestion.formats.protobuf.compiler import compiled_on_driver
-from ingestion.formats.wire_format import Wanted
+from ingestion.formats.decoder import Decode
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.compare.rows import values_equal
 from ingestion.verify.decode import avro as proof_avro
 from ingestion.verify.decode import coerce
 from ingestion.verify.decode import protobuf as proof_protobuf
+from tests.support.decoding import decoded, opened
 from tests.support.protobuf import Compiled
+from tests.support.registry import framed
 
 DDL = "id BIGINT, name STRING, at TIMESTAMP, total DECIMAL(9, 2), many ARRAY<INT>, ratio FLOAT"
 AVRO = {
@@ -47,44 +45,14 @@ message Row {
 COLUMNS = {column.name: column.type for column in parse_columns(DDL)}
 
 
-def wanted() -> StructType:
-    """Return the declared columns as the engine knows them, without a running Spark."""
-    from pyspark.sql.types import (
-        ArrayType,
-        FloatType,
-        IntegerType,
-        LongType,
-        StringType,
-        StructField,
-        TimestampType,
-    )
-
-    types = (LongType(), StringType(), TimestampType(), DecimalType(9, 2), ArrayType(IntegerType()),
-             FloatType())  # fmt: skip
-    return StructType([StructField(n, t) for n, t in zip(COLUMNS, types, strict=True)])
-
-
-def both(engine: Any, proof: Any, payload: bytes) -> tuple[Any, Any]:
+def both(engine: Decode, proof: Any, payload: bytes) -> tuple[Any, Any]:
     """Read a payload both ways: its row, or nothing when it is bad."""
-    type_ = decoded_struct(_relaxed(wanted()))
-    (told,) = _told([_attempt(misfits_told(engine), payload)], type_).to_pylist()
-    row = list(told["row"].values()) if told["row"] and not told["reason"] else None
+    (struct,) = decoded(engine, [framed(1, payload)])
+    row = list(struct["row"].values()) if struct["row"] and not struct["reason"] else None
     try:
         return row, list(proof(payload).values)
     except (ValueError, OverflowError):
         return row, None
-
-
-def misfits_told(read: Any) -> Any:
-    """Tell a value that does not fit as the framing does."""
-
-    def decode(payload: bytes) -> Any:
-        try:
-            return read(payload)
-        except MisfitError as error:
-            raise BadBytesError("type_mismatch", str(error)) from None
-
-    return decode
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +60,7 @@ def avro_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Avro."""
     text = json.dumps(AVRO)
     schema = WriterSchema(id=1, type="AVRO", text=text)
-    engine = avro.compiled(schema, Wanted(wanted(), False))
+    engine = opened("avro", DDL, schemas=[schema])
     return engine, proof_avro.opened(schema, COLUMNS, is_key=False, rejects=False)
 
 
@@ -100,7 +68,7 @@ def avro_readers() -> tuple[Any, Any]:
 def proto_readers() -> tuple[Any, Any]:
     """Both readers of one schema of Protobuf."""
     schema = WriterSchema(id=1, type="PROTOBUF", text=PROTO)
-    engine = protobuf.compiled(compiled_on_driver(schema), Wanted(wanted(), False))
+    engine = opened("protobuf", DDL, schemas=[schema])
     return engine, proof_protobuf.opened(schema, COLUMNS, "ignore")
 
 

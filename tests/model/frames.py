@@ -50,17 +50,14 @@ class Copy(list[Judged]):
         return found
 
 
-def judge(
-    records: Frame,
-    _spec: object,
-    _schema: object,
-    reached: Offsets,
-    *,
-    settings: object,
-    materialize: object,
-) -> Frame:
+def validate(records: Frame, _spec: object, reached: Offsets) -> Frame:
     """Give each record its disposition when it is read."""
     records.reached = reached
+    return records
+
+
+def unchanged(records: Frame, *_: object) -> Frame:
+    """Decode, explode and transform: a model's record is decoded, and one row."""
     return records
 
 
@@ -79,7 +76,7 @@ def fetched(frame: Frame) -> Copy:
         for offset in range(part.start, part.end):
             record = held.slots[offset]
             if record is not None:
-                disposition = "overlap" if offset < reached else _FATES[record.kind]
+                disposition = "overlap" if offset < reached else _DISPOSITIONS[record.kind]
                 copy.append(Judged(part.partition, offset, record, disposition))
     if copy and world.takes("record skipped"):
         copy.skipped = copy.pop()
@@ -89,7 +86,7 @@ def fetched(frame: Frame) -> Copy:
     return copy
 
 
-_FATES = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quarantined"}
+_DISPOSITIONS = {"row": "row", "delete": "delete", "ignored": "ignored", "bad": "quarantined"}
 
 
 def count_records(engine: ModelEngine) -> BatchCounts:

@@ -113,8 +113,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
-                "validate": frames.judge,
-                "row_type": nothing,
+                "decode": frames.unchanged,
+                "explode": frames.unchanged,
+                "transform": frames.unchanged,
+                "validate": frames.validate,
                 "open_engine": engine.open_engine,
                 "count_records": frames.count_records,
                 "add_missing_columns": nothing,

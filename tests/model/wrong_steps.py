@@ -93,7 +93,7 @@ def ledger_before_commit() -> AbstractContextManager[Any]:
 def quarantine_after_the_commit() -> AbstractContextManager[Any]:
     """A crash in between leaves bad records nowhere."""
     put_off: list[tuple[Any, ...]] = []
-    set_aside, honest = BatchWriter._set_aside, ModelUpsert.account
+    quarantine, honest = BatchWriter._quarantine, ModelUpsert.account
 
     def later(*given: Any) -> int:
         put_off.append(given)
@@ -101,11 +101,11 @@ def quarantine_after_the_commit() -> AbstractContextManager[Any]:
 
     def account(upsert: Any, commit: Any) -> Any:
         while put_off:
-            set_aside(*put_off.pop())
+            quarantine(*put_off.pop())
         return honest(upsert, commit)
 
     return together(
-        patch.object(BatchWriter, "_set_aside", later),
+        patch.object(BatchWriter, "_quarantine", later),
         patch.object(ModelUpsert, "account", account),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ingestion.sinks import local_engine
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -37,3 +39,21 @@ def test_a_batch_on_one_machine_is_one_spark_job(world: World) -> None:
     assert (counts["updated"], counts["deleted"], counts["stale"]) == (5, 5, 5)
     assert (counts["deleted_absent"], counts["quarantined"], counts["superseded"]) == (1, 1, 1)
     assert (counts["extra_fields"], len(world.rows())) == (1, 15)
+
+
+def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed before it stays; the run goes on, and says so."""
+    monkeypatch.setattr(local_engine, "LARGEST_BATCH_BYTES", 50_000)
+    world.declare(max_offsets_per_trigger=1)
+    world.send(row(1, "a"), row(2, "b" * 100_000), row(3, "c"))
+
+    report = world.run()
+
+    assert [batch.seq for batch in report.batches] == [1, 2, 3]
+    assert all(batch.balanced for batch in report.batches)
+    assert report.engine == "spark"
+    assert "Spark merged: a batch of 1" in report.notices[0]
+    assert [each["id"] for each in world.rows()] == [1, 2, 3]
+    assert find_problems(world) == ()

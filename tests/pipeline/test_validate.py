@@ -11,9 +11,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.pipeline.schema import row_type
-from ingestion.pipeline.validate import validate
-from ingestion.settings import Settings
+from tests.support.batches import judged
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +40,7 @@ def validated(
         F.lit(None).cast("string").alias("_headers"),
     )
     reached = reached or Offsets()
-    (row,) = validate(record, spec, row_type(spec.ddl), reached, settings=Settings()).collect()
+    (row,) = judged(record, spec, reached).collect()
     return row
 
 

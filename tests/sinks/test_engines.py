@@ -45,7 +45,7 @@ PLACE = pa.schema(
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An engine that holds nothing yet."""
     if request.param == "delta_rs":
-        opened: Any = LocalEngine(tmp_path)
+        opened: Any = LocalEngine(STREAM, tmp_path)
     else:
         from ingestion.sinks.spark_engine import SparkEngine
 
@@ -202,7 +202,7 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
 
 def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
     """delta-rs would take the same txn twice, so it is looked for."""
-    path, engine = made_table(tmp_path / "table"), LocalEngine(tmp_path)
+    path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
     engine.append("SELECT * FROM batch", STREAM, path, metadata(3))
 
@@ -218,7 +218,7 @@ def test_a_commit_that_gets_in_between_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else's commit makes ours begin anew; one that always comes ends it."""
-    path, engine = made_table(tmp_path / "table"), LocalEngine(tmp_path)
+    path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
     others = [1]
 

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import re
+from typing import Any
 
-from ingestion.formats.decoder import Encoded
+from pyspark.sql.types import DataType, StringType
+
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
 
 REASONS = {"not_pairs": "no list of pairs", "wrong_number": "no whole number"}
+PAIRS = re.compile(r"\w+=[^;=]*(;\w+=[^;=]*)*")
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Take each column from the pair of its name."""
-    text = F.col(encoded.column).cast("string")
-    pairs = F.when(
-        text.rlike("^(\\w+=[^;=]*)(;\\w+=[^;=]*)*$"), F.str_to_map(text, F.lit(";"), F.lit("="))
-    )
-    with_pairs = records.withColumn("_pairs", pairs)
-    told = {
-        field.name: F.col("_pairs")[field.name].try_cast(field.dataType) for field in encoded.schema
-    }
-    failed = [F.col("_pairs")[name].isNotNull() & value.isNull() for name, value in told.items()]
-    reason = F.when(F.col(encoded.column).isNotNull() & F.col("_pairs").isNull(), "not_pairs").when(
-        F.array_contains(F.array(*failed), True), "wrong_number"
-    )
-    said = F.struct(
-        F.struct(*(value.alias(name) for name, value in told.items())).alias("row"),
-        reason.alias("reason"),
-        F.lit(None).cast("string").alias("detail"),
-        F.array_except(F.map_keys("_pairs"), F.array(*map(F.lit, encoded.schema.names))).alias(
-            "extra"
-        ),
-        F.lit(None).cast("boolean").alias("is_delete"),
-    )
-    return with_pairs.withColumn(encoded.into, said).drop("_pairs")
+    columns = {field.name: field.dataType for field in encoded.schema}
+
+    def read(raw: bytes) -> Decoded:
+        text = raw.decode()
+        if not PAIRS.fullmatch(text):
+            raise BadBytesError("not_pairs", text)
+        pairs = dict(pair.split("=") for pair in text.split(";"))
+        row = [value(pairs.get(name), type_) for name, type_ in columns.items()]
+        return Decoded(row, [name for name in pairs if name not in columns])
+
+    return by_record(read, encoded)
+
+
+def value(text: str | None, type_: DataType) -> Any:
+    """Return a text, or the whole number that it is."""
+    if text is None or isinstance(type_, StringType):
+        return text
+    if not re.fullmatch(r"-?\d+", text):
+        raise BadBytesError("wrong_number", text)
+    return int(text)

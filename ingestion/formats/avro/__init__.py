@@ -13,15 +13,14 @@ from io import BytesIO
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from ingestion.formats import wire_format
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read
+from ingestion.formats.avro.columns import flat_decoding
 from ingestion.formats.avro.types import AvroTypes, logical_types_set_aside
-from ingestion.formats.decoder import Encoded
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
 from ingestion.formats.nested import columns_of
-from ingestion.formats.wire_format import Wanted, decoded_by_schema
+from ingestion.formats.wire_format import DecodeMany, by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -32,29 +31,38 @@ _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, Recurs
 _MALFORMED = (EOFError, LookupError, ValueError, OverflowError, MemoryError, struct.error)
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema; a key may be a bare value."""
-    return decoded_by_schema(records, encoded, "AVRO", compiled)
+    return by_writer_schema(encoded, "AVRO", compiled, compiled_flat)
 
 
-def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
+def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
     """Return a reader of the payloads of one schema.
 
     Raises:
         BadBytesError: the schema is unusable.
     """
-    read, types, root = opened(schema)
+    read, types, root = parsed(schema)
     is_record = types.is_record(root)
     if is_record:
-        to_row, extra = columns_of(types.fields(root), wanted.columns, types.converter)
-    elif wanted.is_key and len(wanted.columns) == 1:
-        to_row, extra = _bare(types, root, wanted.columns), ()
+        to_row, extra = columns_of(types.fields(root), encoded.schema, types.converter)
+    elif encoded.is_key and len(encoded.schema) == 1:
+        to_row, extra = _bare(types, root, encoded.schema), ()
     else:
         raise BadBytesError("type_mismatch", "the schema is not a record")
     return lambda payload: Decoded(to_row(read(payload)), extra)
 
 
-def opened(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:
+def compiled_flat(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
+    """Return the decoding of many payloads of one schema at once, if there is one."""
+    try:
+        _, types, root = parsed(schema)
+    except BadBytesError:
+        return None
+    return flat_decoding(types, root, encoded)
+
+
+def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:
     """Return a reader of payloads as Python values, the schema's types, and its root.
 
     Raises:

@@ -36,7 +36,6 @@ _PYTHON: Final[dict[str, type]] = {
     "array": list,
     "map": dict,
 }
-_UUID_BYTES: Final = 16
 
 
 def logical_types_set_aside(schema: Any) -> Any:
@@ -57,7 +56,7 @@ class AvroTypes:
 
     def is_record(self, node: Any) -> bool:
         """Tell whether a type is a record."""
-        return self._type(node)[0] == "record"
+        return self.kind(node)[0] == "record"
 
     def record_in(self, node: Any) -> Any:
         """Return a record type, or the record branch of a union."""
@@ -67,12 +66,12 @@ class AvroTypes:
 
     def fields(self, record: Any) -> dict[str, Any]:
         """Return the types of a record's fields, by name."""
-        found = self._type(record)[1].get("fields", ())
+        found = self.kind(record)[1].get("fields", ())
         return {each["name"]: each["type"] for each in found}
 
     def is_recursive(self, node: Any, inside: frozenset[str] = frozenset()) -> bool:
         """Tell whether a type contains itself."""
-        word, found = self._type(node)
+        word, found = self.kind(node)
         name = found.get("name") if word in {"record", "enum", "fixed"} else None
         if name in inside:
             return True
@@ -81,7 +80,7 @@ class AvroTypes:
 
     def converter(self, node: Any, target: DataType) -> Convert:
         """Return the conversion of a non-null value to the declared type."""
-        word, found = self._type(node)
+        word, found = self.kind(node)
         if word == "union":
             return self._union([each for each in node if each != "null"], target)
         if word == "record" and isinstance(target, DecimalType):
@@ -96,18 +95,25 @@ class AvroTypes:
             return mismatch("null", target)
         return _scalar(word, found, target)
 
-    def _type(self, node: Any) -> tuple[str, Mapping[str, Any]]:
+    def kind(self, node: Any) -> tuple[str, Mapping[str, Any]]:
+        """Return the word for a type, and what else its schema says."""
         if isinstance(node, list):
             return "union", {}
         if isinstance(node, str):
-            return self._type(self._named[node]) if node in self._named else (node, {})
+            return self.kind(self._named[node]) if node in self._named else (node, {})
         word = node["type"]
         # {"type": "some.Name"} and {"type": {"type": ...}} are allowed.
         is_plain = isinstance(word, str) and word not in self._named
-        return (word, node) if is_plain else self._type(word)
+        return (word, node) if is_plain else self.kind(word)
+
+    def source(self, node: Any, target: DataType) -> Source | None:
+        """Return the type of scalar values; ``None`` where its name, or a scale, says more."""
+        word, found = self.kind(node)
+        is_special = _special(word, found, target) or word not in _PLAIN
+        return None if is_special else _source(word, found)
 
     def _parts(self, node: Any) -> Iterator[Any]:
-        word, found = self._type(node)
+        word, found = self.kind(node)
         if word == "union":
             yield from node if isinstance(node, list) else node["type"]
         elif word == "record":
@@ -121,7 +127,7 @@ class AvroTypes:
         plain: dict[type, Convert] = {}
         logical: dict[type, Any] = {}
         for branch in branches:
-            word, found = self._type(branch)
+            word, found = self.kind(branch)
             convert = self.converter(branch, target)
             if word in {"record", "enum", "fixed"}:
                 named[found["name"]] = convert
@@ -147,19 +153,26 @@ def _ambiguous(_: Any) -> Any:
 
 
 def _scalar(word: str, found: Mapping[str, Any], target: DataType) -> Convert:
-    logical = str(found.get(_LOGICAL, ""))
+    return _special(word, found, target) or exact(_source(word, found), target)
+
+
+def _special(word: str, found: Mapping[str, Any], target: DataType) -> Convert | None:
+    logical = found.get(_LOGICAL)
     if logical == "decimal" and word in {"bytes", "fixed"} and found.get("precision", 0) > 0:
         return _decimal(int(found.get("scale", 0)), target)
-    if logical == "date" and word == "int":
-        return exact(Source("date"), target)
     if logical == "uuid" and word == "fixed" and isinstance(target, StringType):
         return lambda value: str(uuid.UUID(bytes=value))
-    if found_by_connect := connect_type(word, found, target):
-        return found_by_connect
+    return connect_type(word, found, target)
+
+
+def _source(word: str, found: Mapping[str, Any]) -> Source:
+    logical = str(found.get(_LOGICAL, ""))
+    if logical == "date" and word == "int":
+        return Source("date")
     kind, _, unit = logical.rpartition("-")
     if word == "long" and unit in _TICKS and kind in {"timestamp", "local-timestamp"}:
-        return exact(Source(kind.replace("-", "_"), _TICKS[unit]), target)
-    return exact(_PLAIN[word], target)
+        return Source(kind.replace("-", "_"), _TICKS[unit])
+    return _PLAIN[word]
 
 
 def _decimal(scale: int, target: DataType) -> Convert:

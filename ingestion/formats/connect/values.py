@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import datetime as dt
 import math
 import re
 import struct
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, NoReturn
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types as sql
 
-from ingestion.formats.coerce import Convert, MisfitError, Source, exact, unscaled
+from ingestion.formats.coerce import (
+    Convert,
+    MisfitError,
+    Source,
+    exact,
+    from_base64,
+    moment,
+    unscaled,
+)
 from ingestion.formats.nested import array_of, map_of, struct_of
 
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
@@ -37,7 +27,7 @@ _MOMENT: Final = re.compile(
 )
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY: Final = 86_400_000_000
 _MOST_DIGITS: Final = 400
 
 
@@ -57,43 +47,43 @@ class Hint(NamedTuple):
     items: Any = None
 
 
-def json_value(hint: Hint | None, target: DataType) -> Convert:
+def json_value(hint: Hint | None, target: sql.DataType) -> Convert:
     """Return the conversion of a parsed, non-null value to the declared type."""
     told = hint or Hint()
-    if isinstance(target, StructType):
+    if isinstance(target, sql.StructType):
         inner = struct_of(dict.fromkeys(target.names, told), target, json_value)
         return lambda value: inner(_of(dict, value, target))
-    if isinstance(target, ArrayType):
+    if isinstance(target, sql.ArrayType):
         items = array_of(told.items or told, target, json_value)
         return lambda value: items(_of(list, value, target))
-    if isinstance(target, MapType):
+    if isinstance(target, sql.MapType):
         values = map_of(told, target, json_value)
         return lambda value: values(
-            {_text(name, StringType()): each for name, each in _of(dict, value, target).items()}
+            {_text(name, sql.StringType()): each for name, each in _of(dict, value, target).items()}
         )
-    if isinstance(target, DecimalType):
+    if isinstance(target, sql.DecimalType):
         return lambda value: _decimal(value, told, target)
-    if isinstance(target, DateType):
+    if isinstance(target, sql.DateType):
         return lambda value: _days(value, told, target)
-    if isinstance(target, TimestampType | TimestampNTZType):
+    if isinstance(target, sql.TimestampType | sql.TimestampNTZType):
         return lambda value: _moment(value, told, target)
     return _plain(target)
 
 
-def _plain(target: DataType) -> Convert:
-    if isinstance(target, BinaryType):
+def _plain(target: sql.DataType) -> Convert:
+    if isinstance(target, sql.BinaryType):
         return lambda value: _base64(_of(str, value, target), target)
-    if isinstance(target, FloatType | DoubleType):
+    if isinstance(target, sql.FloatType | sql.DoubleType):
         return lambda value: _float(value, target)
-    if isinstance(target, BooleanType):
+    if isinstance(target, sql.BooleanType):
         return lambda value: _of(bool, value, target)
-    if isinstance(target, StringType | VarcharType):
+    if isinstance(target, sql.StringType | sql.VarcharType):
         return lambda value: _text(_of(str, value, target), target)
     convert = exact(Source("integer"), target)
     return lambda value: convert(_of(int, value, target))
 
 
-def _decimal(value: Any, hint: Hint, target: DecimalType) -> Any:
+def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
     convert = exact(Source("decimal"), target)
     if type(value) is dict and value.keys() == {"scale", "value"}:
         number = _base64(_of(str, value["value"], target), target)
@@ -111,19 +101,19 @@ def _decimal(value: Any, hint: Hint, target: DecimalType) -> Any:
     return convert(Decimal(text)) if _NUMBER.fullmatch(text) else _no(value, target)
 
 
-def _days(value: Any, hint: Hint, target: DataType) -> int:
+def _days(value: Any, hint: Hint, target: sql.DataType) -> int:
     if type(value) is int and hint.days:
         return int(exact(Source("date"), target)(value))
     if type(value) is not str or not _DATE.fullmatch(value):
         _no(value, target)
     try:
-        return (dt.date.fromisoformat(value) - _EPOCH.date()).days
+        return moment(value) // _DAY
     except ValueError:
         return _no(value, target)
 
 
-def _moment(value: Any, hint: Hint, target: DataType) -> int:
-    zoned = isinstance(target, TimestampType)
+def _moment(value: Any, hint: Hint, target: sql.DataType) -> int:
+    zoned = isinstance(target, sql.TimestampType)
     if type(value) is int:
         if not hint.unit:
             raise MisfitError(f"{value} has no unit; say which in the option `timestamps`")
@@ -133,14 +123,12 @@ def _moment(value: Any, hint: Hint, target: DataType) -> int:
     if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
         _no(value, target)
     try:
-        moment = dt.datetime.fromisoformat(value)
-        since = moment.replace(tzinfo=moment.tzinfo or dt.UTC) - _EPOCH
+        return moment(value)
     except ValueError:
         return _no(value, target)
-    return int(exact(Source("timestamp", 10**6), TimestampType())(since // dt.timedelta(0, 0, 1)))
 
 
-def _float(value: Any, target: DataType) -> float:
+def _float(value: Any, target: sql.DataType) -> float:
     """Round a number to the nearest float: writers use the shortest text that identifies it."""
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
@@ -148,14 +136,14 @@ def _float(value: Any, target: DataType) -> float:
         _no(value, target)
     try:
         near = float(value)
-        if isinstance(target, FloatType):
+        if isinstance(target, sql.FloatType):
             near = float(struct.unpack("<f", struct.pack("<f", near))[0])
     except OverflowError:
         return _no(value, target)
     return near if math.isfinite(near) else _no(value, target)
 
 
-def _text(value: str, target: DataType) -> str:
+def _text(value: str, target: sql.DataType) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -163,16 +151,16 @@ def _text(value: str, target: DataType) -> str:
     return str(exact(Source("string"), target)(value))
 
 
-def _base64(text: str, target: DataType) -> bytes:
+def _base64(text: str, target: sql.DataType) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        return from_base64(text)
+    except ValueError:
         return _no(text, target)
 
 
-def _of(kind: type, value: Any, target: DataType) -> Any:
+def _of(kind: type, value: Any, target: sql.DataType) -> Any:
     return value if type(value) is kind else _no(value, target)
 
 
-def _no(value: Any, target: DataType) -> NoReturn:
+def _no(value: Any, target: sql.DataType) -> NoReturn:
     raise MisfitError(f"{value!s:.80} is not {target.simpleString().upper()}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ingestion.formats.arrow_udf import BadBytesError
-from ingestion.formats.coerce import MisfitError
+from ingestion.declaration.formats import DebeziumOptions
+from ingestion.formats.coerce import Convert, MisfitError
+from ingestion.formats.decoder import BadBytesError, Decoded
 
 _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
@@ -57,30 +58,52 @@ def _position(envelope: Mapping[str, Any]) -> str:
     return f" at {', '.join(known)}" if known else ""
 
 
-def value_of(
-    name: str, value: Any, convert: Callable[[Any], Any], *, of_row: bool, is_delete: bool
-) -> Any:
-    """Convert a column's value from a row, or from the envelope around it.
+class RowPlan:
+    """Converts the rows of one side of an envelope to the declared columns.
 
     For a deleted row the connector makes up the columns that are not in its key: there a value of
     the row that does not fit becomes null.
-
-    Raises:
-        BadBytesError: the database did not send the value.
-        MisfitError: the column cannot hold it.
     """
-    if value is None:
-        return None
-    if of_row and is_missing(value):
-        if is_delete:
+
+    def __init__(
+        self, converts: Mapping[str, Convert | None], paths: Mapping[str, list[str]], side: str
+    ) -> None:
+        """Take each column's conversion, if it has one, and its path if it is not of the row."""
+        self._converts, self._paths = converts, paths
+        self._is_delete = side == "before"
+
+    def decoded(
+        self, row: Mapping[str, Any], envelope: Mapping[str, Any], extra: Iterable[str]
+    ) -> Decoded:
+        """Convert a row, in which there may be names that no column has.
+
+        Raises:
+            BadBytesError: the database did not send a value.
+            MisfitError: a column cannot hold one.
+        """
+        values = [self._value(name, row, envelope) for name in self._converts]
+        return Decoded(values, None if self._is_delete else list(extra), self._is_delete)
+
+    def _value(self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Any:
+        path, convert = self._paths.get(name), self._converts[name]
+        value = at_path(envelope, path) if path else row.get(name)
+        if value is None or convert is None:
             return None
-        raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
-    try:
-        return convert(value)
-    except MisfitError as error:
-        if is_delete and of_row:
-            return None
-        raise MisfitError(f"{name}: {error}") from None
+        if not path and is_missing(value):
+            if self._is_delete:
+                return None
+            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
+        try:
+            return convert(value)
+        except MisfitError as error:
+            if self._is_delete and not path:
+                return None
+            raise error.within(name) from None
+
+
+def paths_of(options: DebeziumOptions) -> dict[str, list[str]]:
+    """Return the paths of columns that are not of the row but of the envelope around it."""
+    return {name: path.split(".") for name, path in options.columns.items()}
 
 
 def is_missing(value: Any) -> bool:

@@ -1,36 +1,47 @@
-"""JSON documents, one a record, decoded by Spark's own expressions, and strictly.
+"""JSON documents, one a record, decoded strictly, and fast where they are surely sound.
 
-``from_json`` alone takes the first of two documents, the last of two equal names, a name in
-another case for none, single quotes, NaN, and half a character. ``try_parse_json`` refuses most of
-that; that nothing follows the document is seen by wrapping it, since whatever closes one kind of
-bracket does not close the other.
+msgspec decodes what the declared types can tell; a record that leaves a doubt is read once more by
+Python's parser, which has the last word. Names that are not declared but come often are learnt, so
+that they cost no second reading.
 """
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
-from typing import Final
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import compress
+from json import dumps
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
 
-from ingestion.formats.decoder import Encoded, decoded
-from ingestion.formats.json.fast_path import looked_at, supports_fast_path
-from ingestion.formats.json.let import bind
-from ingestion.formats.json.nested import (
-    CORRUPT,
-    is_suspect,
-    problems_of,
-    value_of,
-    witness_of,
-    witnessed,
+from ingestion.formats import decoder
+from ingestion.formats.arrays import Flags
+from ingestion.formats.decoder import (
+    Decode,
+    Decoded,
+    Encoded,
+    arrow_type,
+    assembled,
+    attempt,
+    by_record,
+    decoded_struct,
+    merged,
+    struct_of_parts,
 )
-from ingestion.formats.json.scalars import SURROGATE
-from ingestion.formats.json.unknown_fields import names_in_another_case, unknown_names
+from ingestion.formats.json.columns import Learned, shape_of
+from ingestion.formats.json.names import Undeclared, paths_of
+from ingestion.formats.json.scalars import count_colons
+from ingestion.formats.json.strict import LONGEST_NUMBER, LONGEST_VARIANT, StrictReader
+from ingestion.formats.strict_json import MOST_NESTED
 
-REASONS: Final = {
+REASONS: Final[dict[str, str]] = {
+    **decoder.REASONS,
     "invalid_utf8": "the bytes are not UTF-8",
     "empty_value": "the value is empty, or nothing but white space; it is not null",
     "malformed_json": "the text is not JSON as RFC 8259 has it",
@@ -48,155 +59,182 @@ REASONS: Final = {
     "wrong_case": "a name is declared in another case",
     "unknown_field": "a name is not declared, and the stream says `extra_fields: reject`",
 }
+_REFUSED: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+# What msgspec takes in no name.
+_UNREADABLE: Final = re.compile(r'["\\\x00-\x1f]')
+# Records to learn names from before the others of a batch are decoded.
+_SAMPLE: Final = 50
+# As many as fit into the bits of one whole number.
+_MOST_LEARNED: Final = 60
+_ESCAPED_COLON: Final = re.compile(rb"\\u003[aA]")
+# A number that is too long has three digits or more at these distances.
+_STEP: Final = LONGEST_NUMBER // 4
+_AS_DIGITS: Final = bytes(ord("0") if byte in b"0123456789.eE+-" else 32 for byte in range(256))
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode each value as one JSON object with the declared fields.
 
     A field that is absent is null. A key that is a single column may be a bare value.
     """
-    if encoded.is_key or not supports_fast_path(encoded.schema):
-        return records.withColumn(encoded.into, strictly_read(F.col(encoded.column), encoded))
-    return looked_at(records, encoded, otherwise=strictly_read)
+    if encoded.is_key or any(map(_UNREADABLE.search, paths_of(encoded.schema))):
+        return by_record(StrictReader(encoded), encoded)
+    return _JsonDecoder(encoded)
 
 
-def strictly_read(raw: Column, encoded: Encoded) -> Column:
-    """Decode any bytes, and say of bad ones what is wrong."""
-    schema = encoded.schema
-    text = raw.cast("string")
-    if encoded.is_key and len(schema) == 1:
-        text = _wrapped_key(text, schema)
-    witnesses = [StructField(f.name, witness_of(f.dataType)) for f in schema]
-    return bind(
-        {"is_there": raw.isNotNull(), "text": text},
-        lambda seen: {
-            "wrapped": F.try_parse_json(F.concat(F.lit("["), seen["text"], F.lit("]"))),
-            "witness": witnessed(seen["text"], witnesses),
-        },
-        lambda seen: {
-            "fields": F.try_variant_get(seen["wrapped"], "$[0]", "map<string,variant>"),
-            "row": value_of(seen["witness"].dropFields(CORRUPT), schema),
-        },
-        lambda seen: {"extra": unknown_names(seen["fields"], schema)},
-        lambda seen: {"problem": _problem(seen, encoded)},
-        within=lambda seen: decoded(
-            encoded,
-            row=F.when(seen["problem"].isNull(), seen["row"]),
-            reason=seen["problem"]["reason"],
-            detail=seen["problem"]["detail"],
-            extra=seen["extra"],
-            kept=_kept(seen, schema),
-        ),
-    )
+class _JsonDecoder:
+    """Decodes batches, the sound records of each at once."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self._type = arrow_type(decoded_struct(encoded))
+        self._fast = FastPath(encoded)
+        self._strict = StrictReader(encoded)
+        self._is_new = True
+
+    def __call__(self, values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+        """Decode one batch, and before all others a sample of the first."""
+        if self._is_new and len(values) > _SAMPLE:
+            self._is_new = False
+            sample = self._decode(values[:_SAMPLE])
+            self._fast.learn()
+            return pa.concat_arrays([sample, self._decode(values[_SAMPLE:])])
+        return self._decode(values)
+
+    def _decode(self, values: pa.Array) -> pa.StructArray:
+        try:
+            decoded, is_sound = self._fast(values)
+        except decoder.UNFORESEEN:
+            # Nothing in a record may stop the stream: one by one has the last word.
+            return self._one_by_one(values)
+        if is_sound.all():
+            return decoded
+        others = self._doubtful(values.filter(pa.array(~is_sound)))
+        return merged([(np.flatnonzero(is_sound), decoded), (np.flatnonzero(~is_sound), others)])
+
+    def _doubtful(self, values: pa.Array) -> pa.StructArray:
+        """Decode a sample one by one, and then the others fast if there was something to learn."""
+        sample, others = self._one_by_one(values[:_SAMPLE]), values[_SAMPLE:]
+        rest = self._decode if self._fast.learn() else self._one_by_one
+        return pa.concat_arrays([sample, rest(others)]) if len(others) else sample
+
+    def _one_by_one(self, values: pa.Array) -> pa.StructArray:
+        return assembled([attempt(self._read, raw) for raw in values.to_pylist()], self._type)
+
+    def _read(self, raw: bytes) -> Decoded:
+        decoded, undeclared = self._strict.read(raw)
+        self._fast.note(undeclared)
+        return decoded
 
 
-def _kept(seen: Column, schema: StructType) -> Column:
-    """Return the fields that the schema does not name, as one object; null when there are none."""
-    declared = F.array(*map(F.lit, schema.names))
-    rest = F.map_filter(seen["fields"], lambda name, _: ~F.array_contains(declared, name))
-    return F.when(F.size(rest) > 0, F.to_variant_object(rest))
+class FastPath:
+    """Decodes records that are surely sound, and says which they are."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self._schema, self._is_kept = encoded.schema, encoded.extra_fields == "keep"
+        self._type = arrow_type(decoded_struct(encoded))
+        self._learned: dict[Undeclared, None] = {}
+        self._noted: dict[Undeclared, None] = {}
+        self._open()
+
+    def __call__(self, values: pa.Array) -> tuple[pa.StructArray, Flags]:
+        """Return the records that are sound, decoded, and which they are."""
+        raws = values.to_pylist()
+        is_sound = _are_plain(values, raws)
+        objects = self._objects(raws, is_sound)
+        column = self._shape.column(objects)
+        adds_up = np.equal(column.colons, count_colons(values)[is_sound])
+        is_certain: Flags = adds_up & np.logical_not(column.doubtful)
+        is_sound[is_sound] = is_certain
+        rows = column.array if is_certain.all() else column.array.filter(pa.array(is_certain))
+        extra = self._extra({name: has[is_certain] for name, has in column.undeclared.items()})
+        kept = self._kept(objects, is_certain) if self._is_kept else None
+        return struct_of_parts(self._type, row=rows, extra=extra, kept=kept), is_sound
+
+    def note(self, undeclared: Iterable[Undeclared]) -> None:
+        """Remember names of a good record, to be learnt."""
+        self._noted.update((each, None) for each in undeclared if not _UNREADABLE.search(each.name))
+
+    def learn(self) -> bool:
+        """Learn the names noted, as far as there is room; tell whether there is one more."""
+        before = len(self._learned)
+        self._learned |= self._noted
+        self._noted = {}
+        self._learned = dict.fromkeys(list(self._learned)[:_MOST_LEARNED])
+        if len(self._learned) > before:
+            self._open()
+        return len(self._learned) > before
+
+    def _open(self) -> None:
+        names: dict[str, list[str]] = {}
+        for prefix, name in self._learned:
+            names.setdefault(prefix, []).append(name)
+        self._shape = shape_of(self._schema, Learned(names, self._is_kept))
+        self._decode = msgspec.json.Decoder(self._shape.annotation).decode
+
+    def _objects(self, raws: list[Any], is_sound: Flags) -> list[Any]:
+        """Decode records; what msgspec refuses is not sound."""
+        if is_sound.all():
+            with suppress(*_REFUSED):
+                return list(map(self._decode, raws))
+        objects = []
+        for at in np.flatnonzero(is_sound).tolist():
+            try:
+                objects.append(self._decode(raws[at]))
+            except _REFUSED:
+                is_sound[at] = False
+        return objects
+
+    def _extra(self, undeclared: Mapping[Undeclared, Flags]) -> pa.Array | None:
+        """List the names of each record, each combination of them once."""
+        if not undeclared:
+            return None
+        paths = [name.path for name in undeclared]
+        powers = [has.astype(np.int64) << at for at, has in enumerate(undeclared.values())]
+        codes, which = np.unique(np.sum(powers, axis=0), return_inverse=True)
+        lists = [[p for at, p in enumerate(paths) if code >> at & 1] or None for code in codes]
+        return pa.array(lists, pa.list_(pa.string())).take(pa.array(which))
+
+    def _kept(self, objects: list[Any], is_certain: Flags) -> list[str | None]:
+        """Write the fields of each record that are not declared as one object again."""
+        names = [name for prefix, name in self._learned if not prefix]
+        labels = [f"{dumps(name)}:" for name in names]
+        attributes = [f"f{at}" for at in range(len(self._schema), len(self._schema) + len(names))]
+        kept: list[str | None] = []
+        for record in compress(objects, is_certain):
+            raws = zip(labels, [getattr(record, each) for each in attributes], strict=True)
+            fields = [label + bytes(raw).decode() for label, raw in raws if raw is not UNSET]
+            kept.append("{" + ",".join(fields) + "}" if fields else None)
+        return kept
 
 
-def _problem(seen: Column, encoded: Encoded) -> Column:
-    """Say what is wrong, the coarsest first; null when nothing is."""
-    of_document = _document_problem(seen)
-    is_corrupt = seen["witness"][CORRUPT].isNotNull() | seen["witness"].isNull()
-    names = seen["extra"]
-    misspelt = F.when(F.size(names) > 0, names_in_another_case(names, encoded.schema))
-    of_names = F.when(F.size(misspelt) > 0, _told("wrong_case", misspelt))
-    if encoded.extra_fields == "reject":
-        of_names = of_names.when(F.size(names) > 0, _told("unknown_field", names))
-    found = F.coalesce(
-        F.when(of_document.isNotNull(), _told(of_document)),
-        F.when(is_corrupt, _told("wrong_type", _misfits(seen, encoded.schema))),
-        *_of_columns(seen, encoded.schema),
-    )
-    is_plain = F.coalesce(_is_one_object(seen) & ~is_corrupt, F.lit(False))
-    of_values = F.when(~is_plain | _is_suspect(seen, encoded.schema), found)
-    return F.when(seen["is_there"], F.coalesce(of_values, of_names))
+def _are_plain(values: pa.Array, raws: list[bytes | None]) -> Flags:
+    """Tell which bytes are UTF-8 that msgspec and the count of colons can judge."""
+    content = values.buffers()[2]
+    has_escapes = content is not None and rb"\u003" in content.to_pybytes()
+    is_long = (pc.max(pc.binary_length(values)).as_py() or 0) > MOST_NESTED
+    if _are_text(values) and not (has_escapes or is_long):
+        return ~np.asarray(values.is_null())
+    are_plain = (raw is not None and _is_plain(raw) for raw in raws)
+    return np.fromiter(are_plain, np.bool_, len(raws))
 
 
-def _is_one_object(seen: Column) -> Column:
-    """Tell most texts that are exactly one object; of the others nothing is said."""
-    text = seen["text"]
-    is_followed = F.try_variant_get(seen["wrapped"], "$[1]", "variant").isNotNull()
-    is_read = seen["fields"].isNotNull() & ~is_followed & ~text.contains("]")
-    return is_read & F.is_valid_utf8(text)
+def _are_text(values: pa.Array) -> bool:
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
-def _is_suspect(seen: Column, schema: StructType) -> Column:
-    asked = (_suspicion(seen, field) for field in schema)
-    return reduce(or_, (each for each in asked if each is not None), F.lit(False))
-
-
-def _suspicion(seen: Column, field: StructField) -> Column | None:
-    row, witness = (seen[name][field.name] for name in ("row", "witness"))
-    return is_suspect(row, witness, field.dataType)
-
-
-def _document_problem(seen: Column) -> Column:
-    """Return the reason why a text is not exactly one JSON object, or null."""
-    text, wrapped = seen["text"], seen["wrapped"]
-    is_followed = F.try_variant_get(wrapped, "$[1]", "variant").isNotNull()
-    in_braces = F.try_parse_json(F.concat(F.lit('{"x":'), text, F.lit("}")))
-    # What closes the bracket around it and goes on has a bracket in it.
-    is_open = text.contains("]") & in_braces.isNull()
-    return (
-        F.when(~F.is_valid_utf8(text), "invalid_utf8")
-        .when(text.rlike(r"^[ \t\r\n]*$"), "empty_value")
-        .when(wrapped.isNull(), _why_no_json(text))
-        .when(is_followed | is_open, "trailing_data")
-        .when(seen["fields"].isNull(), "not_an_object")
-    )
-
-
-def _why_no_json(text: Column) -> Column:
-    names = F.json_object_keys(text)
-    return (
-        F.when(F.try_parse_json(text).isNotNull(), "trailing_data")
-        .when(F.size(F.array_distinct(names)) < F.size(names), "duplicate_name")
-        .when(text.rlike(SURROGATE), "lone_surrogate")
-        .otherwise("malformed_json")
-    )
-
-
-def _of_columns(seen: Column, schema: StructType) -> list[Column]:
-    """Return the problems of each column; whether it may be absent is not the format's concern."""
-    found: list[Column] = []
-    for field in schema:
-        witness, suspicion = seen["witness"][field.name], _suspicion(seen, field)
-        if suspicion is not None:
-            problems = problems_of(witness, field.dataType, field.name)
-            found.append(F.when(suspicion, F.coalesce(*problems)))
-    return found
-
-
-def _misfits(seen: Column, schema: StructType) -> Column:
-    """Name the columns that ``from_json`` could not read, with the types they should have."""
-    named = (
-        F.when(
-            seen["witness"][field.name].isNull()
-            & seen["fields"][field.name].isNotNull()
-            & ~F.is_variant_null(seen["fields"][field.name]),
-            F.lit(f"{field.name}: expected {field.dataType.simpleString().upper()}"),
-        )
-        for field in schema
-    )
-    return F.array_compact(F.array(*named))
-
-
-def _told(reason: Column | str, details: Column | None = None) -> Column:
-    detail = F.lit(None).cast("string") if details is None else F.array_join(details, ", ")
-    code = F.lit(reason) if isinstance(reason, str) else reason
-    return F.struct(code.alias("reason"), F.substring(detail, 1, 500).alias("detail"))
-
-
-def _wrapped_key(text: Column, schema: StructType) -> Column:
-    """Make an object of a bare key: JSON, or for a STRING column plain text."""
-    (field,) = schema
-    bare = F.concat(F.lit(f'{{"{field.name}":'), text, F.lit("}"))
-    if isinstance(field.dataType, StringType):
-        plain = F.to_json(F.struct(text.alias(field.name)))
-        is_json = text.startswith('"') | ~F.is_valid_utf8(text)
-        bare = F.when(is_json, bare).otherwise(plain)
-    return F.when(F.ltrim(text).startswith("{"), text).otherwise(bare)
+def _is_plain(raw: bytes) -> bool:
+    """Tell that there are only characters, and no number or nesting of doubtful size."""
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    if len(raw) <= MOST_NESTED:
+        return not _ESCAPED_COLON.search(raw)
+    has_long_number = b"000" in raw[::_STEP].translate(_AS_DIGITS)
+    is_deep = raw.count(b"[") + raw.count(b"{") > MOST_NESTED
+    is_long = len(raw) > LONGEST_VARIANT
+    return not (is_long or has_long_number or is_deep or _ESCAPED_COLON.search(raw))

@@ -1,190 +1,216 @@
-"""How a JSON value becomes a value of one scalar type, or why it does not."""
+"""Scalar values that msgspec has decoded become Arrow columns, and say what is certain.
+
+A column takes only what cannot be read in another way; everything else is doubtful. It also counts
+the colons that the JSON of each value has: a record's colons are its names, and those in texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Annotated, Any, Final, NamedTuple
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-    VariantType,
-)
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta, Raw
+from numpy.typing import NDArray
+from pyspark.sql import types as sql
 
-_DATE: Final = r"(?!0000)\d{4}-\d{2}-\d{2}"
-_TIME: Final = r"\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
+from ingestion.formats.arrays import Flags, are_lost, cast_or_null, converted, within
+from ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT, Convert
+from ingestion.formats.decoder import arrow_type
+from ingestion.formats.json.names import Undeclared
+from ingestion.formats.json.strict import LONGEST_NAME, MOST_DIGITS, bytes_in, timestamp_in
+
+_BITS: Final[dict[type[sql.DataType], int]] = {
+    sql.ByteType: 8,
+    sql.ShortType: 16,
+    sql.IntegerType: 32,
+    sql.LongType: 64,
+}
+_DATE: Final = r"\A\d{4}-\d{2}-\d{2}"
+_TIME: Final = r"[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
 _ZONE: Final = r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
-_BASE64: Final = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-_MOMENTS: Final = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z")
-# An escape that may be half of a character.
-SURROGATE: Final = r"\\u[dD][89a-fA-F]"
-# Text that is no string but something else that a VARIANT prints begins with one of these.
-# So does infinity, which is what a number becomes that overflows.
-_UNLIKE_TEXT: Final = tuple('{[-0123456789tfI"')
+_NUMBER: Final = r"\A-?\d+(?:\.\d+)?\z"
+_MICROS: Final = pa.timestamp("us")
+
+Counts = NDArray[np.int64]
 
 
-class Leaf(NamedTuple):
-    """How one type is read.
+class Column(NamedTuple):
+    """The values of one column, one part of an object, or the elements of all lists of a column.
 
     Attributes:
-        witness: The type to ask ``from_json`` for.
-        value: Makes the value from the witness; ``None`` where that is the value already.
-        problem: Tells the reason why a witness that is not null is no value, or null; ``None``
-            where ``from_json`` itself refuses all that is wrong.
-        suspect: Tells, cheaply, from a value and its witness, that there may be a problem; where it
-            does not, there is none. Left out: whatever is not null may have one.
+        array: The values; where they are doubtful, of no meaning.
+        colons: How many colons the JSON of each value has, or of all values.
+        doubtful: Which values another reader must judge.
+        undeclared: Which values have a name that is not declared, by that name.
     """
 
-    witness: DataType
-    value: Callable[[Column], Column] | None = None
-    problem: Callable[[Column], Column] | None = None
-    suspect: Callable[[Column, Column], Column] | None = None
+    array: pa.Array
+    colons: Counts | int = 0
+    doubtful: Flags | bool = False
+    undeclared: Mapping[Undeclared, Flags] = {}
 
 
-def leaf_of(kind: DataType) -> Leaf:
-    """Return how a type is read that is neither STRUCT, ARRAY nor MAP."""
-    if isinstance(kind, DecimalType):
-        return _decimal(kind)
-    if isinstance(kind, StringType | VarcharType):
-        return Leaf(VariantType(), _text, lambda w: _no_string(w, kind), _text_like_another(kind))
-    if isinstance(kind, DoubleType | FloatType):
-        return Leaf(kind, None, _no_finite, lambda value, _: _is_no_number(value))
-    if isinstance(kind, ByteType):
-        # Jackson takes 128 to 255 for bytes, too, and makes them negative.
-        return Leaf(
-            ShortType(),
-            lambda witness: witness.try_cast(kind),
-            lambda witness: F.when(~witness.between(-128, 127), "wrong_type"),
-            _is_lost,
-        )
-    if isinstance(kind, DateType | TimestampNTZType):
-        pattern = _DATE if isinstance(kind, DateType) else rf"{_DATE}(?:[T ]{_TIME})?"
-        return _matched(kind, pattern, "bad_time")
-    if isinstance(kind, TimestampType):
-        return Leaf(VariantType(), _moment, _no_moment, is_no_moment)
-    if isinstance(kind, BinaryType):
-        return Leaf(VariantType(), _bytes, lambda witness: _no_string(witness, kind))
-    return Leaf(kind)
+class Shape(NamedTuple):
+    """How one type is decoded.
+
+    Attributes:
+        annotation: What msgspec decodes it as, if it is not null.
+        column: Makes a column of decoded values, null where they are null.
+    """
+
+    annotation: Any
+    column: Callable[[list[Any]], Column]
 
 
-def _matched(kind: DataType, pattern: str, reason: str) -> Leaf:
-    """Read text of one shape; a number's digits never have it."""
-
-    def value(witness: Column) -> Column:
-        return F.when(witness.rlike(rf"\A{pattern}\z"), witness.try_cast(kind))
-
-    return Leaf(
-        StringType(), value, lambda witness: F.when(value(witness).isNull(), reason), _is_lost
-    )
-
-
-def _is_lost(value: Column, witness: Column) -> Column:
-    return value.isNull() & witness.isNotNull()
-
-
-def _decimal(kind: DecimalType) -> Leaf:
-    """Take a number in plain notation that fits without rounding."""
-
-    def value(witness: Column) -> Column:
-        return F.try_variant_get(witness, "$", kind.simpleString())
-
-    def problem(witness: Column) -> Column:
-        stored = F.schema_of_variant(witness)
-        is_plain = stored.startswith("DECIMAL") | (stored == "BIGINT")
-        return (
-            F.when(stored == "VOID", None)
-            .when(stored == "DOUBLE", "inexact_number")
-            .when(~is_plain, "wrong_type")
-            .when(value(witness).isNull(), "out_of_range")
-            .when(_rounds(witness, kind), "inexact_number")
-        )
-
-    def suspect(value: Column, witness: Column) -> Column:
-        scales = "|".join(map(str, range(kind.scale + 1)))
-        stored = F.schema_of_variant(witness)
-        return _is_lost(value, witness) | ~stored.rlike(rf"^(BIGINT|DECIMAL\(\d+,({scales})\))$")
-
-    return Leaf(VariantType(), value, problem, suspect)
+def scalar_shape(type_: sql.DataType) -> Shape:
+    """Return how values are decoded that are no objects, lists or maps."""
+    arrow = arrow_type(type_)
+    if type(type_) in _BITS:
+        most = 1 << (_BITS[type(type_)] - 1)
+        whole = Annotated[int, Meta(ge=-most, le=most - 1)]
+        return Shape(whole, lambda values: Column(pa.array(values, arrow)))
+    if isinstance(type_, sql.VarcharType):
+        return Shape(Annotated[str, Meta(max_length=type_.length)], text_column)
+    if isinstance(type_, sql.DecimalType):
+        return Shape(Raw, lambda values: _decimals(values, arrow))
+    return _SHAPES[type(type_)]
 
 
-def _rounds(witness: Column, kind: DecimalType) -> Column:
-    """Tell a number with more digits behind the point than the type has."""
-    printed = F.try_variant_get(witness, "$", "string")
-    return F.length(F.regexp_extract(printed, r"\.(\d*?)0*$", 1)) > kind.scale
+def text_column(values: list[Any]) -> Column:
+    """Return texts as they are."""
+    array = pa.array(values, pa.string())
+    return Column(array, count_colons(array))
 
 
-def _text(witness: Column) -> Column:
-    return F.try_variant_get(witness, "$", "string")
+def _singles(values: list[Any]) -> Column:
+    """Round to 32 bits; half-way between two of them, the double may have been rounded already."""
+    wide = pa.array(values, pa.float64()).to_numpy(zero_copy_only=False)
+    with np.errstate(all="ignore"):
+        near = wide.astype(np.float32)
+        back = near.astype(np.float64)
+        other = np.nextafter(near, np.where(wide > back, np.inf, -np.inf).astype(np.float32))
+        is_tie = (wide != back) & (wide - back == other.astype(np.float64) - wide)
+    is_null = pa.array([value is None for value in values], pa.bool_())
+    return Column(pa.array(near, mask=np.asarray(is_null)), 0, is_tie | np.isinf(near))
 
 
-def _text_like_another(kind: DataType) -> Callable[[Column, Column], Column]:
-    def suspect(value: Column, _: Column) -> Column:
-        looks_unlike = F.substring(value, 1, 1).isin(*_UNLIKE_TEXT)
-        if isinstance(kind, VarcharType):
-            return looks_unlike | (F.length(value) > kind.length)
-        return looks_unlike
-
-    return suspect
+def _dates(values: list[Any]) -> Column:
+    texts = pa.array(values, pa.string())
+    days = cast_or_null(_matching(texts, _DATE + r"\z"), pa.date32())
+    return _certain(within(days, pa.int32(), FIRST_DAY, LAST_DAY), texts)
 
 
-def _bytes(witness: Column) -> Column:
-    text = _text(witness)
-    return F.when(text.rlike(rf"\A{_BASE64}\z"), F.unbase64(text))
+def _local(values: list[Any]) -> Column:
+    texts = pa.array(values, pa.string())
+    moments = cast_or_null(_matching(texts, rf"{_DATE}(?:{_TIME})?\z"), _MICROS)
+    return _certain(within(moments, pa.int64(), FIRST_MOMENT, LAST_MOMENT), texts)
 
 
-def _no_string(witness: Column, kind: DataType) -> Column:
-    """Tell what is no JSON string, or none that the type can hold."""
-    text = _text(witness)
-    looks_unlike = F.substring(text, 1, 1).isin(*_UNLIKE_TEXT)
-    is_other = looks_unlike & (F.schema_of_variant(witness) != "STRING")
-    found = F.when(text.isNotNull() & is_other, "wrong_type")
-    if isinstance(kind, VarcharType):
-        return found.when(F.length(text) > kind.length, "too_long")
-    if isinstance(kind, BinaryType):
-        return found.when(~text.rlike(rf"\A{_BASE64}\z"), "bad_base64")
-    return found
+def _moments(values: list[Any]) -> Column:
+    try:
+        texts = pa.array(values, pa.string())
+    except pa.ArrowTypeError:
+        return _one_by_one(values, timestamp_in, pa.timestamp("us", "UTC"))
+    zoned = _matching(texts, rf"{_DATE}{_TIME}{_ZONE}\z")
+    moments = cast_or_null(zoned, pa.timestamp("us", "UTC"))
+    if moments.null_count > texts.null_count:
+        without_zone = cast_or_null(_matching(texts, rf"{_DATE}(?:{_TIME})?\z"), _MICROS)
+        moments = pc.coalesce(moments, without_zone.cast(moments.type))
+    return _certain(within(moments, pa.int64(), FIRST_MOMENT, LAST_MOMENT), texts)
 
 
-def _no_finite(witness: Column) -> Column:
-    """Tell infinity and NaN, which no JSON number is: an overflow, or text that spells them."""
-    return F.when(_is_no_number(witness), "not_finite")
+def _decimals(values: list[Any], type_: pa.DataType) -> Column:
+    raws = pa.array(map(_bytes, values), pa.binary(), size=len(values))
+    texts = pc.if_else(pc.equal(raws, b"null"), None, raws).cast(pa.string())
+    is_short = pc.less_equal(pc.binary_length(texts), MOST_DIGITS)
+    numbers = pc.if_else(is_short, _matching(texts, _NUMBER), None)
+    return _certain(cast_or_null(numbers, type_), texts)
 
 
-def _is_no_number(value: Column) -> Column:
-    return F.isnan(value) | (F.abs(value) == F.lit(float("inf")))
+def variant_column(values: list[Any]) -> Column:
+    """Return values as the JSON that they were written in."""
+    texts = pa.array(map(_bytes, values), pa.binary(), size=len(values)).cast(pa.string())
+    colons = np.array([_colons_of_text(text) for text in texts.to_pylist()], np.int64)
+    return Column(texts, colons, colons < 0)
 
 
-def moment(text: Column) -> Column:
-    """Read a moment of ISO 8601, without a zone UTC."""
-    return F.when(text.rlike(rf"\A{_DATE}(?:[T ]{_TIME}{_ZONE}?)?\z"), text.try_cast("timestamp"))
+def _bytes(raw: Raw | None) -> bytes | None:
+    return None if raw is None else bytes(raw)
 
 
-def is_no_moment(value: Column, witness: Column) -> Column:
-    """Tell what could not be read, or lies beyond the years."""
-    first, last = (F.lit(each).cast("timestamp") for each in _MOMENTS)
-    return _is_lost(value, witness) | ~value.between(first, last)
+def _colons_of_text(text: str | None) -> int:
+    """Count the colons that a JSON text should have; -1 if that cannot be said."""
+    if text is None or ":" not in text:
+        return 0
+    if 2 * len(text) > LONGEST_NAME:
+        return -1
+    try:
+        return _colons_within(msgspec.json.decode(text))
+    except (msgspec.MsgspecError, RecursionError):
+        return -1
 
 
-def _moment(witness: Column) -> Column:
-    """Read a moment: text of ISO 8601, or a whole number of seconds."""
-    text = _text(witness)
-    is_number = text.rlike(r"^-?\d{1,12}$") & (F.schema_of_variant(witness) == "BIGINT")
-    seconds = F.when(is_number, F.timestamp_seconds(text.try_cast("bigint")))
-    return F.coalesce(moment(text), seconds)
+def _colons_within(value: Any) -> int:
+    """Count the names of a value, and the colons in them and in texts, however deep it is."""
+    colons, rest = 0, [value]
+    while rest:
+        each = rest.pop()
+        if type(each) is str:
+            colons += each.count(":")
+        elif type(each) is dict:
+            colons += len(each)
+            rest += chain(each, each.values())
+        elif type(each) is list:
+            rest += each
+    return colons
 
 
-def _no_moment(witness: Column) -> Column:
-    is_none = _text(witness).isNotNull() & is_no_moment(_moment(witness), witness)
-    return F.when(is_none, "bad_time")
+def _one_by_one(values: list[Any], convert: Convert, type_: pa.DataType) -> Column:
+    texts = pa.array([None if each is None else str(each) for each in values], pa.string())
+    return _certain(converted(values, convert, type_), texts)
+
+
+def _certain(array: pa.Array, texts: pa.Array) -> Column:
+    """Doubt what became null, though it is a text."""
+    return Column(array, count_colons(texts), are_lost(array, texts))
+
+
+def _matching(texts: pa.Array, pattern: str) -> pa.Array:
+    return pc.if_else(pc.match_substring_regex(texts, pattern), texts, None)
+
+
+def count_colons(texts: pa.Array) -> Counts:
+    """Count the colons of each text."""
+    if len(texts) == texts.null_count:
+        return np.zeros(len(texts), np.int64)
+    _, offsets, content = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    at = np.flatnonzero(np.frombuffer(content, np.uint8) == ord(":"))
+    counts: Counts = np.diff(np.searchsorted(at, ends))
+    return counts
+
+
+def undeclared_column(values: list[Any]) -> Column:
+    """Count the colons of values that no column takes."""
+    plain = {bool, int, float, type(None)}
+    if plain.issuperset(map(type, values)):
+        return Column(pa.nulls(len(values)))
+    return Column(pa.nulls(len(values)), np.array([_colons_within(v) for v in values], np.int64))
+
+
+_SHAPES: Final[dict[type[sql.DataType], Shape]] = {
+    sql.StringType: Shape(str, text_column),
+    sql.BooleanType: Shape(bool, lambda values: Column(pa.array(values, pa.bool_()))),
+    sql.DoubleType: Shape(float, lambda values: Column(pa.array(values, pa.float64()))),
+    sql.FloatType: Shape(float, _singles),
+    sql.BinaryType: Shape(str, lambda values: _one_by_one(values, bytes_in, pa.binary())),
+    sql.DateType: Shape(str, _dates),
+    sql.TimestampType: Shape(str | int, _moments),
+    sql.TimestampNTZType: Shape(str, _local),
+    sql.VariantType: Shape(Raw, variant_column),
+}

@@ -10,16 +10,16 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-from pyspark.sql import DataFrame
 
 from ingestion.formats import wire_format
-from ingestion.formats.arrow_udf import BadBytesError, Decoded, Read
-from ingestion.formats.decoder import Encoded
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
 from ingestion.formats.nested import columns_of
-from ingestion.formats.protobuf.compiler import compiled_on_driver
+from ingestion.formats.protobuf.compiler import prepared
 from ingestion.formats.protobuf.types import View, converter, whole_fields
-from ingestion.formats.wire_format import Wanted, decoded_by_schema
+from ingestion.formats.wire_format import by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
+
+__all__ = ["REASONS", "compiled", "opened", "prepared"]
 
 REASONS: Final[dict[str, str]] = {
     **wire_format.REASONS,
@@ -28,25 +28,25 @@ REASONS: Final[dict[str, str]] = {
 _MOST_INDEXES: Final = 100
 
 
-def decode(records: DataFrame, encoded: Encoded) -> DataFrame:
+def opened(encoded: Encoded) -> Decode:
     """Decode each value with its writer's schema, as any of its messages."""
-    return decoded_by_schema(records, encoded, "PROTOBUF", compiled, prepared=compiled_on_driver)
+    return by_writer_schema(encoded, "PROTOBUF", compiled)
 
 
-def compiled(schema: WriterSchema, wanted: Wanted) -> Read:
+def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
     """Return a reader of the payloads of one schema.
 
     Raises:
         BadBytesError: the schema is unusable.
     """
-    return _Messages(schema, wanted)
+    return _Messages(schema, encoded)
 
 
 class _Messages:
     """Reads the messages of one schema."""
 
-    def __init__(self, schema: WriterSchema, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, schema: WriterSchema, encoded: Encoded) -> None:
+        self._encoded = encoded
         self._readers: dict[tuple[int, ...], Read] = {}
         try:
             found = FileDescriptorSet.FromString(base64.b64decode(schema.text))
@@ -74,7 +74,7 @@ class _Messages:
             raise BadBytesError("malformed_protobuf", f"no message at {list(path)}") from None
         make = message_factory.GetMessageClass(message)
         fields = whole_fields(message)
-        to_row, extra = columns_of(fields, self._wanted.columns, converter)
+        to_row, extra = columns_of(fields, self._encoded.schema, converter)
 
         def read(payload: bytes) -> Decoded:
             try:

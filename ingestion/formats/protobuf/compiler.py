@@ -17,7 +17,7 @@ from ingestion.kafka.schema_registry import WriterSchema
 _MAIN = "oncelake_main.proto"
 
 
-def compiled_on_driver(schema: WriterSchema) -> WriterSchema:
+def prepared(schema: WriterSchema) -> WriterSchema:
     """Return a schema that executors can use without a compiler.
 
     Its text becomes the base64 of its compiled files, dependencies first and the main file last;

@@ -47,13 +47,10 @@ class View:
 
     def get(self, name: str) -> Any:
         """Return a field's value."""
-        field = self._message.DESCRIPTOR.fields_by_name[name] if self._has(name) else None
+        field = self._message.DESCRIPTOR.fields_by_name.get(name)
         if field is None or (field.has_presence and not self._message.HasField(name)):
             return None
         return getattr(self._message, name)
-
-    def _has(self, name: str) -> bool:
-        return name in self._message.DESCRIPTOR.fields_by_name
 
 
 def whole_fields(message: Any) -> dict[str, ProtobufNode]:

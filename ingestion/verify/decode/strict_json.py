@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 _MOST_DIGITS: Final = 1000
+_MOST_NESTED: Final = 900
 
 
 class BadRecordError(ValueError):
@@ -46,7 +47,19 @@ def parse(raw: bytes) -> Any:
             json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise BadRecordError(f"not JSON: {error}") from None
+    if text.count("{") + text.count("[") > _MOST_NESTED:
+        _refuse_depth(parsed)
     return parsed
+
+
+def _refuse_depth(parsed: Any) -> None:
+    """Refuse what is nested more deeply than the engine's limit, wherever Python's own is."""
+    level, depth = [parsed], 0
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        if depth > _MOST_NESTED:
+            raise BadRecordError("nested too deeply")
+        level = [inner for e in level for inner in (e.values() if isinstance(e, dict) else e)]
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

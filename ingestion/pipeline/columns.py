@@ -1,0 +1,36 @@
+"""The columns of a batch on its way, stage by stage: the contract between the stages.
+
+    source      PLACE, RAW             one row a record, undecoded              (source.py)
+    decode      + _decoded             what the value says: ``decoded_struct``  (decode.py)
+                + _decoded_key         what a null value's key says; only where it may delete
+    explode     + _index, _is_empty    one row an element; without, one a record
+    transform   + _transformed         the table's columns, as declared: a struct
+                + _selected            whether ``where`` or the function lets it pass
+    validate    BATCH                  the judged batch; ``table`` stands for its declared columns
+
+Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what can be applied is
+``good``; see ``ingestion.sinks.engine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
+# Kept by a batch for its quarantined records alone.
+RAW: Final = ("_key", "_value", "_headers")
+SOURCE: Final = (*PLACE, *RAW)
+# ``_decoded_key`` is there only where a null value deletes by its key.
+DECODED: Final = (*SOURCE, "_decoded")
+EXPLODED: Final = (*DECODED, "_index", "_is_empty")
+TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected")
+# Of a judged row: its disposition, undeclared names, size of the value in bytes, what is wrong.
+JUDGED: Final = ("_disposition", "_extra", "_bytes", "_reason", "_detail", *RAW)
+# Behind the judgement nobody needs these of a row that can be applied.
+NOT_APPLIED: Final = ("_extra", "_reason", "_detail", *RAW)
+
+
+def batch_columns(table: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a judged batch, for the columns that its table has."""
+    return (*PLACE, "_index", *table, *JUDGED)

@@ -1,0 +1,54 @@
+"""Each stage of a batch has the columns that it is said to have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from ingestion.declaration.modes import EXTRA_COLUMN
+from ingestion.declaration.spec import StreamSpec
+from ingestion.pipeline.columns import DECODED, EXPLODED, SOURCE, TRANSFORMED, batch_columns
+from tests.support.batches import stages
+
+pytestmark = pytest.mark.spark
+
+RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
+RECORD += "_value BINARY, _headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+LISTS = {"value_schema": "id INT, items ARRAY<STRING>", "explode": "items"}
+LISTS |= {"schema": "id INT, item STRING", "select": {"item": "items"}, "keys": ["id", "item"]}
+
+
+def same_rows(rows: DataFrame) -> DataFrame:
+    """A declared function that changes nothing."""
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("fields", "by_key", "kept"),
+    [
+        ({"keys": ["id"], "sequence_by": []}, ["_decoded_key"], []),
+        ({"mode": "append"}, [], []),
+        ({"mode": "append", "extra_fields": "keep"}, [], [EXTRA_COLUMN]),
+        ({"mode": "append", "where": "id > 0"}, [], []),
+        ({"mode": "append", "transform": f"{__name__}.same_rows"}, [], []),
+        ({"mode": "append", **{k: v for k, v in LISTS.items() if k != "keys"}}, [], []),
+    ],
+    ids=["upsert", "append", "kept", "where", "function", "explode"],
+)
+def test_a_stage_adds_the_columns_of_its_contract(
+    spark: SparkSession, fields: dict[str, Any], by_key: list[str], kept: list[str]
+) -> None:
+    """The order does not matter; a column more or less does."""
+    base = {"name": "s", "topic": "t", "schema": "id INT, name STRING"}
+    spec = StreamSpec.model_validate({**base, **fields})
+    table = [column.name for column in spec.columns]
+    records = spark.createDataFrame([], RECORD)
+    assert set(records.columns) == set(SOURCE)
+
+    with stages(records, spec) as (decoded, exploded, transformed, validated):
+        assert set(decoded.columns) == {*DECODED, *by_key}
+        assert set(exploded.columns) == {*EXPLODED, *by_key}
+        assert set(transformed.columns) >= {*TRANSFORMED, *by_key}
+        assert set(validated.columns) == {*batch_columns(table), *kept}

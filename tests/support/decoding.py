@@ -1,0 +1,137 @@
+"""Decoding without Spark: what a format makes of bytes, through the seam that Spark calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.declaration.types import SqlType
+from ingestion.formats.decoder import Decode, Encoded
+from ingestion.kafka.schema_registry import WriterSchema
+from ingestion.verify.compare.rows import values_equal
+from ingestion.verify.decode import Decode as Read
+from ingestion.verify.decode import Expected, reading
+
+_SCALARS: Mapping[str, type[spark.DataType]] = {
+    "TINYINT": spark.ByteType,
+    "SMALLINT": spark.ShortType,
+    "INT": spark.IntegerType,
+    "BIGINT": spark.LongType,
+    "FLOAT": spark.FloatType,
+    "DOUBLE": spark.DoubleType,
+    "BOOLEAN": spark.BooleanType,
+    "STRING": spark.StringType,
+    "BINARY": spark.BinaryType,
+    "DATE": spark.DateType,
+    "TIMESTAMP": spark.TimestampType,
+    "TIMESTAMP_NTZ": spark.TimestampNTZType,
+    "VARIANT": spark.VariantType,
+}
+
+
+def row_type(ddl: str) -> spark.StructType:
+    """Return the type of a row, as ``ingestion.pipeline.schema`` does, without a running Spark."""
+    return spark.StructType(
+        [spark.StructField(c.name, spark_type(c.type), c.nullable) for c in parse_columns(ddl)]
+    )
+
+
+def spark_type(type_: SqlType) -> spark.DataType:
+    """Return Spark's own type for a declared one."""
+    parts = {name: spark_type(part) for name, part in type_.parts.items()}
+    if type_.word == "DECIMAL":
+        return spark.DecimalType(type_.precision, type_.scale)
+    if type_.word == "VARCHAR":
+        return spark.VarcharType(type_.precision)
+    if type_.word == "ARRAY":
+        return spark.ArrayType(parts["element"])
+    if type_.word == "MAP":
+        return spark.MapType(parts["key"], parts["value"])
+    if type_.word == "STRUCT":
+        return spark.StructType(
+            [spark.StructField(n, part, n not in type_.required) for n, part in parts.items()]
+        )
+    return _SCALARS[type_.word]()
+
+
+def opened(
+    format_: str,
+    ddl: str,
+    *,
+    is_key: bool = False,
+    extra_fields: ExtraFields = "ignore",
+    schemas: Iterable[WriterSchema] = (),
+    **options: Any,
+) -> Decode:
+    """Open the decoding of a format for some columns, as each of Spark's tasks does."""
+    module = import_module(FORMATS[format_].module)
+    prepared = getattr(module, "prepared", lambda schema: schema)
+    encoded = Encoded(
+        schema=row_type(ddl),
+        is_key=is_key,
+        options=FORMATS[format_].options.model_validate(options),
+        extra_fields=extra_fields,
+        writer_schemas={schema.id: prepared(schema) for schema in schemas},
+    )
+    decode: Decode = module.opened(encoded)
+    return decode
+
+
+def decoded(
+    decode: Decode, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
+) -> list[dict[str, Any]]:
+    """Decode values, and return the struct of each."""
+    raw_keys = None if keys is None else pa.array(keys, pa.binary())
+    found = decode(pa.array(values, pa.binary()), raw_keys)
+    structs: list[dict[str, Any]] = found.to_pylist(maps_as_pydicts="strict")
+    return structs
+
+
+def proven(
+    format_: str,
+    ddl: str,
+    values: Sequence[bytes],
+    *,
+    is_key: bool = False,
+    extra_fields: ExtraFields = "ignore",
+    **options: Any,
+) -> list[list[Any] | None]:
+    """Read values as the proof does: one row each, or nothing where it refuses them."""
+    expected = Expected(
+        columns=parse_columns(ddl),
+        is_key=is_key,
+        options=FORMATS[format_].options.model_validate(options),
+        extra_fields=extra_fields,
+        settings=None,
+    )
+    read = reading(FormatSpec(type=format_, **options), expected)
+    return [_row(read, value) for value in values]
+
+
+def disagreements(
+    format_: str, ddl: str, values: Sequence[bytes], **how: Any
+) -> list[tuple[bytes, dict[str, Any], list[Any] | None]]:
+    """Return the values that the engine and the proof do not read alike, with what each says."""
+    keys = [None] * len(values) if format_ == "debezium" else None
+    engine = decoded(opened(format_, ddl, **how), values, keys)
+    proof = proven(format_, ddl, values, **how)
+    rows = [None if each["reason"] else list(each["row"].values()) for each in engine]
+    return [
+        (value, struct, expected)
+        for value, struct, row, expected in zip(values, engine, rows, proof, strict=True)
+        if not values_equal(row, expected)
+    ]
+
+
+def _row(read: Read, value: bytes) -> list[Any] | None:
+    try:
+        return list(read(value).values)
+    except (ValueError, OverflowError):
+        return None
