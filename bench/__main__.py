@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.report import markdown, write_figures
-from bench.runner import ENGINES, PEERS, SPARK, Runner
+from bench.runner import CONTENDERS, ENGINES, PEERS, SPARK, Runner
 from bench.topic import DELETED, ORDERS, WIDE
 from ingestion.local import broker
 from ingestion.settings import load_settings
@@ -33,12 +33,12 @@ def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
     topic, fold = runner.declare("orders", ORDERS)
     topic.insert(round(_MILLION * scale))
     fold.read()
-    for name in runner.contenders:
+    for name in runner.contenders():
         runner.warm(name, "load", fold)
         runner.cold(name, "load", fold)
     topic.change(round(450_000 * scale), keys=round(333_000 * scale), inserts=round(50_000 * scale))
     fold.read()
-    for name in runner.contenders:
+    for name in runner.contenders():
         runner.warm(name, "changes", fold)
         runner.cold(name, "changes", fold)
     for millions in sizes:
@@ -47,7 +47,7 @@ def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
         runner.cold(ENGINES[0], f"growing to {millions} M", fold)
         topic.change(round(9_000 * scale), keys=round(9_000 * scale), inserts=round(1_000 * scale))
         fold.read()
-        for name in ENGINES:
+        for name in runner.contenders(ENGINES):
             runner.warm(name, f"10,000 into {millions} M", fold, of=ENGINES[0])
 
 
@@ -57,7 +57,7 @@ def measure_small(runner: Runner, rounds: int) -> None:
     for part, repeats in {"100 records into no table": 1, "100 records": rounds}.items():
         topic.insert(100)
         fold.read()
-        for name in runner.contenders:
+        for name in runner.contenders():
             runner.cold(name, part, fold, rounds=repeats)
 
 
@@ -67,7 +67,7 @@ def measure_batches(runner: Runner, scale: float) -> None:
     topic, fold = runner.declare("mixed", ORDERS, max_offsets_per_trigger=500, **deletes)
     topic.mix(500 * max(8, round(25 * scale)))
     fold.read()
-    for name in ENGINES:
+    for name in runner.contenders(ENGINES):
         runner.warm(name, "batches", fold, rounds=1)
 
 
@@ -76,7 +76,7 @@ def measure_wide(runner: Runner) -> None:
     topic, fold = runner.declare("wide", WIDE)
     topic.widen(500)
     fold.read()
-    for name in SPARK:
+    for name in runner.contenders(SPARK):
         runner.cold(name, "500 columns", fold)
 
 
@@ -99,6 +99,7 @@ def main() -> None:
     if not PEERS.exists():
         print("dlt is skipped: it is not installed (make bench tries).")
     with embedded_kafka() as runner:
+        runner.chosen = tuple(options.contenders or CONTENDERS)
         parts = {
             "small": lambda: measure_small(runner, 3 if options.scale == 1 else 1),
             "wide": lambda: measure_wide(runner),
@@ -123,6 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1, help="share of every large size")
     parser.add_argument("--large", action="store_true", help="grow the table to 16 M rows, too")
     parser.add_argument("--only", nargs="+", choices=("small", "wide", "batches", "large"))
+    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS))
     parser.add_argument("--write", type=Path, help="page whose tables are replaced")
     parser.add_argument("--json", type=Path, help="file that gets the figures")
     return parser.parse_args()

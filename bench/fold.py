@@ -30,7 +30,7 @@ class Fold:
         self.topic = topic
         self._shape = dict(column.split()[:2] for column in ddl.split(", "))
         self._duckdb = duckdb.connect(str(scratch / f"{topic.name}.duckdb"))
-        self._duckdb.execute("SET threads = 2; SET memory_limit = '4GB'; SET TimeZone = 'UTC'")
+        self._duckdb.execute("SET threads = 2; SET memory_limit = '2GB'; SET TimeZone = 'UTC'")
         columns = ", ".join(f"{name} {word}" for name, word in self._shape.items())
         self._duckdb.execute(f"CREATE TABLE newest ({columns}, _offset BIGINT)")
         self._next = [0] * PARTITIONS

@@ -55,12 +55,13 @@ class Runner:
 
     settings: Settings
     scratch: Path
+    chosen: tuple[str, ...] = tuple(CONTENDERS)
     figures: Figures = field(default_factory=dict)
 
-    @property
-    def contenders(self) -> tuple[str, ...]:
-        """Everybody who can run here."""
-        return tuple(name for name in CONTENDERS if PEERS.exists() or name != "dlt")
+    def contenders(self, among: tuple[str, ...] = tuple(CONTENDERS)) -> tuple[str, ...]:
+        """Return those that were chosen and can run here."""
+        chosen = (name for name in among if name in self.chosen)
+        return tuple(name for name in chosen if name != "dlt" or PEERS.exists())
 
     def declare(self, name: str, ddl: str, **more: Any) -> tuple[Topic, Fold]:
         """Declare a stream, and create its topic."""
