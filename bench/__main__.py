@@ -41,7 +41,7 @@ def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
     for name in runner.contenders():
         runner.warm(name, "changes", fold)
         runner.cold(name, "changes", fold)
-    for millions in sizes:
+    for millions in sizes if ENGINES[0] in runner.chosen else ():
         topic.insert(max(0, round(millions * _MILLION * scale) - topic.ids))
         fold.read()
         runner.cold(ENGINES[0], f"growing to {millions} M", fold)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ruamel.yaml import YAML
 
-from bench.cpu import run_metered
+from bench.cpu import Cost, run_metered
 from bench.fold import Fold
 from bench.topic import Topic
 from ingestion.settings import Settings
@@ -93,12 +93,14 @@ class Runner:
             of: Whose table to begin with, if not the contender's own.
         """
         folders = [self._copy(of or name, fold, number) for number in range(rounds)]
-        self._run(name, fold, folders)
+        whole = self._run(name, fold, folders)
         costs = [json.loads((folder / "cost.json").read_text()) for folder in folders]
+        if sum(cost["cpu"] for cost in costs) > whole.cpu:
+            raise SystemExit(f"{name}: counted twice: {costs} of {whole}")
         self._note(name, part, "warm", costs[1:] or costs)
         self._clean()
 
-    def _run(self, name: str, fold: Fold, folders: list[Path], *, as_command: bool = False) -> Any:
+    def _run(self, name: str, fold: Fold, folders: list[Path], *, as_command: bool = False) -> Cost:
         """Run a process, and check the tables that it leaves."""
         contender, stream = CONTENDERS[name], fold.topic.name
         command = [*contender.command, stream, *map(str, folders)]
