@@ -24,6 +24,9 @@ AnyStreams = Annotated[
 AnyStream = Annotated[
     str | None, typer.Argument(metavar="STREAM", help="Name of a stream; default: all of them.")
 ]
+Jobs = Annotated[
+    int, typer.Option("--jobs", min=1, help="How many streams are run at once, at most.")
+]
 
 
 class OncelakeCommand(TyperCommand):
