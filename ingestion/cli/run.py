@@ -169,13 +169,18 @@ class RunResult:
                     "bold red",
                 )
 
+    def print_summary(self) -> None:
+        """Print the run in a line, with what is to be noticed."""
+        if self.report is not None:
+            _print_summary(self.report)
+
     def print_books(self) -> None:
         """Print the books of the run, on stdout."""
         from ingestion.lake.books import COUNTS
 
         if self.report is None:
             return
-        _print_summary(self.report)
+        self.print_summary()
         if self.report.batches:
             totals = [(name, total) for name in COUNTS if (total := self.report.total(name))]
             output.table(["count", "total"], totals, right=["total"])
