@@ -170,6 +170,7 @@ class SharedSpark:
     def __init__(self, start: SessionFor) -> None:
         self._start = start
         self._starting = threading.Lock()
+        self._first: SparkSession | None = None
         self._sessions: dict[str, SparkSession] = {}
 
     def of(self, stream: str) -> SessionFor:
@@ -177,8 +178,9 @@ class SharedSpark:
 
         def session(backlog: int) -> SparkSession:
             with self._starting:
+                self._first = self._first or self._start(backlog)
                 if stream not in self._sessions:
-                    self._sessions[stream] = self._start(backlog).newSession()
+                    self._sessions[stream] = self._first.newSession()
             own = self._sessions[stream]
             # Both hold for the thread: what Delta takes for the session, and whose turn it is.
             jvm: Any = own.sparkContext._jvm
@@ -192,7 +194,7 @@ class SharedSpark:
     def has_died(self) -> bool:
         """Tell whether the JVM was started, and has ended."""
         process = getattr(SparkContext._gateway, "proc", None)
-        return bool(self._sessions) and process is not None and process.poll() is not None
+        return bool(self._first) and process is not None and process.poll() is not None
 
 
 @contextmanager
