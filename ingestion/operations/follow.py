@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,6 @@ from ingestion.settings import Settings
 
 JOBS: Final = 2
 EVERY_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 5.0
 # Stands for what all streams need: the folder of the declarations, and Kafka.
 _SHARED: Final = ""
 
@@ -79,8 +78,8 @@ class Follow:
                 self.stop.wait(min(self.every_seconds, left))
         finally:
             self.stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            wait([run for _, run in self._runs.values()], _GRACE_SECONDS)
+            # Each run looks at ``stop``; whoever cannot wait for that interrupts this thread.
+            pool.shutdown(cancel_futures=True)
         self._collect_ended()
         return first_exit_code(turn.exit_code for turn in self._turns.values())
 
