@@ -119,6 +119,8 @@ class Follow:
         return turn.is_due(declared.spec.follow, lag=lag, condition=condition, now=now)
 
     def _run(self, declared: DeclaredStream) -> RunReport:
+        if self.stop.is_set():
+            raise InterruptedError(declared.name)
         assert declared.spec is not None
         report = Run(
             spec=declared.spec,
