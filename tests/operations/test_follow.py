@@ -131,7 +131,7 @@ def until(follow: Follow, *conditions: Callable[[], bool]) -> int:
 
     def watch() -> None:
         for number, condition in enumerate(conditions):
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 150
             while not condition():
                 if time.monotonic() > deadline:
                     failed.append(number)
@@ -299,7 +299,7 @@ def test_streams_are_followed_side_by_side(
 
         def hold() -> None:
             with held_by_python(paths, Holder.me("by hand")):
-                assert_(free.wait(60))
+                assert_(free.wait(300))
 
         def second_batch() -> bool:
             world.send(record(1, "changed"))
