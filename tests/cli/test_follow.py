@@ -61,7 +61,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_run_is_a_line_of_json() -> None:
     """A run's line is the document that ``run`` gives, and so is that of a refusal."""
-    result = oncelake("follow", "done", "refused", "--every", "50ms", "--for", "500ms", "--json")
+    result = oncelake("follow", "done", "refused", "--every", "50ms", "--for", "2s", "--json")
 
     lines = {each["stream"]: each for each in map(json.loads, result.stdout.splitlines())}
     assert lines["done"]["counts"]["inserted"] == 10
@@ -72,7 +72,7 @@ def test_each_run_is_a_line_of_json() -> None:
 
 def test_each_run_is_a_line_for_people() -> None:
     """Stdout has a line for each run; what is wrong stands beside it, once."""
-    result = oncelake("follow", "done", "red", "refused", "--every", "50ms", "--for", "500ms")
+    result = oncelake("follow", "done", "red", "refused", "--every", "50ms", "--for", "2s")
 
     assert "done: balanced · 1 batch · seq 2" in result.stdout
     assert result.stderr.splitlines().count("refused: no topic [a, b]. Next: make it") == 1

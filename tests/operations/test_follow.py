@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -322,3 +323,29 @@ def test_streams_are_followed_side_by_side(
             assert len(each.rows()) == 200
             assert find_problems(each) == ()
             assert [it.seq for it in each.ledger] == list(range(1, len(each.ledger) + 1))
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_runs_in_one_process_leave_nothing_behind(world: World) -> None:
+    """No thread and no Kafka client stays of a run, whenever garbage is collected."""
+
+    def left() -> tuple[int, int]:
+        clients = sum(type(each).__name__ == "AdminClient" for each in gc.get_objects())
+        return threading.active_count(), clients
+
+    world.send(record(0, "first"))
+    world.run()
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        for number in range(3):
+            world.send(record(number, "again"))
+            assert world.run().total("read") == 1
+        deadline = time.monotonic() + 30
+        while left() > before and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left() <= before
+    finally:
+        gc.enable()
