@@ -3,6 +3,8 @@
 What a process has used while it lives is read from /proc (``cpu_seconds``). What it used from its
 start until the last of its descendants was gone is the system's own account (``run_metered``): a
 JVM outlives the Python that started it by seconds, so orphans become children of this process.
+PySpark's daemon ignores the ends of its workers, so that the system forgets what those have used:
+they are watched while they live.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import json
 import os
 import resource
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +25,7 @@ import psutil
 
 _SET_CHILD_SUBREAPER: Final = 36
 _ORPHANS_END_WITHIN_SECONDS: Final = 120
+_LOOKS_EVERY_SECONDS: Final = 0.2
 
 
 class Cost(NamedTuple):
@@ -63,15 +67,42 @@ def run_metered(command: Sequence[str], environment: Mapping[str, str], log: Pat
     """
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, started = _of_ended_children(), time.monotonic()
-    with log.open("wb") as output:
+    with log.open("wb") as output, _watching_workers() as workers:
         code = subprocess.run(
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
         ).returncode
-    wall = time.monotonic() - started
-    _await_orphans()
+        wall = time.monotonic() - started
+        _await_orphans()
     if code:
         raise SystemExit(f"exit {code}: {' '.join(command)}\n{log.read_text()[-3000:]}")
-    return Cost(wall, _of_ended_children() - before)
+    return Cost(wall, _of_ended_children() - before + sum(workers.values()))
+
+
+@contextmanager
+def _watching_workers() -> Iterator[dict[tuple[int, float], float]]:
+    """Give out the CPU seconds of each worker of PySpark's daemons, as last seen."""
+    seen: dict[tuple[int, float], float] = {}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOKS_EVERY_SECONDS):
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    parent = process.parent()
+                    if parent is not None and _is_of_daemon(process) and _is_of_daemon(parent):
+                        seen[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _is_of_daemon(process: psutil.Process) -> bool:
+    return "pyspark.daemon" in process.cmdline()
 
 
 def _of_ended_children() -> float:
