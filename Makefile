@@ -78,19 +78,21 @@ format: setup ## Format the code
 	@$(bin)/ruff format
 	@$(bin)/ruff check --fix
 
-bench: setup ## Measure a large run, decoding alone, and a small run from a cold start
-	@$(bin)/python -m bench
+bench: setup ## Measure it all beside naive Spark, delta-rs by hand and dlt (LARGE=1: 16 M rows)
+	@$(MAKE) --no-print-directory .venv-bench/.installed || \
+		echo "bench: dlt cannot be installed, and is skipped"
+	@$(bin)/python -m bench $(if $(LARGE),--large) --write docs/speed.md --json bench/figures.json
 	@$(bin)/python -m bench.decode
-	@$(bin)/python -m bench.small
 
 lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -
 	@$(bin)/uv pip compile $(compile) --all-extras -o requirements.lock pyproject.toml
+	@$(bin)/uv pip compile $(compile) -o bench/requirements.lock bench/requirements.in
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m ingestion.local.jars --lock
 
 clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
-	rm -rf .venv .jars *.egg-info build dist
+	rm -rf .venv .venv-bench .jars *.egg-info build dist
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -107,6 +109,13 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 	@echo "python: installing the packages of requirements.lock"
 	@$(bin)/uv pip install --quiet --python $(bin)/python --require-hashes -r requirements.lock
 	@$(bin)/uv pip install --quiet --python $(bin)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+# dlt is no part of the product: it has an environment of its own, and only here.
+.venv-bench/.installed: .venv/.tools bench/requirements.lock
+	@$(bin)/uv venv --quiet --clear --python $(bin)/python .venv-bench
+	@$(bin)/uv pip install --quiet --python .venv-bench/bin/python --require-hashes \
+		-r bench/requirements.lock
 	@touch $@
 
 .jars/.tests-fetched: .jars/.fetched

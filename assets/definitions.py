@@ -14,6 +14,7 @@ import dagster as dg
 
 from assets.asset_specs import topic_specs
 from assets.assets import ingest_asset
+from assets.follow import follow_job, follow_sensor
 from assets.jobs import ingest_job, ingest_schedule, redrive_job
 from assets.proof import verify_job
 from assets.sensors import lag_sensor
@@ -36,6 +37,8 @@ def definitions() -> dg.Definitions:
             "lake": lake,
             "spark": SparkResource(lake=lake),
         },
+        jobs=[follow_job()],
+        sensors=[follow_sensor()],
         executor=dg.in_process_executor,
     )
     return dg.Definitions.merge(shared, *map(_of_stream, streams))

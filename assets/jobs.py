@@ -27,6 +27,10 @@ def sensor_name(stream: str) -> str:
     return f"{stream}_lag"
 
 
+FOLLOW_JOB = "follow_job"
+FOLLOW_SENSOR = "follow"
+
+
 def ingest_job(spec: StreamSpec) -> "dg.UnresolvedAssetJobDefinition":
     """Return the job that materializes one stream, in one process and one JVM."""
     return dg.define_asset_job(

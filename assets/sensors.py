@@ -118,7 +118,10 @@ def _why_not_now(
     """Return in words what keeps a run from being started now."""
     under_way = _under_way(instance, declared.name)
     if under_way:
-        return _report_waiting(instance, declared, settings, under_way)
+        runs = Runs(instance, settings, [declared.name])
+        return report_under_way(
+            instance, runs, under_way, of="this stream", doctor=f"oncelake doctor {declared.name}"
+        )
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
@@ -126,20 +129,20 @@ def _why_not_now(
     return standing_refusal(instance, last, state=state_of(declared, settings))
 
 
-def _report_waiting(
-    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings, record: dg.RunRecord
+def report_under_way(
+    instance: dg.DagsterInstance, runs: Runs, record: dg.RunRecord, *, of: str, doctor: str
 ) -> str:
     """Say which run is waited for; one that died unseen is reported as failed.
 
     A run that is killed together with the code server that watched it stays STARTED for good, and
     keeps its pool's slot. Its table is as sound as ever: the next run heals what there is to heal.
     """
-    run = Runs(instance, settings, [declared.name]).facts(record)
-    says = f"run {run.run_id[:8]} of this stream is {run.status.lower()}"
+    run = runs.facts(record)
+    says = f"run {run.run_id[:8]} of {of} is {run.status.lower()}"
     if not run.is_dead(time.time()):
         return says
     if run.is_alive is not False:
-        return f"{says}, and never began. Next: oncelake doctor {declared.name}"
+        return f"{says}, and never began. Next: {doctor}"
     why = f"its process (pid {run.pid}) is gone, and nothing was watching it"
     instance.report_run_failed(record.dagster_run, why)
     instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)

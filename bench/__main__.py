@@ -1,135 +1,134 @@
-"""``make bench``: our run beside a naive one, alternating, both warm, on the same topic.
+"""``make bench``: what a run costs, beside naive Spark, delta-rs by hand and dlt.
 
-    python -m bench [ROUNDS]
+    python -m bench [--scale 0.01] [--large] [--only PART...] [--write PAGE] [--json FILE]
 
-The topic holds all 336,776 flights of 2013, one message each, so every one is an insert. Each
-contender has a JVM of its own; the first load of each warms it up and is not counted.
+One embedded broker; every contender reads the same topics. Cold is a new process, from its start
+to its end; warm are the second and third repetition in one process, each into an empty lake or a
+copy of the loaded one. A table is compared with its topic (``bench/fold.py``) before its figure
+counts.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
-import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from ingestion.cli.demo.flights import plain
+from bench.report import markdown, write_figures
+from bench.runner import CONTENDERS, ENGINES, PEERS, SPARK, Runner
+from bench.topic import DELETED, ORDERS, WIDE
 from ingestion.local import broker
-from ingestion.local.produce import create, produce
-from ingestion.settings import Settings, load_settings
+from ingestion.settings import load_settings
 
-CONTENDERS = ("oncelake", "naive")
-TOPIC = "flights"
+_MILLION = 1_000_000
 
 
-class Contender:
-    """One contender's process."""
+def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
+    """Load a million rows, then apply half a million changes; then watch the table grow."""
+    topic, fold = runner.declare("orders", ORDERS)
+    topic.insert(round(_MILLION * scale))
+    fold.read()
+    for name in runner.contenders():
+        runner.warm(name, "load", fold)
+        runner.cold(name, "load", fold)
+    topic.change(round(450_000 * scale), keys=round(333_000 * scale), inserts=round(50_000 * scale))
+    fold.read()
+    for name in runner.contenders():
+        runner.warm(name, "changes", fold)
+        runner.cold(name, "changes", fold)
+    for millions in sizes if ENGINES[0] in runner.chosen else ():
+        topic.insert(max(0, round(millions * _MILLION * scale) - topic.ids))
+        fold.read()
+        runner.cold(ENGINES[0], f"growing to {millions} M", fold)
+        topic.change(round(9_000 * scale), keys=round(9_000 * scale), inserts=round(1_000 * scale))
+        fold.read()
+        for name in runner.contenders(ENGINES):
+            runner.warm(name, f"10,000 into {millions} M", fold, of=ENGINES[0])
 
-    def __init__(self, name: str, settings: Settings) -> None:
-        """Start it; its JVM starts with it."""
-        environment = {
-            **os.environ,
-            "ONCELAKE_KAFKA": settings.bootstrap_servers(),
-            "ONCELAKE_LAKE": str(settings.lake / name),
-            "ONCELAKE_STATE": str(settings.state / name),
-        }
-        settings.state.mkdir(parents=True, exist_ok=True)
-        self._log = settings.state / f"{name}.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.contender", name, TOPIC],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
 
-    def load(self) -> dict[str, float]:
-        """Load the topic once, and return what was measured."""
-        pipe = self._process.stdin, self._process.stdout
-        if pipe[0] is None or pipe[1] is None:
-            raise RuntimeError("a contender without pipes")
-        pipe[0].write("load\n")
-        pipe[0].flush()
-        answer = next((line for line in pipe[1] if line.startswith("{")), "")
-        if not answer:
-            raise SystemExit(f"a contender died: {self._log.read_text()[-2000:]}")
-        measured: dict[str, float] = json.loads(answer)
-        return measured
+def measure_small(runner: Runner, rounds: int) -> None:
+    """Find a hundred new records, in a table of a hundred."""
+    topic, fold = runner.declare("small", ORDERS)
+    for part, repeats in {"100 records into no table": 1, "100 records": rounds}.items():
+        topic.insert(100)
+        fold.read()
+        for name in runner.contenders():
+            runner.cold(name, part, fold, rounds=repeats)
 
-    def stop(self) -> None:
-        """End it, and its JVM with it."""
-        if self._process.stdin:
-            self._process.stdin.close()
-        self._process.wait(60)
+
+def measure_batches(runner: Runner, scale: float) -> None:
+    """Read batches of 500 in one run: deletes, late and bad records are among them."""
+    deletes = {"apply_as_deletes": f"status = '{DELETED}'"}
+    topic, fold = runner.declare("mixed", ORDERS, max_offsets_per_trigger=500, **deletes)
+    topic.mix(500 * max(8, round(25 * scale)))
+    fold.read()
+    for name in runner.contenders(ENGINES):
+        runner.warm(name, "batches", fold, rounds=1)
+
+
+def measure_wide(runner: Runner) -> None:
+    """Read 500 records of 500 columns into no table."""
+    topic, fold = runner.declare("wide", WIDE)
+    topic.widen(500)
+    fold.read()
+    for name in runner.contenders(SPARK):
+        runner.cold(name, "500 columns", fold)
 
 
 @contextmanager
-def filled_topic() -> Iterator[Settings]:
-    """Bring up a broker in a scratch folder, and fill the topic."""
-    scratch = Path(tempfile.mkdtemp(prefix="oncelake-bench-"))
-    own = load_settings()
+def embedded_kafka() -> Iterator[Runner]:
+    """Bring up a broker in a scratch folder, which is removed at the end."""
+    scratch, own = Path(tempfile.mkdtemp(prefix="oncelake-bench-")), load_settings()
     try:
         up = broker.up(scratch / "kafka", jars=own.jars, tied_to_caller=True)
-        settings = own.model_copy(
-            update={"kafka": up.address, "lake": scratch / "lake", "state": scratch / "state"}
-        )
-        create(settings, TOPIC, partitions=3)
-        produce(settings, TOPIC, plain())
-        yield settings
+        places = {"lake": scratch / "lake", "state": scratch / "state"}
+        yield Runner(own.model_copy(update={"kafka": up.address, **places}), scratch)
     finally:
         broker.down(scratch / "kafka")
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def main(rounds: int) -> None:
-    """Alternate the contenders, and print medians and their ratio."""
-    console = Console()
-    with filled_topic() as settings:
-        contenders = {name: Contender(name, settings) for name in CONTENDERS}
-        try:
-            measured: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
-            for number in range(rounds + 1):
-                for name, contender in contenders.items():
-                    result = contender.load()
-                    console.print(f"round {number} {name}: {result}", highlight=False)
-                    if number:
-                        measured[name].append(result)
-        finally:
-            for contender in contenders.values():
-                contender.stop()
-    console.print(_table(measured))
-
-
-def _table(measured: dict[str, list[dict[str, float]]]) -> Table:
-    table = Table("contender", "rows", "wall s", "CPU s", "wall, naive = 1", "CPU, naive = 1")
-    middle = {
-        name: {
-            part: statistics.median(r[part] for r in results) for part in ("rows", "wall", "cpu")
+def main() -> None:
+    """Measure, print the tables, and write them where asked."""
+    options = _options()
+    if not PEERS.exists():
+        print("dlt is skipped: it is not installed (make bench tries).")
+    with embedded_kafka() as runner:
+        runner.chosen = tuple(options.contenders or CONTENDERS)
+        parts = {
+            "small": lambda: measure_small(runner, 3 if options.scale == 1 else 1),
+            "wide": lambda: measure_wide(runner),
+            "batches": lambda: measure_batches(runner, options.scale),
+            "large": lambda: measure_large(
+                runner, options.scale, (1, 4, 16) if options.large else (1, 4)
+            ),
         }
-        for name, results in measured.items()
-    }
-    for name, of in middle.items():
-        table.add_row(
-            name,
-            f"{of['rows']:.0f}",
-            f"{of['wall']:.1f}",
-            f"{of['cpu']:.1f}",
-            f"{of['wall'] / middle['naive']['wall']:.2f}",
-            f"{of['cpu'] / middle['naive']['cpu']:.2f}",
-        )
-    return table
+        for name in options.only or parts:
+            parts[name]()
+    tables = markdown(runner.figures, options.scale)
+    print(tables)
+    if options.json:
+        about = {"scale": options.scale, "cores": os.cpu_count(), "figures": runner.figures}
+        options.json.write_text(json.dumps(about, indent=2))
+    if options.write:
+        write_figures(options.write, tables)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
+    parser.add_argument("--scale", type=float, default=1, help="share of every large size")
+    parser.add_argument("--large", action="store_true", help="grow the table to 16 M rows, too")
+    parser.add_argument("--only", nargs="+", choices=("small", "wide", "batches", "large"))
+    parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS))
+    parser.add_argument("--write", type=Path, help="page whose tables are replaced")
+    parser.add_argument("--json", type=Path, help="file that gets the figures")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    main()

@@ -14,6 +14,7 @@ from typing import Final
 
 from assets.doctor.instance import InstanceFacts
 from assets.doctor.runs import RunFacts, SlotFacts
+from assets.jobs import FOLLOW_SENSOR
 from ingestion.operations.doctor import findings
 from ingestion.operations.doctor.findings import Finding
 
@@ -31,7 +32,7 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
         yield from _of_slot(slot, facts)
     yield from _of_daemon(facts)
     for stream, sensor in facts.sensors:
-        if sensor not in facts.switched_on:
+        if not {sensor, FOLLOW_SENSOR} & {*facts.switched_on}:
             yield findings.SENSOR_OFF.of(
                 stream, f"sensor {sensor}", prefix=facts.prefix, sensor=sensor
             )

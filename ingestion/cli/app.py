@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from ingestion.cli import decisions, doctor, kafka, plan, quarantine, run, status, streams, verify
+from ingestion.cli import (
+    decisions,
+    doctor,
+    follow,
+    kafka,
+    plan,
+    quarantine,
+    run,
+    status,
+    streams,
+    verify,
+)
 from ingestion.cli.command import OncelakeCommand
 from ingestion.cli.end_process import run_to_the_end
 
@@ -42,7 +53,7 @@ def oncelake(
 
 
 for command in (
-    run.run,
+    *(run.run, follow.follow),
     *(status.status, status.ledger, doctor.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(streams.validate, streams.schema),

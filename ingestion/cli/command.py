@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from typer.core import TyperCommand
 
 from ingestion.cli.output import document, print_failure
 from ingestion.operations.failure import Failure
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; progress is on stderr.")
@@ -24,6 +27,21 @@ AnyStreams = Annotated[
 AnyStream = Annotated[
     str | None, typer.Argument(metavar="STREAM", help="Name of a stream; default: all of them.")
 ]
+Jobs = Annotated[
+    int, typer.Option("--jobs", min=1, help="How many streams are run at once, at most.")
+]
+
+
+def seconds_of(text: str | float) -> float:
+    """Read a duration, such as ``500ms``, ``5s``, ``10m`` or ``1h``.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(text))
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"{text!r} is no duration; write for example 5s, 10m or 1h")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 class OncelakeCommand(TyperCommand):

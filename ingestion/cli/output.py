@@ -58,6 +58,12 @@ def document(value: Any) -> None:
     sys.stdout.write(text + "\n")
 
 
+def json_line(value: Any) -> None:
+    """Print one of many JSON documents, on a line of its own and at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
 def fields_of(value: object, *names: str) -> dict[str, Any]:
     """Return these fields of a value, as a document has them."""
     return {name: getattr(value, name) for name in names}

@@ -73,7 +73,7 @@ def rebuild(
 
     spec, settings = load_stream(stream)
     interrupt = Interrupt()
-    with progress() as tell, interrupt.listening(), interrupt.patiently():
+    with progress() as tell, interrupt.listening():
         run = Run(
             spec=spec,
             settings=settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 
+# Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.
+STDOUT = threading.RLock()
+
 
 @contextmanager
-def progress() -> Iterator[Tell]:
+def progress(*, of_many: bool = False) -> Iterator[Tell]:
     """Yield the function that shows where things stand.
 
-    On a terminal one line changes in place; elsewhere each is a line of its own.
+    On a terminal one line changes in place; elsewhere, and of many streams that run side by side,
+    each is a line of its own.
     """
     console = err()
-    if not console.is_terminal:
+    if of_many or not console.is_terminal:
         yield note
         return
     with console.status("") as shown:
@@ -52,16 +57,17 @@ def print_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
     return on_batch
 
 
-def session(settings: Settings, tell: Tell, backlog: int) -> SparkSession:
+def session(settings: Settings, tell: Tell, backlog: int | None) -> SparkSession:
     """Start Spark for a backlog of so many records; its JVM must take stderr for its stdout."""
     tell("starting Spark…")
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        from ingestion.pipeline.session import start_session
+    with STDOUT:
+        sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            from ingestion.pipeline.session import start_session
 
-        return start_session(settings, backlog=backlog)
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+            return start_session(settings, backlog=backlog)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)

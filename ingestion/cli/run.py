@@ -1,113 +1,125 @@
-"""``oncelake run``: several streams, one after another, in one JVM."""
+"""``oncelake run``: several streams, side by side, in one JVM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Streams, is_debugging, new_run_id
-from ingestion.cli.progress import Tell, print_batches, progress, session
-from ingestion.cli.signals import Interrupt
+from ingestion.cli.command import AsJson, Jobs, Streams, is_debugging, new_run_id
+from ingestion.cli.progress import STDOUT, Tell, print_batches, progress, session
+from ingestion.cli.signals import Interrupt, leave_now
 from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import DONE, WRONG, first_exit_code
 from ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ingestion.declaration.loader import DeclaredStream
     from ingestion.lake.commit_metadata import CountedRange
     from ingestion.pipeline.report import RunReport
+    from ingestion.pipeline.session import SharedSpark
     from ingestion.settings import Settings
 
 _MOST_RANGES = 24
 
 
-def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False) -> None:
+def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False, jobs: Jobs = 2) -> None:
     """Read what Kafka holds now into the tables of these streams, and balance the books.
 
-    The streams run one after another in one JVM, and one that fails does not keep the others from
-    running: the exit code is then the first of 1 (red books), 3 (refused), 5 (a dependency),
-    4 (locked), 2 (a broken declaration) that occurred. A name that is not declared at all is a
-    mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM ends the run within
-    seconds (exit 130 or 143) and loses nothing. With --json, one stream gives its report, several
-    give `{"run_id", "exit_code", "streams"}`.
+    The streams share one JVM and run side by side, at most --jobs at once, and one that fails does
+    not keep the others from running: the exit code is then the first of 1 (red books), 3
+    (refused), 5 (a dependency), 4 (locked), 2 (a broken declaration) that occurred. A name that is
+    not declared at all is a mistyped command: nothing runs, and it exits with 2. Ctrl-C or SIGTERM
+    ends all of them within seconds (exit 130 or 143) and loses nothing. With --json, one stream
+    gives its report, several give `{"run_id", "exit_code", "streams"}`.
     """
     settings = load_settings()
     declared = chosen(streams, settings)
-    runs = _Runs(settings=settings, run_id=new_run_id(), debug=is_debugging(ctx))
-    outcomes = []
-    for outcome in runs.of(declared):
-        outcomes.append(outcome)
-        outcome.print_problem()
-        if not as_json:
-            outcome.print_books()
+    runs = _Runs(settings=settings, run_id=new_run_id(), debug=is_debugging(ctx), as_json=as_json)
+    outcomes = runs.execute(declared, jobs)
     code = first_exit_code(outcome.exit_code for outcome in outcomes)
     if as_json:
         documents = [outcome.document() for outcome in outcomes]
         several = {"run_id": runs.run_id, "exit_code": code, "streams": documents}
         output.document(several if len(documents) > 1 else documents[0])
+    if runs.is_cut_off:
+        leave_now(code)
     raise typer.Exit(code)
 
 
 @dataclass(kw_only=True)
 class _Runs:
-    """The runs of one command."""
+    """The runs of one command; ``is_cut_off`` when one would not end though it was asked to."""
 
     settings: Settings
     run_id: str
     debug: bool
+    as_json: bool
     interrupt: Interrupt = field(default_factory=Interrupt)
-    _spark: SparkSession | None = None
+    is_cut_off: bool = False
 
-    def of(self, streams: list[DeclaredStream]) -> Iterator[RunResult]:
-        """Run streams one after another, whatever becomes of each."""
-        with self.interrupt.listening():
-            for declared in streams:
-                with progress() as tell:
-                    outcome = self._outcome(declared, tell)
-                yield outcome
+    def execute(self, streams: list[DeclaredStream], jobs: int) -> list[RunResult]:
+        """Run streams side by side, whatever becomes of each, and return them in their order."""
+        from ingestion.pipeline.session import SharedSpark
 
-    def _outcome(self, declared: DeclaredStream, tell: Tell) -> RunResult:
+        pool = ThreadPoolExecutor(min(jobs, len(streams)))
+        with self.interrupt.listening(), progress(of_many=len(streams) > 1) as tell:
+            spark = SharedSpark(
+                lambda backlog: session(self.settings, tell, backlog * len(streams))
+            )
+            runs = [pool.submit(self._outcome, each, spark, tell) for each in streams]
+            with suppress(KeyboardInterrupt):
+                for ended in as_completed(runs):
+                    self._print(ended.result())
+        pool.shutdown(wait=False, cancel_futures=True)
+        self.is_cut_off = any(run.running() for run in runs)
+        return [self._end_of(each, run) for each, run in zip(streams, runs, strict=True)]
+
+    def _end_of(self, declared: DeclaredStream, run: Future[RunResult]) -> RunResult:
+        if run.done() and not run.cancelled():
+            return run.result()
+        cut_off = RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
+        self._print(cut_off)
+        return cut_off
+
+    def _print(self, outcome: RunResult) -> None:
+        with STDOUT:
+            outcome.print_problem()
+            if not self.as_json:
+                outcome.print_books()
+
+    def _outcome(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
         try:
             if not self.interrupt.stop.is_set():
-                return self._run(declared, tell)
-        except KeyboardInterrupt:
-            pass
+                return self._run(declared, spark, tell)
         except Exception as error:  # noqa: BLE001 (one stream must not take the others down)
             if not self.interrupt.stop.is_set():
                 failure = Failure.of(error, stream=declared.name, debug=self.debug)
                 return RunResult(stream=declared.name, failure=failure)
         return RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
 
-    def _run(self, declared: DeclaredStream, tell: Tell) -> RunResult:
+    def _run(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
         if declared.spec is None:
             raise declared.error or AssertionError(declared)
         from ingestion.operations.run import Run
 
         tell(f"{declared.name}: looking for new records…")
-        with self.interrupt.patiently():
-            report = Run(
-                spec=declared.spec,
-                settings=self.settings,
-                spark=lambda backlog: self._session(tell, backlog),
-                run_id=self.run_id,
-                on_batch=print_batches(declared.name, tell),
-                stop=self.interrupt.stop,
-            ).execute()
+        report = Run(
+            spec=declared.spec,
+            settings=self.settings,
+            spark=spark.of(declared.name),
+            run_id=self.run_id,
+            on_batch=print_batches(declared.name, tell),
+            stop=self.interrupt.stop,
+        ).execute()
         cut_short = self.interrupt.stop.is_set() and report.lag > 0
         code = self.interrupt.exit_code if cut_short else 0
         return RunResult(stream=declared.name, report=report, interrupted_by=code)
-
-    def _session(self, tell: Tell, backlog: int) -> SparkSession:
-        """Start Spark, once."""
-        if self._spark is None:
-            self._spark = session(self.settings, tell, backlog)
-        return self._spark
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,13 +169,18 @@ class RunResult:
                     "bold red",
                 )
 
+    def print_summary(self) -> None:
+        """Print the run in a line, with what is to be noticed."""
+        if self.report is not None:
+            _print_summary(self.report)
+
     def print_books(self) -> None:
         """Print the books of the run, on stdout."""
         from ingestion.lake.books import COUNTS
 
         if self.report is None:
             return
-        _print_summary(self.report)
+        self.print_summary()
         if self.report.batches:
             totals = [(name, total) for name in COUNTS if (total := self.report.total(name))]
             output.table(["count", "total"], totals, right=["total"])

@@ -22,6 +22,7 @@ from ingestion.declaration.parts import (
     DottedName,
     Expectation,
     ExtraFields,
+    FollowPace,
     FormatSpec,
     Owner,
     Part,
@@ -119,6 +120,9 @@ class Declaration(Part):
     schedule: Cron | None = Field(None, description="Cron line, in UTC, that starts runs.")
     sensor_seconds: Annotated[int, Field(strict=True, ge=5)] = Field(
         60, description="How often the sensor looks for new records."
+    )
+    follow: FollowPace = Field(
+        FollowPace(), description="How often `oncelake follow` runs the stream."
     )
     owners: tuple[Owner, ...] = Field(
         (), description="Dagster owners: e-mail addresses or team:name."

@@ -115,6 +115,20 @@ class QuarantineRate(Part):
     )
 
 
+class FollowPace(Part):
+    """How often ``oncelake follow`` runs a stream: each run that finds records is a commit."""
+
+    every_seconds: Count = Field(
+        5, description="At least so long after the begin of one run the next begins."
+    )
+    min_records: Count = Field(
+        100, description="So many unread records begin a run; fewer wait for max_wait_seconds."
+    )
+    max_wait_seconds: Count = Field(
+        30, description="So long the first unread record waits at most for others to join it."
+    )
+
+
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 Duration = Annotated[str, StringConstraints(pattern=r"^[0-9]+ (second|minute|hour|day)s?$")]
 

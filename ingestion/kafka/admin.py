@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
@@ -73,11 +74,24 @@ class Kafka:
         Raises:
             DependencyError: no answer in time.
         """
+        return tuple(sorted({at.topic for at in self.partitions()}))
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions of all topics, except Kafka's internal ones.
+
+        Raises:
+            DependencyError: no answer in time.
+        """
         try:
             found = self._admin.list_topics(timeout=self._timeout).topics
         except KafkaException as error:
             raise unreachable(self._settings, error, self._heard) from error
-        return tuple(sorted(name for name in found if not name.startswith("__")))
+        return tuple(
+            TopicPartition(name, partition)
+            for name, topic in found.items()
+            if not name.startswith("__")
+            for partition in topic.partitions
+        )
 
     def topics(self, stream: str, names: Iterable[str]) -> Topics:
         """Return ids and partitions of topics.
@@ -107,6 +121,15 @@ class Kafka:
     def stable_end(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return the last stable offset of each partition: read_committed reads up to it."""
         return self._offsets(partitions, OffsetSpec.latest())
+
+    def known_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return the last stable offsets, without those that Kafka cannot tell now."""
+        asked = self._asked(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+        known = {}
+        for at, answer in asked.items():
+            with suppress(KafkaException, TimeoutError):
+                known[at] = answer.result(self._timeout + 1).offset
+        return Offsets(known)
 
     def first_since(self, partitions: Iterable[TopicPartition], moment: dt.datetime) -> Offsets:
         """Return the offset of the first record with a timestamp of ``moment`` or later.
@@ -167,18 +190,19 @@ class Kafka:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> Offsets:
-        asked = {ClientTopicPartition(at.topic, at.partition): spec for at in partitions}
-        if not asked:
-            return Offsets()
-        answers = self._admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=self._timeout
+        asked = self._asked(partitions, spec, isolation)
+        return Offsets({at: self._answer(answer).offset for at, answer in asked.items()})
+
+    def _asked(
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[TopicPartition, Future[Any]]:
+        wanted = {ClientTopicPartition(at.topic, at.partition): spec for at in partitions}
+        if not wanted:
+            return {}
+        asked = self._admin.list_offsets(
+            wanted, isolation_level=isolation, request_timeout=self._timeout
         )
-        return Offsets(
-            {
-                TopicPartition(at.topic, at.partition): self._answer(answer).offset
-                for at, answer in answers.items()
-            }
-        )
+        return {TopicPartition(at.topic, at.partition): answer for at, answer in asked.items()}
 
     def _answer(self, asked: Future[Any]) -> Any:
         try:

@@ -36,7 +36,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
 
 _ATTEMPTS = 3
-# Locks that this process holds: the kernel would give it each of them a second time.
+# Locks that threads of this process hold: the kernel would give it each of them a second time.
 _HELD_HERE: set[Path] = set()
 _TAKING = threading.Lock()
 _PAUSE_SECONDS = 0.1
@@ -155,13 +155,15 @@ def holder_of(paths: StreamPaths) -> Holder | None:
     if paths.lease is not None:
         lease = read_lease(paths.lease)
         return lease.holder if lease else None
-    if paths.lock in _HELD_HERE:
-        # Opening the file and closing it would drop this process's lock.
-        return _read_holder(paths.holder)
-    if not paths.lock.exists():
-        return None
-    with paths.lock.open("a") as file:
-        return None if _lock_now(file) else _read_holder(paths.holder)
+    # Opening the file and closing it would drop this process's lock, also one that another thread
+    # takes meanwhile.
+    with _TAKING:
+        if paths.lock in _HELD_HERE:
+            return _read_holder(paths.holder)
+        if not paths.lock.exists():
+            return None
+        with paths.lock.open("a") as file:
+            return None if _lock_now(file) else _read_holder(paths.holder)
 
 
 def read_lease(path: Path) -> Lease | None:

@@ -7,10 +7,14 @@ main one only looks at an event.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -59,6 +63,7 @@ def drain(
         for each in spark.streams.active:
             if each.name == name:
                 each.stop()
+        batches.release()
     failure = batches.raised or query.exception()
     # A batch that was cut off raises, too, and that is only what was asked for.
     if failure is not None and not stop.is_set():
@@ -70,6 +75,7 @@ class _Remembering:
 
     def __init__(self, each_batch: Callable[[DataFrame, int], None]) -> None:
         self._each_batch = each_batch
+        self._connection: Any = None
         self.raised: Exception | None = None
 
     def run(self, frame: DataFrame, batch_id: int) -> None:
@@ -79,11 +85,31 @@ class _Remembering:
             _BatchFailedError: it failed. The error is short because Spark matches the whole
                 traceback against a pattern that overflows the JVM's stack on a long one.
         """
+        self._connection = getattr(_client(), "get_thread_connection", lambda: None)()
         try:
             self._each_batch(frame, batch_id)
         except Exception as error:  # noqa: BLE001 (it is raised again, whole, by the caller's thread)
             self.raised = error
             raise _BatchFailedError(type(error).__name__) from None
+
+    def release(self) -> None:
+        """Let go of what py4j would keep.
+
+        That is the thread in which Spark called, for good, and the function with all that
+        it refers to, until the JVM happens to collect its garbage.
+        """
+        self._each_batch = _refuse
+        if self._connection is not None:
+            with suppress(OSError):
+                self._connection.socket.shutdown(socket.SHUT_RDWR)
+
+
+def _refuse(frame: DataFrame, batch_id: int) -> None:
+    raise AssertionError(f"batch {batch_id} came after its query had ended")
+
+
+def _client() -> Any:
+    return getattr(SparkContext._gateway, "_gateway_client", None)
 
 
 class _BatchFailedError(Exception):

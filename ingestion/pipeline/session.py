@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
@@ -92,6 +94,8 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
         # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
         # last batch while compiling the next, and every batch would start cold.
         "spark.sql.codegen.cache.maxEntries": "5000",
+        # Streams that run side by side get turns, each in a pool of its own.
+        "spark.scheduler.mode": "FAIR",
         **_jars(settings.spark_master, [str(each) for each in jars]),
         **_sized_for_one_machine(settings.spark_master),
         # Spark's default pattern, and what a JAAS line or a PEM key would give away.
@@ -154,6 +158,43 @@ def start_session(
         builder = builder.config(key, value)
     with _signals_left_alone():
         return builder.getOrCreate()
+
+
+class SharedSpark:
+    """One JVM for streams that run side by side, each in a thread of its own.
+
+    The settings of a session decide what a commit carries (txn, metadata), so no two streams
+    share one. A stream keeps its own: the JVM remembers something of every session.
+    """
+
+    def __init__(self, start: SessionFor) -> None:
+        self._start = start
+        self._starting = threading.Lock()
+        self._first: SparkSession | None = None
+        self._sessions: dict[str, SparkSession] = {}
+
+    def of(self, stream: str) -> SessionFor:
+        """Return what gives a stream its session, to be asked in the thread of its run."""
+
+        def session(backlog: int) -> SparkSession:
+            with self._starting:
+                self._first = self._first or self._start(backlog)
+                if stream not in self._sessions:
+                    self._sessions[stream] = self._first.newSession()
+            own = self._sessions[stream]
+            # Both hold for the thread: what Delta takes for the session, and whose turn it is.
+            jvm: Any = own.sparkContext._jvm
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(own._jsparkSession)
+            own.sparkContext.setLocalProperty("spark.scheduler.pool", stream)
+            return own
+
+        return session
+
+    @property
+    def has_died(self) -> bool:
+        """Tell whether the JVM was started, and has ended."""
+        process = getattr(SparkContext._gateway, "proc", None)
+        return bool(self._first) and process is not None and process.poll() is not None
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def test_the_schema_is_a_schema() -> None:
         pytest.param({"format": "json", "mode": "upsert"}, id="short format"),
         pytest.param({"format": {"type": "json"}}, id="format in full"),
         pytest.param({"quarantine_rate": {"warn_above": 0.01}}, id="part"),
+        pytest.param({"follow": {"min_records": 1}}, id="pace"),
         pytest.param(
             {"expectations": [{"type": "expect_x", "severity": "info", "column": "id"}]},
             id="expectation",

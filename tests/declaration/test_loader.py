@@ -134,6 +134,16 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
             "4: quarantine_rate.fail_above: must be at most 1; found 3",
             id="share",
         ),
+        pytest.param(
+            "follow: {every_second: 5}",
+            "4: follow.every_second: unknown key; there are: ",
+            id="part",
+        ),
+        pytest.param(
+            "follow:\n  min_records: 0",
+            "5: follow.min_records: must be above 0; found 0",
+            id="part in lines",
+        ),
         pytest.param("quarantine_rate: 3", "4: quarantine_rate: must be a map", id="not a map"),
         pytest.param(
             "verify: 'yes'", "4: verify: write true or false; found 'yes'", id="text for a flag"

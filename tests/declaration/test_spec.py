@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from ingestion.declaration.names import name_problem, nearest_allowed
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, fingerprint
 
 ORDERS = {
     "name": "orders",
@@ -32,6 +32,14 @@ def test_three_fields_are_enough() -> None:
     assert (found.extra_fields, found.max_offsets_per_trigger) == ("ignore", 1_000_000)
     assert [column.name for column in found.columns] == ["id", "total", "tags", "at"]
     assert found.subscribed == ("orders",)
+
+
+def test_how_often_a_stream_is_run_decides_nothing_about_its_records() -> None:
+    """Another pace needs neither a redrive nor a new table."""
+    paced = spec(follow={"every_seconds": 600, "min_records": 1, "max_wait_seconds": 3600})
+
+    assert fingerprint(paced) == fingerprint(spec())
+    assert (paced.table_ddl, paced.rule) == (spec().table_ddl, spec().rule)
 
 
 @pytest.mark.parametrize(

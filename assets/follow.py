@@ -1,0 +1,181 @@
+"""Following in Dagster: one long run, in which each bounded run is told as a materialization.
+
+Asset pages, plots and alerts see what they would see of a run of its own each time: the same
+metadata and the same checks. A sensor keeps exactly one such run alive.
+
+Dagster reads the annotations of an op's body, so this module does not postpone them.
+"""
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
+from pydantic import Field
+
+from assets.checks import ERROR, check_results, check_specs
+from assets.doctor.runs import UNDER_WAY, Runs
+from assets.evidence import gather
+from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, op_job
+from assets.metadata import metadata_of, recovered_materializations
+from assets.sensors import Tick, report_under_way
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.errors import IngestionError, TransientError
+from ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
+from ingestion.pipeline.report import RunReport
+from ingestion.pipeline.session import SharedSpark
+from ingestion.settings import Settings
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import settings_of
+from resources.spark import SparkResource
+
+
+class FollowConfig(dg.Config):
+    """What a person may choose when the job is started."""
+
+    streams: list[str] = Field(default_factory=list)
+    for_seconds: float = 3600.0
+    every_seconds: float = EVERY_SECONDS
+    jobs: int = JOBS
+
+
+def follow_job() -> dg.JobDefinition:
+    """Return the job that runs streams whenever they are behind, all of them in one JVM."""
+
+    @dg.op(name="follow", description="Run streams whenever they are behind, for an hour")
+    def follow_streams(
+        context: dg.OpExecutionContext,
+        config: FollowConfig,
+        kafka: KafkaResource,
+        lake: LakeResource,
+        spark: SparkResource,
+    ) -> None:
+        try:
+            settings = settings_of(kafka, lake, spark)
+            told = _Events(context, settings, spark)
+            Follow(
+                settings=settings,
+                # This JVM is to last, so it is not started for the backlog of one stream.
+                spark=SharedSpark(lambda _: spark.spark_session),
+                run_id=context.run.run_id,
+                on_report=told.report,
+                on_failure=told.failure,
+                streams=config.streams,
+                jobs=config.jobs,
+                every_seconds=config.every_seconds,
+                for_seconds=config.for_seconds,
+            ).execute()
+        except IngestionError as error:
+            may_retry = isinstance(error, TransientError)
+            raise dg.Failure(description=str(error), allow_retries=may_retry) from error
+
+    return op_job(follow_streams, str(follow_streams.description))
+
+
+def follow_sensor() -> dg.SensorDefinition:
+    """Return the sensor that keeps one run of the job alive; a person switches it on."""
+
+    @dg.sensor(
+        name=FOLLOW_SENSOR,
+        job_name=FOLLOW_JOB,
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description="Keeps one run alive that follows all streams",
+    )
+    def sense(
+        context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
+    ) -> Tick:
+        of_job = dg.RunsFilter(job_name=FOLLOW_JOB, statuses=UNDER_WAY)
+        under_way = context.instance.get_run_records(of_job, limit=1)
+        if not under_way:
+            return dg.SensorResult(run_requests=[dg.RunRequest()])
+        runs = Runs(context.instance, settings_of(kafka, lake), [])
+        says = report_under_way(
+            context.instance, runs, under_way[0], of="this job", doctor="oncelake doctor"
+        )
+        return dg.SkipReason(says)
+
+    return sense
+
+
+class _Events:
+    """Tells Dagster of each bounded run, and of what keeps a stream from being run."""
+
+    def __init__(
+        self, context: dg.OpExecutionContext, settings: Settings, spark: SparkResource
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._spark = spark
+
+    def report(self, declared: DeclaredStream, report: RunReport) -> None:
+        """Log a materialization and its checks; called in the thread of the run."""
+        instance, run_id = self._context.instance, self._context.run.run_id
+        evidence = gather(declared, self._settings, self._spark, report, instance)
+        for recovered in recovered_materializations(evidence, by=run_id):
+            self._log(recovered)
+        self._log(dg.AssetMaterialization(declared.name, metadata=metadata_of(evidence)))
+        self._log_checks(declared, check_results(evidence))
+
+    def failure(self, declared: DeclaredStream | None, error: Exception) -> None:
+        """Turn the checks of a stream red that only a person can help; warn of what passes."""
+        if declared is None or isinstance(error, TransientError):
+            self._context.log.warning(str(error))
+            return
+        self._context.log.error(str(error))
+        metadata = {
+            "error": type(error).__name__,
+            "next": getattr(error, "remedy", "see the description"),
+        }
+        self._log_checks(
+            declared,
+            [
+                dg.AssetCheckResult(
+                    passed=False,
+                    asset_key=spec.asset_key,
+                    check_name=spec.name,
+                    severity=ERROR,
+                    description=str(error),
+                    metadata=metadata,
+                )
+                for spec in check_specs(declared)
+            ],
+        )
+
+    def _log_checks(self, declared: DeclaredStream, results: list[dg.AssetCheckResult]) -> None:
+        target = self._last_materialization(declared.name)
+        blocking = {spec.name: spec.blocking for spec in check_specs(declared)}
+        for result in results:
+            assert result.check_name is not None
+            self._log(
+                dg.AssetCheckEvaluation(
+                    asset_key=dg.AssetKey(declared.name),
+                    check_name=result.check_name,
+                    passed=result.passed,
+                    metadata=result.metadata,
+                    target_materialization_data=target,
+                    severity=result.severity,
+                    description=result.description,
+                    blocking=blocking[result.check_name],
+                )
+            )
+
+    def _last_materialization(
+        self, stream: str
+    ) -> AssetCheckEvaluationTargetMaterializationData | None:
+        records = self._context.instance.fetch_materializations(dg.AssetKey(stream), limit=1)
+        return next(
+            (
+                AssetCheckEvaluationTargetMaterializationData(
+                    storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+                )
+                for record in records.records
+            ),
+            None,
+        )
+
+    def _log(self, event: dg.AssetMaterialization | dg.AssetCheckEvaluation) -> None:
+        self._context.log_event(event)  # type: ignore[arg-type]  # It takes checks, too.
+        # They are written at once; kept until the op ends, an hour of them would fill the memory.
+        for _ in self._context.consume_events():
+            pass

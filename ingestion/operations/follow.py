@@ -1,0 +1,185 @@
+"""Following: one process and one JVM, in which each stream gets a run whenever it is behind.
+
+    what is declared? → how far is each behind? → whose turn is it? → their runs, side by side
+
+Each of them is an ordinary run: bounded, under the stream's own lock, which is held only while it
+lasts, with seq, ledger row and report. So a run by hand gets its turn, and whatever ends this
+process leaves no more behind than the end of a run does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ingestion.declaration.loader import DeclaredStream, load_streams
+from ingestion.errors import IngestionError, InvalidSpecError, StreamLockedError, first_exit_code
+from ingestion.operations.lag import LagReader, lake_state
+from ingestion.operations.run import Run
+from ingestion.operations.turns import Turn
+from ingestion.pipeline.report import RunReport
+from ingestion.pipeline.session import SharedSpark
+from ingestion.settings import Settings
+
+JOBS: Final = 2
+EVERY_SECONDS: Final = 5.0
+# Stands for what all streams need: the folder of the declarations, and Kafka.
+_SHARED: Final = ""
+
+
+@dataclass(kw_only=True)
+class Follow:
+    """Runs streams whenever they are behind, until the time is over or ``stop`` is set.
+
+    Attributes:
+        streams: Names of the streams to follow; empty for all that are declared.
+        jobs: How many are run at once, at most.
+        every_seconds: How often Kafka is asked.
+        for_seconds: How long to go on; ``None`` until it is stopped.
+        on_report: Called with each run's report, in the thread of that run.
+        on_failure: Called with what keeps a stream from being run, once until it is another.
+            Without a stream it keeps all of them.
+    """
+
+    settings: Settings
+    spark: SharedSpark
+    run_id: str
+    on_report: Callable[[DeclaredStream, RunReport], None]
+    on_failure: Callable[[DeclaredStream | None, Exception], None]
+    streams: Collection[str] = ()
+    jobs: int = JOBS
+    every_seconds: float = EVERY_SECONDS
+    for_seconds: float | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    _turns: dict[str, Turn] = field(default_factory=dict)
+    _runs: dict[str, tuple[DeclaredStream, Future[RunReport]]] = field(default_factory=dict)
+
+    def execute(self) -> int:
+        """Follow.
+
+        Returns:
+            The exit code: the first of the contract's order among what is wrong in the end.
+
+        Raises:
+            DependencyError: the JVM died; whoever starts this again gets another one.
+        """
+        end = time.monotonic() + (self.for_seconds or float("inf"))
+        folder = _Folder(self.settings.streams)
+        lags = LagReader(self.settings)
+        pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="follow")
+        try:
+            while not self.stop.is_set() and (left := end - time.monotonic()) > 0:
+                self._play_round(pool, folder, lags)
+                self.stop.wait(min(self.every_seconds, left))
+        finally:
+            self.stop.set()
+            # Each run looks at ``stop``; whoever cannot wait for that interrupts this thread.
+            pool.shutdown(cancel_futures=True)
+        self._collect_ended()
+        return first_exit_code(turn.exit_code for turn in self._turns.values())
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Tell whether a run still works although it was asked to stop."""
+        return any(run.running() for _, run in self._runs.values())
+
+    def _play_round(self, pool: ThreadPoolExecutor, folder: _Folder, lags: LagReader) -> None:
+        """Begin the runs of all streams whose turn it is; those that waited longest first."""
+        self._collect_ended()
+        if time.monotonic() < self._turn(_SHARED).not_before:
+            return
+        try:
+            declared = [each for each in folder.read() if self._is_followed(each)]
+            free = [each for each in declared if each.name not in self._runs]
+            lag = lags.read([each.spec for each in free if each.spec is not None])
+        except IngestionError as error:
+            self._fail(None, error)
+            return
+        self._turns = {each.name: self._turn(each.name) for each in declared}
+        due = [each for each in free if self._is_due(each, lag.get(each.name))]
+        for each in sorted(due, key=lambda each: self._turn(each.name).began):
+            self._turns[each.name] = self._turn(each.name).begun(time.monotonic())
+            self._runs[each.name] = (each, pool.submit(self._run, each))
+
+    def _is_followed(self, declared: DeclaredStream) -> bool:
+        return not self.streams or declared.name in self.streams
+
+    def _is_due(self, declared: DeclaredStream, lag: int | None) -> bool:
+        if declared.spec is None:
+            self._fail(declared, declared.error or InvalidSpecError(str(declared.path)))
+            return False
+        now = time.monotonic()
+        turn = self._turns[declared.name] = self._turn(declared.name).seen(lag, now)
+        condition = self._condition(declared)
+        return turn.is_due(declared.spec.follow, lag=lag, condition=condition, now=now)
+
+    def _run(self, declared: DeclaredStream) -> RunReport:
+        if self.stop.is_set():
+            raise InterruptedError(declared.name)
+        assert declared.spec is not None
+        report = Run(
+            spec=declared.spec,
+            settings=self.settings,
+            spark=self.spark.of(declared.name),
+            run_id=self.run_id,
+            stop=self.stop,
+        ).execute()
+        self.on_report(declared, report)
+        return report
+
+    def _collect_ended(self) -> None:
+        """Take note of how runs have ended."""
+        for name in [name for name, (_, run) in self._runs.items() if run.done()]:
+            declared, run = self._runs.pop(name)
+            error = None if run.cancelled() else run.exception()
+            if error is None and not run.cancelled():
+                self._turns[name] = self._turn(name).ended(is_balanced=run.result().is_balanced)
+            elif isinstance(error, Exception) and not self.stop.is_set():
+                # A stream that is locked is simply not free yet.
+                if not isinstance(error, StreamLockedError):
+                    self._fail(declared, error)
+                if self.spark.has_died:
+                    raise error
+
+    def _fail(self, declared: DeclaredStream | None, error: Exception) -> None:
+        """Tell what keeps a stream, or all, from being run, unless that was told last."""
+        name = declared.name if declared else _SHARED
+        before, condition = self._turn(name), declared and self._condition(declared)
+        self._turns[name] = before.failed(error, condition, time.monotonic())
+        if before.message != str(error):
+            self.on_failure(declared, error)
+
+    def _turn(self, name: str) -> Turn:
+        return self._turns.get(name, Turn())
+
+    def _condition(self, declared: DeclaredStream) -> object:
+        return declared.spec, lake_state(declared.name, self.settings)
+
+
+def _stamp_of(file: Path) -> tuple[object, ...]:
+    try:
+        at = file.stat()
+    except OSError:
+        return ()
+    return file.name, at.st_ino, at.st_mtime_ns, at.st_size
+
+
+class _Folder:
+    """The declarations, read again when a file has come, gone or changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: object = None
+        self._declared: tuple[DeclaredStream, ...] = ()
+
+    def read(self) -> tuple[DeclaredStream, ...]:
+        """Return what is declared now."""
+        stamp = sorted(filter(None, map(_stamp_of, self._path.glob("*"))))
+        if stamp != self._stamp:
+            self._declared, self._stamp = load_streams(self._path), stamp
+        return self._declared

@@ -1,0 +1,253 @@
+"""Following in Dagster: what is told of each bounded run, and one run kept alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.events import EngineEventData
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+
+from assets.assets import ingest_asset
+from assets.follow import follow_job, follow_sensor
+from assets.jobs import FOLLOW_JOB
+from assets.sensors import Tick
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
+from ingestion.lake.ledger import Ledger
+from ingestion.operations.follow import Follow
+from ingestion.pipeline.report import RunReport
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+from tests.assets.conftest import batch, broken, declared, report
+from tests.assets.shell import reported_in
+from tests.support.world import JARS
+
+# Dagster's own, wherever one resource holds another.
+pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
+
+Script = Callable[[Follow], None]
+
+
+@pytest.fixture(autouse=True)
+def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ledger stand alone where no engine runs."""
+    monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+
+
+def job() -> dg.JobDefinition:
+    """The job, with what it needs."""
+    lake = LakeResource()
+    given = {"kafka": KafkaResource(address="nowhere:1"), "lake": lake}
+    given |= {"spark": SparkResource(lake=lake)}  # type: ignore[dict-item]
+    return dg.Definitions(jobs=[follow_job()], resources=given).resolve_job_def(FOLLOW_JOB)
+
+
+def followed(
+    script: Script, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> dg.ExecuteInProcessResult:
+    """Run the job while streams do what a script says."""
+    monkeypatch.setattr("assets.follow.Follow.execute", lambda follow: script(follow))
+    return job().execute_in_process(instance=instance, raise_on_error=False)
+
+
+def end_with(follow: Follow, stream: DeclaredStream, found: RunReport) -> None:
+    """Let a bounded run of a stream end with a report, in a thread of its own."""
+    Ledger(follow.settings.lake / "orders__ledger").put(*found.batches)
+    thread = threading.Thread(target=follow.on_report, args=(stream, found))
+    thread.start()
+    thread.join()
+
+
+def test_each_bounded_run_is_a_materialization_with_its_checks(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both batches of one long run are told, each once and with all five checks."""
+    stream = declared(tmp_path)
+
+    def script(follow: Follow) -> None:
+        end_with(follow, stream, report(batch(1, 0, 5)))
+        end_with(follow, stream, report(batch(2, 5, 9), lag=7))
+
+    result = followed(script, instance, monkeypatch)
+
+    assert result.success
+    assert reported_in(instance, "orders") == [(False, [1]), (False, [2])]
+    last = instance.get_latest_materialization_event(dg.AssetKey("orders"))
+    assert last is not None
+    assert last.run_id == result.run_id
+    materialized = last.asset_materialization
+    assert materialized is not None
+    assert (materialized.metadata["read"].value, materialized.metadata["lag"].value) == (4, 7)
+    assert checks_of(instance, result) == [True] * 10
+
+
+def test_a_refusal_turns_the_checks_of_its_stream_red(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text and remedy are on every check; what passes by itself turns nothing red."""
+    refused = TopicRecreatedError("orders", "the topic is another.", remedy="adopt-topic")
+
+    def script(follow: Follow) -> None:
+        follow.on_failure(declared(tmp_path), DependencyError("orders: Kafka is away"))
+        follow.on_failure(None, DependencyError("Kafka is away"))
+        follow.on_failure(declared(tmp_path), refused)
+
+    result = followed(script, instance, monkeypatch)
+
+    assert result.success
+    assert checks_of(instance, result) == [False] * 5
+    key = dg.AssetCheckKey(dg.AssetKey("orders"), "books_balance")
+    (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    assert record.event is not None
+    told = record.event.get_dagster_event().asset_check_evaluation_data
+    assert told.description == str(refused)
+    assert (told.metadata["next"].value, told.blocking) == ("adopt-topic", True)
+
+
+def test_a_broken_file_turns_the_checks_of_its_stream_red(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A declaration that cannot be read has the checks that every stream has."""
+
+    def script(follow: Follow) -> None:
+        follow.on_failure(broken(tmp_path), InvalidSpecError("orders.yaml:1: unknown key"))
+
+    result = followed(script, instance, monkeypatch)
+
+    assert checks_of(instance, result) == [False] * 5
+
+
+def test_a_jvm_that_died_fails_the_run(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sensor begins the next one, with another JVM."""
+
+    def script(follow: Follow) -> None:
+        raise DependencyError("orders: the Spark JVM died")
+
+    assert not followed(script, instance, monkeypatch).success
+
+
+def test_terminating_the_run_ends_the_open_runs(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Terminated in the UI, it asks the open run to end, waits for that, and is canceled."""
+    folder = tmp_path / "assets" / "streams"
+    folder.mkdir(parents=True)
+    (folder / "orders.yaml").write_text("topic: orders\nschema: id INT NOT NULL\nkeys: [id]\n")
+    ended = []
+
+    class _Run:
+        def __init__(self, **asked: Any) -> None:
+            self.stop = asked["stop"]
+
+        def execute(self) -> RunReport:
+            (run,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+            instance.report_run_canceling(run)
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.append(self.stop.wait(30))
+            raise InterruptedError
+
+    monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
+    monkeypatch.setattr(
+        "ingestion.operations.follow.LagReader.read", lambda self, specs: {"orders": 500}
+    )
+    began = time.monotonic()
+
+    result = job().execute_in_process(instance=instance, raise_on_error=False)
+
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert (run.status, ended) == (dg.DagsterRunStatus.CANCELED, [True])
+    assert time.monotonic() - began < 20
+
+
+def test_the_sensor_keeps_one_run_alive(instance: dg.DagsterInstance) -> None:
+    """It starts one, waits while that is under way, and reports one that died unseen."""
+    sensor = follow_sensor()
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
+    assert isinstance(tick(instance), dg.SensorResult)
+
+    definition = job()
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
+    run = instance.create_run_for_job(
+        definition, remote_job_origin=origin.get_job_origin(definition.name)
+    )
+    started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, job_name=definition.name)
+    instance.report_dagster_event(started, run.run_id)
+    waits = tick(instance)
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait(30)
+    instance.report_engine_event("began", run, EngineEventData.in_process(over.pid))
+    died = tick(instance)
+
+    assert isinstance(waits, dg.SkipReason)
+    assert waits.skip_message == f"run {run.run_id[:8]} of this job is started"
+    assert isinstance(died, dg.SkipReason)
+    assert "is gone, and nothing was watching it" in str(died.skip_message)
+    assert isinstance(tick(instance), dg.SensorResult)
+
+
+def test_the_assets_of_one_job_share_one_session(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several streams materialized together start one JVM."""
+    started = []
+    monkeypatch.setattr(
+        "resources.spark.start_session", lambda *parts, **more: started.append(more) or object()
+    )
+    # A worker that has run other tests has a session, which is not this resource's.
+    monkeypatch.setattr("resources.spark._refuse_contradictions", lambda more, settings: None)
+
+    def engine(spec: Any, settings: Any, spark: SparkResource, *rest: Any) -> RunReport:
+        spark.session_for(10)
+        return report(stream=spec.name)
+
+    def named(name: str) -> DeclaredStream:
+        stream = declared(tmp_path, name=name)
+        return DeclaredStream(name=name, path=stream.path, spec=stream.spec, error=None)
+
+    streams = [named(name) for name in ("orders", "paid", "sent")]
+    lake = LakeResource(jars=str(JARS))
+    given: dict[str, Any] = {"kafka": KafkaResource(), "lake": lake}
+    result = (
+        dg.Definitions(
+            assets=[ingest_asset(stream, engine) for stream in streams],
+            resources={**given, "spark": SparkResource(lake=lake)},
+            executor=dg.in_process_executor,
+        )
+        .resolve_implicit_global_asset_job_def()
+        .execute_in_process(instance=instance)
+    )
+
+    assert result.success
+    assert len(started) == 1
+
+
+def tick(instance: dg.DagsterInstance) -> Tick:
+    """Evaluate the sensor."""
+    given = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    with dg.build_sensor_context(instance=instance, resources=given) as context:
+        return follow_sensor()(context)  # type: ignore[return-value]
+
+
+def checks_of(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> list[bool]:
+    """Return whether each check passed that the event log has of a run."""
+    records = instance.get_records_for_run(
+        result.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ).records
+    return [
+        record.event_log_entry.get_dagster_event().asset_check_evaluation_data.passed
+        for record in records
+    ]

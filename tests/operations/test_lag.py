@@ -1,0 +1,73 @@
+"""How far streams are behind, as real Kafka and real tables tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import DependencyError
+from ingestion.operations.lag import LagReader
+from tests.support.world import COLUMNS, World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def of(world: World, name: str, **fields: object) -> StreamSpec:
+    """Declare another stream that reads the world's topic."""
+    declared = {"name": name, "topic": world.topic, "schema": COLUMNS, "keys": ["id"], **fields}
+    if "topic_pattern" in fields:
+        del declared["topic"]
+    return StreamSpec.model_validate(declared)
+
+
+def test_lag_follows_topic_and_table(world: World) -> None:
+    """Everything at first, nothing after a run, what came since, and nothing after the next."""
+    reader = LagReader(world.settings)
+    found = []
+    for _ in range(2):
+        world.send(*(row(number, "a") for number in range(3)))
+        world.send(row(9, "b"), partition=1)
+        found.append(reader.read([world.spec])[world.topic])
+        world.run()
+        found.append(reader.read([world.spec])[world.topic])
+
+    assert found == [4, 0, 4, 0]
+
+
+def test_one_question_covers_all_streams(world: World) -> None:
+    """A topic that is not there, and a table that a run would refuse, are left to a run to tell."""
+    world.send(row(1, "a"), row(2, "b"))
+    foreign = world.settings.lake / "foreign"
+    foreign.mkdir(parents=True)
+    (foreign / "part.parquet").touch()
+    specs = [
+        world.spec,
+        of(world, "pattern", topic_pattern=f"{world.topic[:-2]}.*"),
+        of(world, "unmatched", topic_pattern="nothing[.]like[.]it"),
+        of(world, "missing", topic="no.such.topic"),
+        of(world, "foreign"),
+    ]
+
+    lag = LagReader(world.settings).read(specs)
+
+    none = {"unmatched": None, "missing": None, "foreign": None}
+    assert lag == {world.topic: 2, "pattern": 2, **none}
+
+
+def test_a_topic_that_is_shorter_than_the_table_is_left_to_a_run(world: World) -> None:
+    """Made again, it means other records: no lag, and yet not in order."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.delete_topic()
+    world.create_topic()
+
+    assert LagReader(world.settings).read([world.spec]) == {world.topic: None}
+
+
+def test_a_kafka_that_is_away_is_one_error(world: World) -> None:
+    """Nobody answers for any stream; the next question is asked at today's address."""
+    given = {"kafka": "127.0.0.1:1", "kafka_timeout_seconds": 1}
+    reader = LagReader(world.settings.model_copy(update=given))
+
+    with pytest.raises(DependencyError, match="does not answer"):
+        reader.read([world.spec])
