@@ -153,9 +153,10 @@ class Run:
                     raise _RedBatchError
 
         if start.lag:
+            at, lag = start.starting, start.lag
             with suppress(_RedBatchError):
                 drain(
-                    read_stream(spark, stream.spec, stream.settings, starting=start.starting),
+                    read_stream(spark, stream.spec, stream.settings, starting=at, lag=lag),
                     write,
                     name=f"{stream.name} {self.run_id}",
                     checkpoint=checkpoint.path,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -10,9 +12,12 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.kafka.security import java_options
 from ingestion.settings import Settings
 
+# So many are decoded sooner than a second pair of Python workers would have started.
+ONE_TASK_RECORDS: Final = 10_000
+
 
 def read_stream(
-    spark: SparkSession, spec: StreamSpec, settings: Settings, *, starting: Offsets
+    spark: SparkSession, spec: StreamSpec, settings: Settings, *, starting: Offsets, lag: int
 ) -> DataFrame:
     """Return the stream's records from ``starting`` on, one row a record, undecoded.
 
@@ -21,6 +26,7 @@ def read_stream(
         settings: Where Kafka is, and how to talk to it.
         starting: The offset to begin at, of *every* partition: Spark begins one that is not
             named at its earliest, and fails on one that does not exist.
+        lag: How many offsets there are to read; a few are read by one task.
 
     Returns:
         ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
@@ -39,7 +45,7 @@ def read_stream(
         **_patience(settings),
         **java_options(settings),
     }
-    return (
+    records = (
         spark.readStream.format("kafka")
         .options(**options)
         .load()
@@ -53,6 +59,8 @@ def read_stream(
             F.col("headers").alias("_headers"),
         )
     )
+    is_small = min(lag, spec.max_offsets_per_trigger) <= ONE_TASK_RECORDS
+    return records.coalesce(1) if is_small else records
 
 
 def _patience(settings: Settings) -> dict[str, str]:

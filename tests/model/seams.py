@@ -70,7 +70,9 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "probe_filesystem": nothing,
                 "finish_swap": nothing,
                 "translate_engine_errors": lambda stream: nullcontext(),
-                "read_stream": lambda spark, spec, world, starting: query.Stream(world, starting),
+                "read_stream": lambda spark, spec, world, starting, lag: query.Stream(
+                    world, starting
+                ),
                 "drain": query.drain,
             },
         ),

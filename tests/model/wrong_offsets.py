@@ -19,7 +19,9 @@ from tests.model.patches import nothing, together
 def position_from_the_checkpoint() -> AbstractContextManager[Any]:
     """Spark's checkpoint is believed before the table."""
 
-    def reading(_spark: Any, _spec: Any, world: Any, *, starting: Offsets) -> query.Stream:
+    def reading(
+        _spark: Any, _spec: Any, world: Any, *, starting: Offsets, lag: int
+    ) -> query.Stream:
         return query.Stream(world, Offsets({**starting, **(world.checkpoint or {})}))
 
     return patch.object(ingestion.operations.run, "read_stream", reading)

@@ -260,9 +260,9 @@ def _start_at(monkeypatch: pytest.MonkeyPatch, world: World, offset: int) -> Non
     """Let the query begin at an offset of our choice, as a wrong checkpoint would."""
     read = ingestion.operations.run.read_stream
 
-    def reading(*given: Any, starting: Offsets) -> DataFrame:
+    def reading(*given: Any, starting: Offsets, lag: int) -> DataFrame:
         moved = Offsets({at: offset if at.partition == 0 else n for at, n in starting.items()})
-        return read(*given, starting=moved)
+        return read(*given, starting=moved, lag=lag)
 
     monkeypatch.setattr(ingestion.operations.run, "read_stream", reading)
     shutil.rmtree(world.paths.checkpoints, ignore_errors=True)
