@@ -14,18 +14,22 @@ import argparse
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.cpu import run_metered
+from bench.freshness import PACE, measure_freshness
 from bench.report import markdown, write_figures
 from bench.runner import CONTENDERS, ENGINES, PEERS, SPARK, Runner
-from bench.topic import DELETED, ORDERS, WIDE
+from bench.topic import DELETED, LONG, ORDERS, WIDE
 from ingestion.local import broker
 from ingestion.settings import load_settings
 
 _MILLION = 1_000_000
+PARTS = ("small", "wide", "batches", "memory", "many", "follow", "large")
 
 
 def measure_large(runner: Runner, scale: float, sizes: tuple[int, ...]) -> None:
@@ -80,6 +84,51 @@ def measure_wide(runner: Runner) -> None:
         runner.cold(name, "500 columns", fold)
 
 
+def measure_memory(runner: Runner, scale: float) -> None:
+    """Load a million records of 2 KB in one batch; the figures say how much memory it took."""
+    topic, fold = runner.declare("long", LONG, max_offsets_per_trigger=_MILLION)
+    topic.lengthen(round(_MILLION * scale))
+    fold.read()
+    for name in runner.contenders(ENGINES):
+        runner.cold(name, "2 KB each", fold)
+
+
+def measure_follow(runner: Runner, minutes: float) -> None:
+    """Follow ten streams that get a hundred records a second each; see ``bench.freshness``."""
+    live = [runner.declare(f"live{n}", ORDERS, follow=PACE) for n in range(10)]
+    folder = runner.scratch / "follow"
+    folder.mkdir()
+    figures = measure_freshness(
+        [topic for topic, _ in live],
+        runner.environment(folder),
+        runner.scratch,
+        rate=100,
+        minutes=minutes,
+    )
+    for topic, fold in live:
+        fold.read()
+        fold.check(folder / "lake" / topic.name, "follow")
+    runner.note(ENGINES[0], "10 streams", "followed", [figures])
+
+
+def measure_many(runner: Runner) -> None:
+    """Read a thousand records into each of twenty tables by one command, and into one table."""
+    many = [runner.declare(f"many{n}", ORDERS) for n in range(21)]
+    for topic, fold in many:
+        topic.insert(1000)
+        fold.read()
+    walls = []
+    for part in (many[:1], many[1:]):
+        folder = runner.scratch / f"many-{len(part)}"
+        names = [topic.name for topic, _ in part]
+        command = [sys.executable, "-m", "ingestion", "run", *names]
+        walls.append(run_metered(command, runner.environment(folder), runner.scratch / "log").wall)
+        for topic, fold in part:
+            fold.check(folder / "lake" / topic.name, "run")
+    figures = {"each": (walls[1] - walls[0]) / 19, "wall": walls[1]}
+    runner.note(ENGINES[0], "20 streams of 1,000", "in one run", [figures])
+
+
 @contextmanager
 def embedded_kafka() -> Iterator[Runner]:
     """Bring up a broker in a scratch folder, which is removed at the end."""
@@ -104,6 +153,9 @@ def main() -> None:
             "small": lambda: measure_small(runner, 3 if options.scale == 1 else 1),
             "wide": lambda: measure_wide(runner),
             "batches": lambda: measure_batches(runner, options.scale),
+            "memory": lambda: measure_memory(runner, options.scale),
+            "many": lambda: measure_many(runner),
+            "follow": lambda: measure_follow(runner, 5 if options.scale == 1 else 1.5),
             "large": lambda: measure_large(
                 runner, options.scale, (1, 4, 16) if options.large else (1, 4)
             ),
@@ -123,7 +175,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
     parser.add_argument("--scale", type=float, default=1, help="share of every large size")
     parser.add_argument("--large", action="store_true", help="grow the table to 16 M rows, too")
-    parser.add_argument("--only", nargs="+", choices=("small", "wide", "batches", "large"))
+    parser.add_argument("--only", nargs="+", choices=PARTS)
     parser.add_argument("--contenders", nargs="+", choices=tuple(CONTENDERS))
     parser.add_argument("--write", type=Path, help="page whose tables are replaced")
     parser.add_argument("--json", type=Path, help="file that gets the figures")

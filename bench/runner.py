@@ -79,7 +79,7 @@ class Runner:
         for number in range(rounds):
             folder = self._copy(name, fold, number)
             costs.append(self._run(name, fold, [folder], as_command=True)._asdict())
-        self._note(name, part, "cold", costs)
+        self.note(name, part, "cold", costs)
         base = self._base(name, fold)
         shutil.rmtree(base, ignore_errors=True)
         base.parent.mkdir(parents=True, exist_ok=True)
@@ -97,14 +97,14 @@ class Runner:
         costs = [json.loads((folder / "cost.json").read_text()) for folder in folders]
         if sum(cost["cpu"] for cost in costs) > 1.1 * whole.cpu:
             raise SystemExit(f"{name}: counted twice: {costs} of {whole}")
-        self._note(name, part, "warm", costs[1:] or costs)
+        self.note(name, part, "warm", costs[1:] or costs)
         self._clean()
 
     def _run(self, name: str, fold: Fold, folders: list[Path], *, as_command: bool = False) -> Cost:
         """Run a process, and check the tables that it leaves."""
         contender, stream = CONTENDERS[name], fold.topic.name
         command = [*contender.command, stream, *map(str, folders)]
-        environment = {**self._environment(folders[0]), **contender.environment}
+        environment = {**self.environment(folders[0]), **contender.environment}
         if as_command and "oncelake" in contender.command:
             command = [sys.executable, "-m", "ingestion", "run", stream]
         cost = run_metered(command, environment, self.scratch / "log")
@@ -112,7 +112,8 @@ class Runner:
             fold.check(folder / "lake" / stream, name)
         return cost
 
-    def _note(self, name: str, part: str, how: str, costs: list[dict[str, Any]]) -> None:
+    def note(self, name: str, part: str, how: str, costs: list[dict[str, Any]]) -> None:
+        """Keep the median of some figures of a contender, and print it."""
         middle = {
             key: round(statistics.median(cost[key] for cost in costs), 3)
             for key, value in costs[0].items()
@@ -122,7 +123,7 @@ class Runner:
         self.figures.setdefault(name, {})[f"{part}, {how}"] = middle
         print(f"{name}: {part}, {how}: {middle}", flush=True)
 
-    def _environment(self, folder: Path) -> dict[str, str]:
+    def environment(self, folder: Path) -> dict[str, str]:
         """Return everybody's environment; whatever a person has set is for their own lake."""
         ours = {name: text for name, text in os.environ.items() if not name.startswith("ONCELAKE_")}
         return {

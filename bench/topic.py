@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ ORDERS: Final = (
 WIDE: Final = "id BIGINT NOT NULL, updated_at TIMESTAMP NOT NULL, " + ", ".join(
     f"c{number:03} {('BIGINT', 'STRING', 'DOUBLE')[number % 3]}" for number in range(498)
 )
+LONG: Final = "id BIGINT NOT NULL, text STRING, updated_at TIMESTAMP NOT NULL"
 PARTITIONS: Final = 3
 DELETED: Final = "deleted"
 _STATUS: Final = ("ordered", "packed", "shipped", "delivered")
@@ -50,9 +52,14 @@ class Topic:
 
     def insert(self, count: int) -> None:
         """Send records of so many new keys."""
-        first = self.ids
+        produce(self.settings, self.name, self.next_inserts(count))
+
+    def next_inserts(self, count: int) -> Iterator[Message]:
+        """Return the records of so many new keys, for somebody else to send."""
+        first, at = self.ids, self.sent
         self.ids += count
-        self._send(_order(first + number, self.sent + number) for number in range(count))
+        self.sent += count
+        return (_order(first + number, at + number) for number in range(count))
 
     def change(self, updates: int, *, keys: int, inserts: int) -> None:
         """Send so many updates of ``keys`` keys from all over the table, and some new keys."""
@@ -65,6 +72,10 @@ class Topic:
         """Send inserts, updates, deletes (1 of 10), late (1 of 10) and bad records (1 of 50)."""
         self.ids = max(1, count // 3)
         self._send(self._mixed(self.sent + number) for number in range(count))
+
+    def lengthen(self, count: int) -> None:
+        """Send records of 2 KB, whose text compresses to half of it."""
+        self._send(_long(number, self.sent + number) for number in range(count))
 
     def widen(self, count: int) -> None:
         """Send records of 500 columns."""
@@ -90,6 +101,14 @@ def _order(key: int, number: int, status: str | None = None) -> Message:
         f'"updated_at": "{_moment(number)}"}}'
     )
     return Message(b"%d" % key, text.encode())
+
+
+def _long(key: int, number: int) -> Message:
+    text = random.Random(number).randbytes(950).hex()
+    return Message(
+        b"%d" % key,
+        f'{{"id": {key}, "text": "{text}", "updated_at": "{_moment(number)}"}}'.encode(),
+    )
 
 
 def _wide(key: int, number: int) -> Message:
