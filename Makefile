@@ -64,9 +64,9 @@ mutants: setup ## Plant one bug at a time, in the code and in the protocol, and 
 model: setup ## Play schedules of faults through a model of the protocol (SCHEDULES=1000000 SEED=1)
 	@$(bin)/python -m tests.model SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1)
 
-soak: setup ## Ingest while things go wrong (MINUTES=10 SEED=1 RECORDS=200000)
+soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
-		--records $(or $(RECORDS),200000)
+		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
 
 lint: setup ## Check format, style, types and the import law
 	@$(bin)/ruff format --check

@@ -11,7 +11,12 @@ import dagster as dg
 from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
 from assets.evidence import gather
-from assets.metadata import log_batches, metadata_of, recovered_materializations
+from assets.metadata import (
+    log_batches,
+    metadata_of,
+    metadata_of_failure,
+    recovered_materializations,
+)
 from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
@@ -106,10 +111,6 @@ def _translate_errors(
 def _failure(error: IngestionError, *, allow_retries: bool) -> dg.Failure:
     return dg.Failure(
         description=str(error),
-        metadata={
-            "error": type(error).__name__,
-            "exit_code": error.exit_code,
-            "next": getattr(error, "remedy", "see the description"),
-        },
+        metadata={**metadata_of_failure(error), "exit_code": error.exit_code},
         allow_retries=allow_retries,
     )

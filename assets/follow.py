@@ -16,7 +16,7 @@ from assets.checks import ERROR, check_results, check_specs
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.evidence import gather
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, op_job
-from assets.metadata import metadata_of, recovered_materializations
+from assets.metadata import metadata_of, metadata_of_failure, recovered_materializations
 from assets.sensors import Tick, report_under_way
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError, TransientError
@@ -123,10 +123,6 @@ class _Events:
             self._context.log.warning(str(error))
             return
         self._context.log.error(str(error))
-        metadata = {
-            "error": type(error).__name__,
-            "next": getattr(error, "remedy", "see the description"),
-        }
         self._log_checks(
             declared,
             [
@@ -136,7 +132,7 @@ class _Events:
                     check_name=spec.name,
                     severity=ERROR,
                     description=str(error),
-                    metadata=metadata,
+                    metadata=metadata_of_failure(error),
                 )
                 for spec in check_specs(declared)
             ],

@@ -45,6 +45,14 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     }
 
 
+def metadata_of_failure(error: Exception) -> dict[str, str]:
+    """Return what Dagster shows of an error beside its text: its name, and what to do next."""
+    return {
+        "error": type(error).__name__,
+        "next": getattr(error, "remedy", "see the description"),
+    }
+
+
 def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
     """Return what batches read and what became of it: the ranges, and every count by its name."""
     further = (name for row in rows for name in row.counts)

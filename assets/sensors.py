@@ -1,5 +1,7 @@
 """A sensor a stream: it starts a run when Kafka holds records that the table has not read.
 
+Or when a run died behind its last commit, whose ledger row and checks are still to come.
+
 It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
 go through: so it depends neither on a cursor nor on run keys, which a failed run uses up. (Only
 a run that is to tell of a stall has one, to be told once.)
@@ -21,7 +23,8 @@ from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
-from ingestion.recovery.position import read_position
+from ingestion.recovery.position import is_ledger_behind, position_of
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
@@ -59,18 +62,21 @@ def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
     return sense
 
 
-def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
+def lag_of(
+    spec: StreamSpec, settings: Settings, snapshot: TableSnapshot | None = None
+) -> dict[str, int]:
     """Count the offsets of each topic that the table has not reached, up to the last stable one.
 
     Before the first run that is everything Kafka holds, also for a stream that starts at the
-    latest: its first run must write down where that is.
+    latest: its first run must write down where that is. The table is read, unless its snapshot is
+    given.
 
     Raises:
         RefusedError: the table is not one that a run would go on with, or a topic is missing.
         DependencyError: Kafka does not answer.
     """
     stream = Stream(spec=spec, settings=settings)
-    position = read_position(stream.paths)
+    position = position_of(snapshot or read_snapshot(stream.paths))
     stream = resolve_topics(stream)
     spec, client = stream.spec, stream.kafka
     partitions = client.topics(spec.name, spec.subscribed).partitions
@@ -83,8 +89,11 @@ def lag_of(spec: StreamSpec, settings: Settings) -> dict[str, int]:
 
 
 def _request_run(spec: StreamSpec, settings: Settings) -> Tick:
-    lag = lag_of(spec, settings)
+    snapshot = read_snapshot(StreamPaths.of(spec.name, settings))
+    lag = lag_of(spec, settings, snapshot)
     if not any(lag.values()):
+        if is_ledger_behind(snapshot):
+            return dg.SensorResult(run_requests=[dg.RunRequest()])
         return _request_report(stalls_of(spec, settings)) or dg.SkipReason(
             "nothing new: the table has reached the last stable offsets of Kafka"
         )

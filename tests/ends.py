@@ -64,7 +64,7 @@ from ingestion.operations.inspect_quarantine import inspect
 inspection = inspect("{STREAM}", paths)
 """,
     "the proof's ledger": """
-from ingestion.verify.read.delta_log import read_ledger
+from ingestion.verify.read.snapshot import read_ledger
 batches = read_ledger(paths.ledger)
 """,
     "the proof's rows": """

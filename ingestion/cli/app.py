@@ -12,8 +12,6 @@ import typer
 
 from ingestion.cli import (
     decisions,
-    doctor,
-    follow,
     kafka,
     plan,
     quarantine,
@@ -53,8 +51,8 @@ def oncelake(
 
 
 for command in (
-    *(run.run, follow.follow),
-    *(status.status, status.ledger, doctor.doctor, verify.verify),
+    *(run.run, run.follow),
+    *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(streams.validate, streams.schema),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),

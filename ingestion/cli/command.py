@@ -33,11 +33,7 @@ Jobs = Annotated[
 
 
 def seconds_of(text: str | float) -> float:
-    """Read a duration, such as ``500ms``, ``5s``, ``10m`` or ``1h``.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
+    """Read a duration, such as ``500ms``, ``5s``, ``10m`` or ``1h``."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(text))
     if found is None or not float(found[1]):
         raise typer.BadParameter(f"{text!r} is no duration; write for example 5s, 10m or 1h")
@@ -48,11 +44,7 @@ class OncelakeCommand(TyperCommand):
     """A command whose errors are printed, not thrown: in red, and with ``--json`` as a document."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            typer.Exit: always when it failed, with the code of the contract.
-        """
+        """Run the command; one that failed ends with the code of the contract."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):

@@ -28,7 +28,7 @@ def accept(
     The acceptance and its reason are written into the ledger, and the next run goes on behind it.
     Look at `oncelake ledger STREAM` first.
     """
-    from ingestion.operations.accept import accept as accept_stream
+    from ingestion.operations.decisions import accept as accept_stream
 
     if not reason.strip():
         raise InvalidSpecError("--reason is empty. Next: write why this is all right")
@@ -43,7 +43,7 @@ def adopt_topic(stream: Stream, as_json: AsJson = False) -> None:
     The rows stay, a new epoch begins, and the next run reads the topic as it is now from its
     start: its records win over the rows of the epoch before.
     """
-    from ingestion.operations.adopt_topic import adopt_topic as adopt
+    from ingestion.operations.decisions import adopt_topic as adopt
 
     spec, settings = load_stream(stream)
     row = adopt(spec, settings, run_id=new_run_id())
@@ -60,7 +60,7 @@ def reset(
     No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
     answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
-    from ingestion.operations.reset import reset as reset_stream
+    from ingestion.operations.decisions import reset as reset_stream
 
     settings = load_settings()
     tables = _tables_on_disk(stream, settings)
@@ -92,7 +92,7 @@ def unlock(
     Refuses (exit 4) while a process of the holder lives, and names it. The default lock, one of
     the kernel, goes with its process: there is never anything to unlock.
     """
-    from ingestion.operations.unlock import unlock as unlock_stream
+    from ingestion.operations.decisions import unlock as unlock_stream
 
     settings = load_settings()
     refuse_unknown(stream, settings, exists=bool(_tables_on_disk(stream, settings)))

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 
 def run_to_the_end(command: Callable[[], object]) -> None:
@@ -19,17 +20,18 @@ def run_to_the_end(command: Callable[[], object]) -> None:
     registered, and so the last that is called.
     """
     codes = [1]
-
-    def leave() -> None:
-        for written in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                written.flush()
-        os._exit(codes[-1])
-
-    atexit.register(leave)
+    atexit.register(lambda: leave_now(codes[-1]))
     try:
         command()
         codes.append(0)
     except SystemExit as ended:
         codes.append(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
         raise
+
+
+def leave_now(code: int) -> NoReturn:
+    """End the process though a thread still works: as in a crash, which the next run heals."""
+    for written in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            written.flush()
+    os._exit(code)

@@ -1,4 +1,4 @@
-"""How commands speak: reports on stdout, everything else on stderr.
+"""How commands speak: reports on stdout, everything else on stderr, Spark's own output included.
 
 Text is never read as rich markup, since offsets and column lists are full of brackets, and is
 never cut to a width where nobody has a screen.
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
@@ -18,10 +22,18 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ingestion.kafka.offsets import Offsets
     from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.failure import Failure
+    from ingestion.settings import Settings
 
+
+Tell = Callable[[str], None]
+
+# Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.
+STDOUT = threading.RLock()
 _NO_SCREEN = 1_000
 
 
@@ -64,22 +76,6 @@ def json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def fields_of(value: object, *names: str) -> dict[str, Any]:
-    """Return these fields of a value, as a document has them."""
-    return {name: getattr(value, name) for name in names}
-
-
-def row_document(row: LedgerRow, *more: str) -> dict[str, Any]:
-    """Return the columns of a ledger row that programs rely on, and more of its fields."""
-    place = ("table_id", "seq", "kind", "epoch", "committed_at", "run_id", "delta_version")
-    return fields_of(row, *place, "ranges", "counts", "balanced", "accepted", *more)
-
-
-def next_document(reached: Offsets) -> list[dict[str, Any]]:
-    """Return the next offset of each partition as a list of objects."""
-    return [{**at._asdict(), "offset": offset} for at, offset in reached.items()]
-
-
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
@@ -98,6 +94,69 @@ def counted(number: int, noun: str) -> str:
     """Write a number with its noun, in the plural where it is one."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+@contextmanager
+def progress(*, of_many: bool = False) -> Iterator[Tell]:
+    """Yield the function that shows where things stand.
+
+    On a terminal one line changes in place; elsewhere, and of many streams that run side by side,
+    each is a line of its own.
+    """
+    console = err()
+    if of_many or not console.is_terminal:
+        yield note
+        return
+    with console.status("") as shown:
+        yield lambda text: shown.update(Text(text))
+
+
+def print_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
+    """Return what tells of each batch: records so far, their rate, and the lag that is left."""
+    began, records = time.monotonic(), 0
+
+    def on_batch(row: LedgerRow, lag: int) -> None:
+        nonlocal records
+        records += row.counts.get("read", 0)
+        rate = records / max(time.monotonic() - began, 0.001)
+        tell(
+            f"{stream}: batch {row.seq} committed · {records:,} records · {rate:,.0f} records/s · "
+            f"lag {lag:,}"
+        )
+
+    return on_batch
+
+
+def session(settings: Settings, tell: Tell, backlog: int | None) -> SparkSession:
+    """Start Spark for a backlog of so many records; its JVM must take stderr for its stdout."""
+    tell("starting Spark…")
+    with STDOUT:
+        sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            from ingestion.pipeline.session import start_session
+
+            return start_session(settings, backlog=backlog)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Return these fields of a value, as a document has them."""
+    return {name: getattr(value, name) for name in names}
+
+
+def row_document(row: LedgerRow, *more: str) -> dict[str, Any]:
+    """Return the columns of a ledger row that programs rely on, and more of its fields."""
+    place = ("table_id", "seq", "kind", "epoch", "committed_at", "run_id", "delta_version")
+    return fields_of(row, *place, "ranges", "counts", "balanced", "accepted", *more)
+
+
+def next_document(reached: Offsets) -> list[dict[str, Any]]:
+    """Return the next offset of each partition as a list of objects."""
+    return [{**at._asdict(), "offset": offset} for at, offset in reached.items()]
 
 
 def _plain(value: object) -> object:

@@ -8,7 +8,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
-from ingestion.cli.progress import print_batches, progress, session
+from ingestion.cli.output import print_batches, progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import load_settings, load_stream
 from ingestion.errors import DONE, REFUSED, WRONG

@@ -8,7 +8,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, new_run_id
-from ingestion.cli.progress import progress, session
+from ingestion.cli.output import progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
 from ingestion.errors import DONE, WRONG
 

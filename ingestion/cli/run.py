@@ -1,19 +1,29 @@
-"""``oncelake run``: several streams, side by side, in one JVM."""
+"""``oncelake run`` and ``follow``: several streams, side by side, in one JVM."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Jobs, Streams, is_debugging, new_run_id
-from ingestion.cli.progress import STDOUT, Tell, print_batches, progress, session
-from ingestion.cli.signals import Interrupt, leave_now
+from ingestion.cli.command import (
+    AnyStreams,
+    AsJson,
+    Jobs,
+    Streams,
+    is_debugging,
+    new_run_id,
+    seconds_of,
+)
+from ingestion.cli.end_process import leave_now
+from ingestion.cli.output import STDOUT, Tell, print_batches, progress, session
+from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import DONE, WRONG, first_exit_code
 from ingestion.operations.failure import Failure
@@ -25,7 +35,19 @@ if TYPE_CHECKING:
     from ingestion.pipeline.session import SharedSpark
     from ingestion.settings import Settings
 
+
 _MOST_RANGES = 24
+
+Every = Annotated[
+    float, typer.Option("--every", parser=seconds_of, metavar="TIME", help="How often to ask Kafka")
+]
+For = Annotated[
+    float | None,
+    typer.Option("--for", parser=seconds_of, metavar="TIME", help="How long; default: for good."),
+]
+AsLines = Annotated[
+    bool, typer.Option("--json", help="Print one line of JSON on stdout for each run.")
+]
 
 
 def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False, jobs: Jobs = 2) -> None:
@@ -48,6 +70,68 @@ def run(ctx: typer.Context, streams: Streams, as_json: AsJson = False, jobs: Job
         several = {"run_id": runs.run_id, "exit_code": code, "streams": documents}
         output.document(several if len(documents) > 1 else documents[0])
     if runs.is_cut_off:
+        leave_now(code)
+    raise typer.Exit(code)
+
+
+def follow(
+    ctx: typer.Context,
+    streams: AnyStreams = None,
+    every: Every = "5s",  # type: ignore[assignment]  # The option's parser reads it.
+    for_: For = None,
+    as_json: AsLines = False,
+    jobs: Jobs = 2,
+) -> None:
+    """Run streams whenever Kafka holds records they have not read, in one JVM, until stopped.
+
+    Each run is one of `oncelake run`: bounded, under the stream's own lock, with a ledger row. How
+    often a stream is run, its file says (`follow:`). Files that come, change or go are noticed. A
+    refused stream waits for its decision, a locked one for its turn, and Kafka is asked again in
+    growing pauses; each is told once. Ctrl-C or SIGTERM ends it within seconds (exit 130 or 143);
+    what is wrong in the end decides the exit code as in `oncelake run`.
+    """
+    settings, interrupt = load_settings(), Interrupt()
+    chosen(streams, settings)
+    from ingestion.operations.follow import Follow
+    from ingestion.pipeline.session import SharedSpark
+
+    def show(result: RunResult) -> None:
+        with STDOUT:
+            result.print_problem()
+            if as_json:
+                now = dt.datetime.now(dt.UTC)
+                output.json_line({"at": now, **result.document()})
+            else:
+                result.print_summary()
+
+    def on_report(declared: DeclaredStream, report: RunReport) -> None:
+        show(RunResult(stream=declared.name, report=report))
+
+    def on_failure(declared: DeclaredStream | None, error: Exception) -> None:
+        name = declared.name if declared else None
+        failure = Failure.of(error, stream=name, debug=is_debugging(ctx))
+        show(RunResult(stream=name or "", failure=failure))
+
+    following = Follow(
+        settings=settings,
+        spark=SharedSpark(lambda _: session(settings, output.note, None)),
+        run_id=new_run_id(),
+        on_report=on_report,
+        on_failure=on_failure,
+        streams=streams or (),
+        jobs=jobs,
+        every_seconds=every,
+        for_seconds=for_,
+        stop=interrupt.stop,
+    )
+    code = 0
+    try:
+        with interrupt.listening():
+            code = following.execute()
+    except KeyboardInterrupt:
+        pass
+    code = first_exit_code([code, interrupt.exit_code])
+    if following.is_cut_off:
         leave_now(code)
     raise typer.Exit(code)
 
@@ -171,8 +255,22 @@ class RunResult:
 
     def print_summary(self) -> None:
         """Print the run in a line, with what is to be noticed."""
-        if self.report is not None:
-            _print_summary(self.report)
+        report = self.report
+        if report is None:
+            return
+        verdict = "balanced" if report.is_balanced else "NOT balanced"
+        batches = output.counted(len(report.batches), "batch") if report.batches else "nothing new"
+        rows = output.counted(report.row_count, "row")
+        output.say(
+            f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
+            f"{report.delta_version} · {rows} · lag {report.lag:,}",
+            "bold green" if report.is_balanced else "bold red",
+        )
+        for notice in report.notices:
+            output.say(f"  notice: {notice}", "yellow")
+        if report.recovered:
+            seqs = ", ".join(str(row.seq) for row in report.recovered)
+            output.say(f"  recovered into the ledger after a crash: seq {seqs}", "yellow")
 
     def print_books(self) -> None:
         """Print the books of the run, on stdout."""
@@ -203,21 +301,6 @@ def _report_document(report: RunReport) -> dict[str, Any]:
         "recovered": list(map(output.row_document, report.recovered)),
         "notices": report.notices,
     }
-
-
-def _print_summary(report: RunReport) -> None:
-    verdict = "balanced" if report.is_balanced else "NOT balanced"
-    batches = output.counted(len(report.batches), "batch") if report.batches else "nothing new"
-    output.say(
-        f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
-        f"{report.delta_version} · {output.counted(report.row_count, 'row')} · lag {report.lag:,}",
-        "bold green" if report.is_balanced else "bold red",
-    )
-    for notice in report.notices:
-        output.say(f"  notice: {notice}", "yellow")
-    if report.recovered:
-        seqs = ", ".join(str(row.seq) for row in report.recovered)
-        output.say(f"  recovered into the ledger after a crash: seq {seqs}", "yellow")
 
 
 def _print_ranges(ranges: Sequence[CountedRange]) -> None:

@@ -6,14 +6,11 @@ at a second signal, it is cut off. Either way an open batch is as if never begun
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
 
 _GRACE_SECONDS = 5.0
 
@@ -54,10 +51,3 @@ class Interrupt:
 
     def _insist(self, number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
-
-
-def leave_now(code: int) -> NoReturn:
-    """End the process though a thread still works: as in a crash, which the next run heals."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -1,4 +1,4 @@
-"""``oncelake status`` and ``ledger``: where the streams stand, and which batches led there."""
+"""``oncelake status``, ``ledger`` and ``doctor``: where streams stand, and what is wrong."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AnyStream, AsJson, Stream
+from ingestion.cli.output import progress
 from ingestion.cli.streams import chosen, load_settings, refuse_unknown
 from ingestion.errors import first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
+    from ingestion.operations.doctor.findings import Finding
     from ingestion.operations.status import StreamStatus
+
 
 _HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
 _COLUMNS = (
@@ -37,10 +40,10 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     statuses = list(map(StatusReader(settings).read_status, declared))
     code = first_exit_code(status.exit_code for status in statuses)
     if as_json:
-        documents = list(map(_document, statuses))
+        documents = list(map(_status_document, statuses))
         output.document(documents[0] if stream else {"exit_code": code, "streams": documents})
     else:
-        _print(statuses)
+        _print_statuses(statuses)
     raise typer.Exit(code)
 
 
@@ -70,7 +73,29 @@ def ledger(
         output.table(_COLUMNS, map(_ledger_cells, rows), right=["seq", "version"])
 
 
-def _document(status: StreamStatus) -> dict[str, Any]:
+def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
+    """Look for what is wrong with this installation, and say which command puts it right.
+
+    Looks at this machine, at Kafka, at each stream's table, ledger, lock and checkpoints, and at
+    Dagster's runs, pool slots and daemon. Starts no Spark and changes nothing. Exits with 0 when
+    nothing was found, 1 when something was, 5 when all of it is that Kafka does not answer; notes
+    (a sensor that is off, a run that is under way) do not count.
+    """
+    from ingestion.operations.doctor.examine import examine
+
+    settings = load_settings()
+    declared = chosen([stream] if stream else None, settings)
+    with progress() as tell:
+        findings = examine(settings, declared, are_all=stream is None, tell=tell)
+    code = first_exit_code(finding.exit_code for finding in findings)
+    if as_json:
+        output.document({"exit_code": code, "findings": findings})
+    else:
+        _print_findings(findings)
+    raise typer.Exit(code)
+
+
+def _status_document(status: StreamStatus) -> dict[str, Any]:
     at = status.position
     return {
         **output.fields_of(status, "stream", "table", "exists"),
@@ -95,7 +120,7 @@ def _numbers(status: StreamStatus) -> dict[str, int | None]:
     }
 
 
-def _print(statuses: list[StreamStatus]) -> None:
+def _print_statuses(statuses: list[StreamStatus]) -> None:
     if not statuses:
         output.say("no stream is declared")
         return
@@ -134,3 +159,19 @@ def _ledger_cells(row: LedgerRow) -> tuple[object, ...]:
         "yes" if row.balanced else "NO",
         row.accepted,
     )
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    for finding in findings:
+        style = "bold red" if finding.exit_code else "yellow"
+        output.say(f"{finding.about}: {finding.what}", style)
+        if finding.evidence:
+            output.say(f"  evidence: {finding.evidence}")
+        output.say(f"  next: {finding.command}")
+    wrong = sum(bool(finding.exit_code) for finding in findings)
+    notes = len(findings) - wrong
+    rest = f"; {output.counted(notes, 'note')}" if notes else ""
+    if wrong:
+        output.say(f"{output.counted(wrong, 'finding')}{rest}", "bold red")
+    else:
+        output.say(f"nothing is wrong{rest}", "bold green")

@@ -44,17 +44,13 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of a declaration, for editors that complete and check YAML."""
-    from ingestion.declaration.json_schema import json_schema
+    from ingestion.declaration.spec import json_schema
 
     output.document(json_schema())
 
 
 def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStream]:
-    """Return the declarations of these names, sound or broken; of all when none is named.
-
-    Raises:
-        InvalidSpecError: a name is not declared; says the nearest that is.
-    """
+    """Return the declarations of these names, sound or broken; of all when none is named."""
     from ingestion.declaration.loader import find_stream, load_streams
 
     streams = load_streams(settings.streams)
@@ -68,11 +64,7 @@ def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStre
 
 
 def load_stream(name: str) -> tuple[StreamSpec, Settings]:
-    """Return the declaration of one stream, and the settings.
-
-    Raises:
-        InvalidSpecError: it is not declared, or its file is broken.
-    """
+    """Return the declaration of one stream, which must be sound, and the settings."""
     from ingestion.declaration.loader import find_stream
 
     settings = load_settings()
@@ -80,11 +72,7 @@ def load_stream(name: str) -> tuple[StreamSpec, Settings]:
 
 
 def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:
-    """Refuse a name that is neither declared nor, as ``exists`` tells, has anything on disk.
-
-    Raises:
-        InvalidSpecError: it is unknown; says the nearest that is declared.
-    """
+    """Refuse a name that is neither declared nor, as ``exists`` tells, has anything on disk."""
     from ingestion.declaration.names import name_problem
 
     if name_problem(name) or not exists:

@@ -17,7 +17,7 @@ from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.declaration.types import SqlType
 
-# The minimum clock among the counts of a commit, in milliseconds; see ``sinks.windows``.
+# The minimum clock among the counts of a commit, in milliseconds; see ``sinks.watermark``.
 CLOCK: Final = "clock_ms"
 CALL: Final = re.compile(r"\s*(\w+)\s*\(\s*(\*|`[^`]+`|\w+)\s*\)\s*")
 # Two sums of 37 digits always fit into 38, the most that there is: so an overflow is an error.

@@ -105,11 +105,7 @@ def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
 
 
 def parse_type(text: str) -> SqlType:
-    """Read one type, such as ``DECIMAL(10, 2)``.
-
-    Raises:
-        ValueError: it is none that a stream's table can hold.
-    """
+    """Read one type, such as ``DECIMAL(10, 2)``; ``ValueError`` where no table can hold it."""
     return _read_all(text, lambda reader: reader.type_of(text))
 
 

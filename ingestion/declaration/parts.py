@@ -182,11 +182,7 @@ class Expectation(BaseModel):
 
 
 def one_of(known: Mapping[str, object], name: str) -> str:
-    """Return ``name`` if it is known.
-
-    Raises:
-        ValueError: it is not; names the nearest.
-    """
+    """Return ``name`` if it is known, else raise a ``ValueError`` that names the nearest."""
     if name not in known:
         choices = f"write one of: {', '.join(known)}{hint(name, known)}"
         raise ValueError(f"there is no {name!r}; {choices}")

@@ -11,19 +11,21 @@ import json
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
 
 from pydantic import model_validator
 
 from ingestion.declaration.aggregates import aggregate_columns, aggregate_rule
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns
 from ingestion.declaration.fields import Declaration
+from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.mode_rules import mode_violations
 from ingestion.declaration.modes import (
     CURRENT,
     DELETED_COLUMN,
     EXTRA_COLUMN,
     INDEX_COLUMN,
+    MODES,
     VALID_FROM,
     VALID_TO,
 )
@@ -41,6 +43,8 @@ _ABOUT_RUNS: Final = frozenset(
         "follow",
     }
 )
+# Fields in which one name needs no list around it.
+_LISTS_OR_ONE: Final = ("topics", "keys", "sequence_by")
 
 
 class StreamSpec(Declaration):
@@ -118,6 +122,38 @@ def fingerprint(spec: StreamSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a stream's file, by which editors complete keys and mark mistakes.
+
+    ``assets/stream.schema.json`` has it; a stream's file names that in its first line:
+    ``# yaml-language-server: $schema=../stream.schema.json``. It says what can be said of one field
+    at a time; ``oncelake validate`` says the rest.
+    """
+    schema = StreamSpec.model_json_schema(by_alias=True)
+    _without_titles(schema)
+    fields, parts = schema["properties"], schema["$defs"]
+    # The file's name gives it.
+    del fields["name"]
+    schema["required"].remove("name")
+    fields["mode"]["enum"] = list(MODES)
+    parts["FormatSpec"]["properties"]["type"]["enum"] = list(FORMATS)
+    for name in ("format", "key_format"):
+        fields[name] = _with_short_form(fields[name], {"type": "string", "enum": list(FORMATS)})
+        fields[name]["default"] = "json"
+    words = parts["Starting"]["properties"]["at"]["enum"]
+    fields["starting"] = _with_short_form(fields["starting"], {"type": "string", "enum": words})
+    fields["starting"]["default"] = "earliest"
+    for name in _LISTS_OR_ONE:
+        fields[name] = _with_short_form(fields[name], fields[name]["items"])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A stream of Oncelake",
+        **schema,
+        "description": "One Kafka topic (or several) into one Delta table.",
+        "oneOf": [{"required": [name]} for name in ("topic", "topics", "topic_pattern")],
+    }
+
+
 @cache
 def engine_version() -> str:
     """Return the version of this engine."""
@@ -125,6 +161,21 @@ def engine_version() -> str:
         return version("oncelake")
     except PackageNotFoundError:
         return "unknown"
+
+
+def _with_short_form(field: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
+    """Let a field be written in one word as well as in full."""
+    outer = {name: part for name, part in field.items() if name in {"description", "default"}}
+    full = {name: part for name, part in field.items() if name not in outer}
+    return {**outer, "anyOf": [short, full]}
+
+
+def _without_titles(schema: dict[str, Any]) -> None:
+    """Drop what pydantic derives from the names of the classes and fields."""
+    for part in (schema, *schema["$defs"].values()):
+        part.pop("title", None)
+        for field in part.get("properties", {}).values():
+            field.pop("title", None)
 
 
 def _column(name: str, word: str, comment: str) -> DeclaredColumn:

@@ -20,12 +20,9 @@ def quoted(name: str) -> str:
 
 
 def refuse_bad_sql(text: str) -> None:
-    """Refuse SQL that cannot be parsed, reads another table, or has a volatile function.
+    """Raise a ``ValueError`` for SQL that is none, reads another table, or is volatile.
 
     A batch that is written twice must give the same rows twice.
-
-    Raises:
-        ValueError: it is one of these.
     """
     from sqlglot import errors, exp, parse_one
 
@@ -50,11 +47,7 @@ def refuse_bad_sql(text: str) -> None:
 
 
 def refuse_absent_module(name: str) -> None:
-    """Refuse a function whose module is not there; of it only the package is imported.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise a ``ValueError`` if a function's module is not there; imports only its package."""
     module = name.rpartition(".")[0]
     try:
         is_there = find_spec(module) is not None

@@ -62,11 +62,7 @@ class YamlTree:
 
 
 def read_tree(text: str) -> YamlTree:
-    """Read one YAML document.
-
-    Raises:
-        BadYamlError: the text cannot be read as plain values.
-    """
+    """Read one YAML document of plain values; anything else is a ``BadYamlError``."""
     plain = _PlainValues()
     try:
         node = YAML(typ="rt", pure=True).compose(text)

@@ -7,6 +7,7 @@ schemas first: executors need no access to the registry, and none of them can st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -27,9 +28,33 @@ from ingestion.settings import Settings
 
 # More than any topic has; random bytes that start with a zero would have one per record.
 _MOST_IDS: Final = 10_000
+_GATHERED_RECORDS: Final = 10_000
+_GATHERED_BYTES: Final = 16 * 1024 * 1024
 
 
-def decode(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decoding:
+    """How a column of bytes is decoded; executors get it.
+
+    Attributes:
+        module: The format's module.
+        encoded: The expected content.
+        column: Name of the bytes' column; the Kafka keys are in ``_key``.
+        into: Name of the column to add, of the type of ``decoded_struct``.
+    """
+
+    module: str
+    encoded: Encoded
+    column: str
+    into: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (self.column, "_key") if self.encoded.options.reads_key else (self.column,)
+
+
+def plan_decoding(
     records: DataFrame,
     format_spec: FormatSpec,
     *,
@@ -39,14 +64,14 @@ def decode(
     schema: StructType,
     extra_fields: ExtraFields,
     settings: Settings,
-) -> DataFrame:
-    """Decode keys or values with their declared format.
+) -> Decoding:
+    """Plan how to decode keys or values with their declared format.
 
     Args:
         records: Records with the bytes; with a registry materialized, since they are read twice.
         format_spec: The format.
         column: Name of the binary column.
-        into: Name of the column to add, of the type of ``decoded_struct``.
+        into: Name of the column to add.
         is_key: Whether they are Kafka keys.
         schema: The declared columns, or for keys the key columns.
         extra_fields: What to do with fields that ``schema`` does not name.
@@ -61,28 +86,56 @@ def decode(
         extra_fields=extra_fields,
         writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
     )
-    bytes_ = [F.col(column), *([F.col("_key")] if options.reads_key else [])]
-    decoded = records.withColumn(into, _decoding(module.__name__, encoded)(*bytes_))
-    kept = [StructField("kept", VariantType())] if extra_fields == "keep" else []
-    with_variants = StructType([StructField("row", schema), *kept])
-    if not _has_variants(with_variants):
-        return decoded
-    parsed = {f.name: _parsed(F.col(into)[f.name], f.dataType) for f in with_variants}
-    return decoded.withColumn(
-        into, F.struct(*(parsed.get(n, F.col(into)[n]).alias(n) for n in _names(encoded)))
-    )
+    return Decoding(module=module.__name__, encoded=encoded, column=column, into=into)
 
 
-def _decoding(module: str, encoded: Encoded) -> Any:
-    """Make a UDF that Spark computes once, however often the parts of its result are used."""
+def decode_in_spark(records: DataFrame, decoding: Decoding) -> DataFrame:
+    """Add the decoded column to a frame, by a UDF that Spark computes once a record."""
 
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        decode = import_module(module).opened(encoded)
+        decode = import_module(decoding.module).opened(decoding.encoded)
         for batch in batches:
             yield decode(*batch) if isinstance(batch, tuple) else decode(batch)
 
     as_udf: Any = arrow_udf  # Its types know nothing of structs, which it takes.
-    return as_udf(decode_batches, decoded_struct(encoded)).asNondeterministic()
+    found = decoded_struct(decoding.encoded)
+    decode = as_udf(decode_batches, found).asNondeterministic()
+    decoded = records.withColumn(decoding.into, decode(*map(F.col, decoding.columns)))
+    declared = {"row": decoding.encoded.schema, "kept": VariantType()}
+    struct = StructType([StructField(f.name, declared.get(f.name, f.dataType)) for f in found])
+    if not _has_variants(struct):
+        return decoded
+    return decoded.withColumn(decoding.into, _parsed(F.col(decoding.into), struct))
+
+
+def decode_in_worker(
+    batches: Iterator[pa.RecordBatch], decoding: Decoding
+) -> Iterator[pa.RecordBatch]:
+    """Add the decoded column to Arrow batches, without Spark; VARIANTs stay the JSON they are."""
+    decode = import_module(decoding.module).opened(decoding.encoded)
+    for batch in _gathered(batches):
+        decoded = decode(*(batch.column(name) for name in decoding.columns))
+        yield batch.append_column(decoding.into, decoded)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put Spark's batches together; decoding costs something for each, whatever it holds."""
+    kept: list[pa.RecordBatch] = []
+    records = size = 0
+    for batch in batches:
+        records += batch.num_rows
+        size += batch.nbytes
+        if kept and (records > _GATHERED_RECORDS or size > _GATHERED_BYTES):
+            yield _joined(kept)
+            kept, records, size = [], batch.num_rows, batch.nbytes
+        kept.append(batch)
+    if kept:
+        yield _joined(kept)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one batch; one that stands alone is not copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _writer_schemas(
@@ -110,10 +163,6 @@ def _schema_id(raw: Column) -> Column:
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
     number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
     return F.when(is_framed, number)
-
-
-def _names(encoded: Encoded) -> list[str]:
-    return list(decoded_struct(encoded).names)
 
 
 def _has_variants(type_: DataType) -> bool:

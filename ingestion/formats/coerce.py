@@ -1,7 +1,8 @@
 """Conversion of an encoding's values to declared columns: lossless, or refused.
 
 The results are what Arrow takes: timestamps as microseconds and dates as days, since both may be
-outside the range of Python's own types.
+outside the range of Python's own types. Records, lists and maps are converted by name, whatever
+their encoding; null is never passed to a conversion.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import datetime as dt
 import math
 import re
 import struct
-from collections.abc import Callable
-from decimal import Context, Decimal
+from collections.abc import Callable, Mapping
+from ctypes import c_float
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final, NamedTuple, NoReturn
 
 from pyspark.sql import types as sql
 from pyspark.sql.types import DataType
+
+from ingestion.formats.decoder import BadBytesError
 
 _MICROS: Final = 1_000_000
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
@@ -28,21 +32,32 @@ _BASE64: Final = re.compile(
 )
 # Enough for 128 bits with any usual scale.
 _MOST_DIGITS: Final = 60
-_SHORT: Final = 10**38
-_WIDE: Final = Context(prec=200)
+# Rounds nothing; default arithmetic would round to 28 digits.
+_ENDLESS: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+BITS: Final[dict[type[DataType], int]] = {
+    sql.ByteType: 8,
+    sql.ShortType: 16,
+    sql.IntegerType: 32,
+    sql.LongType: 64,
+}
+# Kinds of values that are whole numbers in their encoding.
+_NUMBERED: Final = ("integer", "date", "timestamp", "local_timestamp")
+
+Convert = Callable[[Any], Any]
+# Returns the conversion of an encoding's type to a declared one.
+Converter = Callable[[Any, DataType], Convert]
 
 
-class MisfitError(ValueError):
+class MisfitError(BadBytesError):
     """A value that the declared column cannot hold without loss.
 
     Attributes:
-        reason: Why, as a code of the format.
         path: Where it is, such as ``a[].b``; empty in the column itself.
     """
 
     def __init__(self, message: str, reason: str = "type_mismatch") -> None:
-        super().__init__(message)
-        self.reason, self.path = reason, ""
+        super().__init__(reason, message)
+        self.path = ""
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -55,64 +70,173 @@ class MisfitError(ValueError):
         return self
 
 
+class Source(NamedTuple):
+    """The type of a value in its encoding.
+
+    Attributes:
+        kind: ``boolean, integer, float, double, string, bytes, decimal, date, timestamp`` or
+            ``local_timestamp``.
+        unit: For the last two, ticks per second.
+    """
+
+    kind: str
+    unit: int = 0
+
+
+def exact(source: Source, target: DataType) -> Convert:
+    """Return the lossless conversion of scalars; it raises ``MisfitError``."""
+    find = _EXACT.get((source.kind, type(target)))
+    return find(source, target) if find else mismatch(source.kind, target)
+
+
+def exact_ticks(unit: int, target: DataType) -> Convert:
+    """Return the conversion of ticks, so many a second, to a timestamp with or without a zone."""
+    is_zoned = isinstance(target, sql.TimestampType)
+    return exact(Source("timestamp" if is_zoned else "local_timestamp", unit), target)
+
+
+def mismatch(kind: str, target: DataType) -> Convert:
+    """Return a conversion that refuses every value of ``kind``."""
+
+    def convert(_: Any) -> NoReturn:
+        raise MisfitError(f"{kind} is not {named(target)}")
+
+    return convert
+
+
+def columns_of(
+    fields: Mapping[str, Any], columns: sql.StructType, converter: Converter
+) -> tuple[Callable[[Any], list[Any]], tuple[str, ...]]:
+    """Return the conversion of a record to a row, and the names that no column has.
+
+    Args:
+        fields: The encoding's types, by name.
+        columns: The declared columns; one that is not in ``fields`` is null.
+        converter: Returns the conversion of one type to another.
+    """
+    plan = [
+        (each.name, converter(fields[each.name], each.dataType) if each.name in fields else None)
+        for each in columns
+    ]
+    extra = tuple(name for name in fields if name not in set(columns.names))
+
+    def to_row(record: Any) -> list[Any]:
+        row, name = [], ""
+        try:
+            for name, convert in plan:
+                value = None if convert is None else record.get(name)
+                row.append(value if convert is None or value is None else convert(value))
+        except MisfitError as error:
+            raise error.within(name) from None
+        return row
+
+    return to_row, extra
+
+
+def struct_of(
+    fields: Mapping[str, Any],
+    target: DataType,
+    converter: Converter,
+    *,
+    missing: str = "type_mismatch",
+) -> Convert:
+    """Return the conversion of a record to a STRUCT; ``missing`` is the reason of NOT NULL."""
+    if not isinstance(target, sql.StructType):
+        return mismatch("a record", target)
+    to_row, _ = columns_of(fields, target, converter)
+    names = target.names
+    required = [at for at, field in enumerate(target) if not field.nullable]
+
+    def convert(record: Any) -> dict[str, Any]:
+        row = to_row(record)
+        for at in required:
+            if row[at] is None:
+                raise MisfitError("null, and NOT NULL", missing).within(names[at])
+        return dict(zip(names, row, strict=True))
+
+    return convert
+
+
+def array_of(items: Any, target: DataType, converter: Converter) -> Convert:
+    """Return the conversion of a list to an ARRAY."""
+    if not isinstance(target, sql.ArrayType):
+        return mismatch("an array", target)
+    convert = converter(items, target.elementType)
+
+    def convert_items(values: Any) -> list[Any]:
+        try:
+            return [None if value is None else convert(value) for value in values]
+        except MisfitError as error:
+            raise error.within("[]") from None
+
+    return convert_items
+
+
+def map_of(values: Any, target: DataType, converter: Converter) -> Convert:
+    """Return the conversion to a MAP with STRING keys."""
+    if not isinstance(target, sql.MapType) or not isinstance(target.keyType, sql.StringType):
+        return mismatch("a map with text keys", target)
+    convert = converter(values, target.valueType)
+
+    def convert_values(items: Any) -> list[tuple[str, Any]]:
+        try:
+            return [(k, None if v is None else convert(v)) for k, v in items.items()]
+        except MisfitError as error:
+            raise error.within("{}") from None
+
+    return convert_values
+
+
+def refuse(value: Any, target: DataType) -> NoReturn:
+    """Raise the error for a value that does not fit."""
+    raise MisfitError(f"{value!s:.80} does not fit {named(target)}")
+
+
+def refuse_kind(value: Any, target: DataType) -> NoReturn:
+    """Raise the error for a value that is none of the type."""
+    raise MisfitError(f"{value!s:.80} is not {named(target)}")
+
+
+def named(target: DataType) -> str:
+    """Return the SQL name of a type."""
+    return target.simpleString().upper()
+
+
+def unscaled(number: int, scale: int) -> Decimal:
+    """Return the decimal ``number / 10**scale``, of any length."""
+    return Decimal(number).scaleb(-scale, _ENDLESS)
+
+
+def decimal_of(raw: bytes, scale: int) -> Decimal:
+    """Return the decimal whose unscaled number stands in bytes, the most significant first."""
+    return unscaled(int.from_bytes(raw, signed=True), scale)
+
+
 def rescaled(value: Decimal, target: sql.DecimalType) -> Decimal:
     """Return a decimal with the declared scale."""
     if not value.is_finite() or (value and value.adjusted() > _MOST_DIGITS):
         refuse(value, target)
-    scaled = value.quantize(Decimal(1).scaleb(-target.scale, _WIDE), context=_WIDE)
+    scaled = value.quantize(Decimal(1).scaleb(-target.scale), context=_ENDLESS)
     if scaled != value or (value and scaled.adjusted() + target.scale >= target.precision):
         refuse(value, target)
     return scaled
 
 
-def whole(value: Decimal, target: DataType) -> int:
-    """Return the int of a decimal that is a whole number."""
-    return int(value) if value == value.to_integral_value() else refuse(value, target)
-
-
-def whole_float(value: int, target: DataType) -> float:
-    """Return the float that equals a whole number exactly."""
-    bits = 24 if isinstance(target, sql.FloatType) else 53
-    odd = abs(value) >> ((value & -value).bit_length() - 1) if value else 0
-    return float(value) if odd.bit_length() <= bits else refuse(value, target)
-
-
-def narrow(value: float, target: DataType) -> float:
-    """Return the 32-bit float that equals a double exactly."""
-    if not math.isfinite(value):
-        return value
-    try:
-        narrow = float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return refuse(value, target)
-    return value if narrow == value else refuse(value, target)
-
-
 def nearest_single(value: float, written: str) -> float:
     """Return the 32-bit float nearest to a number, given as a double and as it was written.
 
-    Half-way between two of them the double may have been rounded already: the text decides.
-
-    Raises:
-        OverflowError: it is beyond all of them.
+    Half-way between two of them the double may have been rounded already: the text decides. Beyond
+    all of them it is infinite.
     """
-    (near,) = struct.unpack("<f", struct.pack("<f", value))
-    if near == value:
-        return float(near)
+    near = c_float(value).value
+    if near == value or math.isinf(near):
+        return near
     (bits,) = struct.unpack("<i", struct.pack("<f", near))
     step = 1 if abs(near) < abs(value) else -1
     (other,) = struct.unpack("<f", struct.pack("<i", bits + step))
     if abs(value - near) != abs(other - value) or Decimal(written) == Decimal(value):
-        return float(near)
+        return near
     return float(max(near, other) if Decimal(written) > Decimal(value) else min(near, other))
-
-
-def micros(ticks: int, unit: int, target: DataType) -> int:
-    """Return a timestamp in microseconds, between the years 1 and 9999."""
-    micros, rest = divmod(ticks * _MICROS, unit)
-    if rest or not FIRST_MOMENT <= micros <= LAST_MOMENT:
-        refuse(ticks, target)
-    return micros
 
 
 def moment(text: str) -> int:
@@ -128,81 +252,16 @@ def moment(text: str) -> int:
     found = dt.datetime.fromisoformat(text)
     since = found.replace(tzinfo=found.tzinfo or dt.UTC) - _EPOCH
     micros = since // dt.timedelta(microseconds=1)
-    if not FIRST_MOMENT <= micros <= LAST_MOMENT:
+    if not _is_moment(micros):
         raise ValueError("beyond the years 1 to 9999")
     return micros
 
 
 def from_base64(text: str) -> bytes:
-    """Return the bytes of base64 with its padding.
-
-    Raises:
-        ValueError: it is not base64.
-    """
+    """Return the bytes of base64 with its padding; raise ``ValueError`` if it is none."""
     if not _BASE64.fullmatch(text):
         raise ValueError("not base64")
     return binascii.a2b_base64(text)
-
-
-def refuse(value: Any, target: DataType) -> NoReturn:
-    """Raise the error for a value that does not fit."""
-    raise MisfitError(f"{value!s:.80} does not fit {named(target)}")
-
-
-def named(target: DataType) -> str:
-    """Return the SQL name of a type."""
-    return target.simpleString().upper()
-
-
-def unscaled(number: int, scale: int) -> Decimal:
-    """Return a decimal of any length; default arithmetic would round to 28 digits."""
-    if abs(number) < _SHORT and abs(scale) < _WIDE.prec:
-        return Decimal(number).scaleb(-scale, _WIDE)
-    digits = tuple(map(int, str(abs(number))))
-    return Decimal((int(number < 0), digits, -scale))
-
-
-Convert = Callable[[Any], Any]
-
-_BITS: Final[dict[type[DataType], int]] = {
-    sql.ByteType: 8,
-    sql.ShortType: 16,
-    sql.IntegerType: 32,
-    sql.LongType: 64,
-}
-# Kinds of values that are whole numbers in their encoding.
-_NUMBERED: Final = ("integer", "date", "timestamp", "local_timestamp")
-
-
-class Source(NamedTuple):
-    """The type of a value in its encoding.
-
-    Attributes:
-        kind: ``boolean, integer, float, double, string, bytes, decimal, date, timestamp`` or
-            ``local_timestamp``.
-        unit: For the last two, ticks per second; for a decimal, its scale.
-    """
-
-    kind: str
-    unit: int = 0
-
-
-def exact(source: Source, target: DataType) -> Convert:
-    """Return the lossless conversion to the declared type; null is never passed to it.
-
-    It raises ``MisfitError``.
-    """
-    find = _EXACT.get((source.kind, type(target)))
-    return find(source, target) if find else mismatch(source.kind, target)
-
-
-def mismatch(kind: str, target: DataType) -> Convert:
-    """Return a conversion that refuses every value of ``kind``."""
-
-    def convert(_: Any) -> NoReturn:
-        raise MisfitError(f"{kind} is not {named(target)}")
-
-    return convert
 
 
 def _as_is(_: Source, __: DataType) -> Convert:
@@ -210,13 +269,13 @@ def _as_is(_: Source, __: DataType) -> Convert:
 
 
 def _within(_: Source, target: DataType) -> Convert:
-    most = 1 << (_BITS[type(target)] - 1)
+    most = 1 << (BITS[type(target)] - 1)
     return lambda value: value if -most <= value < most else refuse(value, target)
 
 
 def _whole(source: Source, target: DataType) -> Convert:
     within = _within(source, target)
-    return lambda value: within(whole(value, target))
+    return lambda v: within(int(v) if v == v.to_integral_value() else refuse(v, target))
 
 
 def _short(_: Source, target: Any) -> Convert:
@@ -228,19 +287,47 @@ def _day(_: Source, target: DataType) -> Convert:
 
 
 def _ticks(source: Source, target: DataType) -> Convert:
-    return lambda ticks: micros(ticks, source.unit, target)
+    def convert(ticks: int) -> int:
+        micros, rest = divmod(ticks * _MICROS, source.unit)
+        return refuse(ticks, target) if rest or not _is_moment(micros) else micros
+
+    return convert
+
+
+def _is_moment(micros: int) -> bool:
+    return FIRST_MOMENT <= micros <= LAST_MOMENT
+
+
+def _whole_float(_: Source, target: DataType) -> Convert:
+    """Refuse a whole number that no float equals."""
+    most = 24 if isinstance(target, sql.FloatType) else 53
+    return lambda value: float(value) if _bits_of(value) <= most else refuse(value, target)
+
+
+def _bits_of(value: int) -> int:
+    """Count the bits from the first to the last that is set."""
+    return abs(value).bit_length() - (value & -value).bit_length() + 1 if value else 0
+
+
+def _single(_: Source, target: DataType) -> Convert:
+    """Refuse a double that no 32-bit float equals."""
+    return lambda value: value if _fits_single(value) else refuse(value, target)
+
+
+def _fits_single(value: float) -> bool:
+    return not math.isfinite(value) or c_float(value).value == value
 
 
 _EXACT: Final[dict[tuple[str, type[DataType]], Callable[[Source, Any], Convert]]] = {
-    **{(kind, word): _within for kind in _NUMBERED for word in _BITS},
-    **{("decimal", word): _whole for word in _BITS},
+    **{(kind, word): _within for kind in _NUMBERED for word in BITS},
+    **{("decimal", word): _whole for word in BITS},
     ("boolean", sql.BooleanType): _as_is,
     ("integer", sql.DecimalType): lambda _, target: lambda v: rescaled(Decimal(v), target),
-    ("integer", sql.FloatType): lambda _, target: lambda v: whole_float(v, target),
-    ("integer", sql.DoubleType): lambda _, target: lambda v: whole_float(v, target),
+    ("integer", sql.FloatType): _whole_float,
+    ("integer", sql.DoubleType): _whole_float,
     ("float", sql.FloatType): _as_is,
     ("float", sql.DoubleType): _as_is,
-    ("double", sql.FloatType): lambda _, target: lambda v: narrow(v, target),
+    ("double", sql.FloatType): _single,
     ("double", sql.DoubleType): _as_is,
     ("string", sql.StringType): _as_is,
     ("string", sql.VarcharType): _short,

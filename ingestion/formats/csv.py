@@ -16,9 +16,9 @@ from pyspark.sql import types as sql
 
 from ingestion.declaration.formats import CsvOptions
 from ingestion.formats import decoder
-from ingestion.formats.coerce import Convert, MisfitError, Source, exact
-from ingestion.formats.connect.values import Hint, json_value
-from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record
+from ingestion.formats.coerce import Convert, columns_of, refuse_kind
+from ingestion.formats.connect import Hint, json_value
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, by_record, text_of
 
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,
@@ -37,29 +37,18 @@ def opened(encoded: Encoded) -> Decode:
     """Decode each value as one line."""
     options = encoded.options
     assert isinstance(options, CsvOptions), "options are of the format's own model"
-    plan = [(each.name, from_text(each.dataType)) for each in encoded.schema]
     split, null = splitter(options.delimiter, options.quote), options.null_value
+    names = encoded.schema.names
+    to_row, _ = columns_of(dict.fromkeys(names), encoded.schema, from_text)
 
     def read(raw: bytes) -> Decoded:
-        try:
-            fields = split(raw.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise BadBytesError("invalid_utf8", str(error)) from None
-        if len(fields) != len(plan):
-            raise BadBytesError("malformed_csv", f"{len(fields)} fields, and {len(plan)} columns")
-        return Decoded([
-            None if text == null and not is_quoted else _value(name, text, convert)
-            for (text, is_quoted), (name, convert) in zip(fields, plan, strict=True)
-        ])  # fmt: skip
+        fields = split(text_of(raw))
+        if len(fields) != len(names):
+            raise BadBytesError("malformed_csv", f"{len(fields)} fields, and {len(names)} columns")
+        texts = (None if text == null and not is_quoted else text for text, is_quoted in fields)
+        return Decoded(to_row(dict(zip(names, texts, strict=True))))
 
     return by_record(read, encoded)
-
-
-def _value(name: str, text: str, convert: Convert) -> Any:
-    try:
-        return convert(text)
-    except MisfitError as error:
-        raise BadBytesError("type_mismatch", f"{name}: {error}") from None
 
 
 def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool]]]:
@@ -82,31 +71,26 @@ def splitter(delimiter: str, quote: str) -> Callable[[str], list[tuple[str, bool
     return split
 
 
-def from_text(target: sql.DataType) -> Convert:
+def from_text(_: Any, target: sql.DataType) -> Convert:
     """Return the conversion of a field to the declared type."""
+    convert = json_value(Hint(), target)
     if isinstance(target, sql.BooleanType):
-        return lambda text: _BOOLEAN[text] if text in _BOOLEAN else _no(text, target)
-    if isinstance(target, sql.StringType | sql.VarcharType):
-        return exact(Source("string"), target)
-    if isinstance(target, sql.DateType):
-        return json_value(Hint(), target)
+        return lambda text: convert(_BOOLEAN.get(text, text))
     if isinstance(target, sql.TimestampType | sql.TimestampNTZType):
-        convert = json_value(Hint(), target)
         return lambda text: convert(_as_iso(text, zoned=isinstance(target, sql.TimestampType)))
     if isinstance(target, sql.FloatType | sql.DoubleType | sql.DecimalType):
-        convert = json_value(Hint(), target)
         return lambda text: convert(_number(text, target))
-    whole = exact(Source("integer"), target)
-    return lambda text: whole(int(text)) if _WHOLE.fullmatch(text) else _no(text, target)
+    if isinstance(target, sql.StringType | sql.VarcharType | sql.DateType):
+        return convert
+    return lambda text: convert(int(text) if _WHOLE.fullmatch(text) else text)
 
 
 def _number(text: str, target: sql.DataType) -> Decimal | str:
-    is_float = not isinstance(target, sql.DecimalType)
-    if is_float and text in {"NaN", "Infinity", "-Infinity"}:
+    """Return a number, which must not overflow to infinity; a text that is none as it is."""
+    if not _NUMBER.fullmatch(text):
         return text
-    number = Decimal(text) if _NUMBER.fullmatch(text) else _no(text, target)
-    # A number must not overflow to infinity.
-    return number if math.isfinite(float(number)) else _no(text, target)
+    number = Decimal(text)
+    return number if math.isfinite(float(number)) else refuse_kind(text, target)
 
 
 def _as_iso(text: str, *, zoned: bool) -> str:
@@ -116,7 +100,3 @@ def _as_iso(text: str, *, zoned: bool) -> str:
         text += "T00:00:00"
     has_zone = text.endswith("Z") or re.search(r"[+-]\d\d:\d\d$", text[16:]) is not None
     return text + "Z" if zoned and not has_zone else text
-
-
-def _no(text: str, target: sql.DataType) -> Any:
-    raise MisfitError(f"{text:.80} is not {target.simpleString().upper()}")

@@ -1,13 +1,15 @@
 """The seam of every format: bytes in Arrow become typed columns in Arrow, without Spark.
 
-A format is a module with ``REASONS`` and ``opened``. No record fails its batch, whatever it holds.
+A format is a module with ``REASONS``, the codes of what it refuses, and ``opened``, which makes a
+``Decode`` of an ``Encoded``: once per task, so that it may keep state. It may add ``prepared``,
+which see ``arrow_udf``. No record fails its batch, whatever it holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,16 +53,6 @@ class Encoded:
 # Takes values, and the Kafka keys where the format's options ask for them; returns the struct of
 # ``decoded_struct`` for each. If the bytes are null, every field of it is null.
 Decode = Callable[[pa.Array, pa.Array | None], pa.StructArray]
-
-
-class FormatModule(Protocol):
-    """What a format's module offers; it may add ``prepared``, which see ``arrow_udf``."""
-
-    REASONS: Mapping[str, str]
-
-    def opened(self, encoded: Encoded) -> Decode:
-        """Return the decoding of such bytes; it is asked once per task and may keep state."""
-        ...
 
 
 def decoded_struct(encoded: Encoded) -> sql.StructType:
@@ -111,6 +103,14 @@ class BadBytesError(ValueError):
         self.reason = reason
 
 
+def text_of(raw: bytes) -> str:
+    """Return the text of bytes; it is never repaired."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadBytesError("invalid_utf8", str(error)) from None
+
+
 class Decoded(NamedTuple):
     """The decoded bytes of one record.
 
@@ -127,42 +127,28 @@ class Decoded(NamedTuple):
     kept: str | None = None
 
 
-# Reads the bytes of one record, or its value and its Kafka key.
+# Reads the bytes of one record, or its value and its Kafka key; raises ``BadBytesError``.
 Read = Callable[..., Decoded]
 
 
 def by_record(read: Read, encoded: Encoded) -> Decode:
-    """Return a decoding that reads one record after the other.
-
-    Args:
-        read: Reads one; raises ``BadBytesError``.
-        encoded: The expected content.
-    """
+    """Return a decoding that reads one record after the other."""
     type_ = arrow_type(decoded_struct(encoded))
-    read_strictly = rejecting(read, encoded)
+
+    def read_strictly(*raw: bytes | None) -> Decoded:
+        decoded = read(*raw)
+        if decoded.extra and encoded.extra_fields == "reject":
+            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(decoded.extra)}")
+        return decoded
 
     def decode(values: pa.Array, keys: pa.Array | None = None) -> pa.StructArray:
         columns = [each.to_pylist() for each in (values, keys) if each is not None]
-        return assembled([attempt(read_strictly, *each) for each in zip(*columns)], type_)  # noqa: B905
+        return _assembled([_attempt(read_strictly, *each) for each in zip(*columns)], type_)  # noqa: B905
 
     return decode
 
 
-def rejecting(read: Read, encoded: Encoded) -> Read:
-    """Refuse fields that are not declared, if the declaration says ``extra_fields: reject``."""
-    if encoded.extra_fields != "reject":
-        return read
-
-    def read_strictly(*raw: bytes | None) -> Decoded:
-        decoded = read(*raw)
-        if decoded.extra:
-            raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(decoded.extra)}")
-        return decoded
-
-    return read_strictly
-
-
-def attempt(read: Read, raw: bytes | None, *more: bytes | None) -> Decoded | BadBytesError | None:
+def _attempt(read: Read, raw: bytes | None, *more: bytes | None) -> Decoded | BadBytesError | None:
     """Read one record; null bytes give ``None``, and whatever fails an error to quarantine."""
     try:
         return None if raw is None else read(raw, *more)
@@ -172,27 +158,26 @@ def attempt(read: Read, raw: bytes | None, *more: bytes | None) -> Decoded | Bad
         return BadBytesError("undecodable", f"{type(error).__name__}: {error}")
 
 
-def assembled(
+def _assembled(
     records: Sequence[Decoded | BadBytesError | None], type_: pa.StructType
 ) -> pa.StructArray:
     """Build the struct: field by field, since Arrow converts long lists much faster than rows."""
     row_type = type_.field("row").type
-    rows = [each.row if isinstance(each, Decoded) else None for each in records]
     good = [each if isinstance(each, Decoded) else None for each in records]
     bad = [each if isinstance(each, BadBytesError) else None for each in records]
     columns = [
-        pa.array([None if row is None else row[at] for row in rows], row_type.field(at).type)
+        pa.array([each and each.row[at] for each in good], row_type.field(at).type)
         for at in range(row_type.num_fields)
     ]
-    is_no_row = pa.array([row is None for row in rows], pa.bool_())
+    is_no_row = pa.array([each is None for each in good], pa.bool_())
     return struct_of_parts(
         type_,
         row=pa.StructArray.from_arrays(columns, fields=list(row_type), mask=is_no_row),
         reason=[each and each.reason for each in bad],
         detail=[None if each is None else _printable(each) for each in bad],
-        extra=[None if each is None else each.extra or None for each in good],
-        is_delete=[None if each is None else each.is_delete for each in good],
-        kept=[None if each is None else each.kept for each in good],
+        extra=[each and (each.extra or None) for each in good],
+        is_delete=[each and each.is_delete for each in good],
+        kept=[each and each.kept for each in good],
     )
 
 

@@ -6,24 +6,16 @@ records whose id is not one of a JSON Schema; records are not validated against 
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ingestion.formats import json, wire_format
-from ingestion.formats.arrays import Numbers, spans
-from ingestion.formats.decoder import (
-    Decode,
-    Encoded,
-    arrow_type,
-    by_record,
-    decoded_struct,
-    merged,
-    struct_of_parts,
-)
-from ingestion.formats.wire_format import HEADER_BYTES, schema_ids, split_frame
+from ingestion.formats.arrays import Bytes, Flags, Numbers
+from ingestion.formats.decoder import Decode, Encoded
+from ingestion.formats.json.strict import StrictReader
+from ingestion.formats.wire_format import by_writer_schema
 
 _FRAMING: Final = (*("not_framed", "short_header", "unknown_schema_id", "wrong_schema_type"),)
 REASONS: Final[dict[str, str]] = {
@@ -33,34 +25,12 @@ REASONS: Final[dict[str, str]] = {
 
 
 def opened(encoded: Encoded) -> Decode:
-    """Decode the bytes after the id as JSON."""
-    decode_json = json.opened(encoded)
-    type_ = arrow_type(decoded_struct(encoded))
-    known = [schema.id for schema in encoded.writer_schemas.values() if schema.type == "JSON"]
+    """Decode the bytes after the id as JSON; those that it refuses once more, to name the id."""
+    decode_json, read_strictly = json.opened(encoded), StrictReader(encoded)
 
-    def refuse_frame(raw: bytes) -> NoReturn:
-        number, _ = split_frame(raw, encoded, "JSON")
-        raise AssertionError(f"schema id {number} is known")
+    def decode_many(content: Bytes, at: Numbers, end: Numbers) -> tuple[pa.StructArray, Flags]:
+        raw, spans = content.tobytes(), zip(at.tolist(), end.tolist(), strict=True)
+        decoded = decode_json(pa.array([raw[a:b] for a, b in spans], pa.binary()), None)
+        return decoded, np.asarray(decoded.field("reason").is_null())
 
-    refuse = by_record(refuse_frame, encoded)
-
-    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
-        ids = schema_ids(values, *spans(values))
-        is_known = np.isin(ids, known)
-        framed = values.filter(pa.array(is_known)).to_pylist()
-        payloads = pa.array([raw[HEADER_BYTES:] for raw in framed], pa.binary())
-        decoded = _with_id(decode_json(payloads, None), ids[is_known], type_)
-        others = refuse(values.filter(pa.array(~is_known)), None)
-        return merged([(np.flatnonzero(is_known), decoded), (np.flatnonzero(~is_known), others)])
-
-    return decode
-
-
-def _with_id(decoded: pa.StructArray, ids: Numbers, type_: pa.StructType) -> pa.StructArray:
-    """Name the schema wherever something is wrong."""
-    parts = {name: decoded.field(at) for at, name in enumerate(type_.names)}
-    wrong = pc.coalesce(parts["detail"], parts["reason"])
-    detail = pc.binary_join_element_wise(
-        "schema id ", pa.array(ids).cast(pa.string()), ": ", wrong, ""
-    )
-    return struct_of_parts(type_, **{**parts, "detail": detail})
+    return by_writer_schema(encoded, "JSON", lambda *_: read_strictly, lambda *_: decode_many)

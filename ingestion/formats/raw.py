@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyspark.sql.types import StringType
 
 from ingestion.formats.decoder import (
-    BadBytesError,
     Decode,
     Decoded,
     Encoded,
@@ -16,6 +15,7 @@ from ingestion.formats.decoder import (
     by_record,
     decoded_struct,
     struct_of_parts,
+    text_of,
 )
 
 REASONS: Final[dict[str, str]] = {"invalid_utf8": "the bytes are not UTF-8"}
@@ -24,7 +24,7 @@ REASONS: Final[dict[str, str]] = {"invalid_utf8": "the bytes are not UTF-8"}
 def opened(encoded: Encoded) -> Decode:
     """Take the bytes unchanged; as a STRING they must be UTF-8, and are never repaired."""
     is_text = isinstance(encoded.schema[0].dataType, StringType)
-    one_by_one = by_record(_text if is_text else lambda raw: Decoded([raw]), encoded)
+    one_by_one = by_record(lambda raw: Decoded([text_of(raw) if is_text else raw]), encoded)
     type_ = arrow_type(decoded_struct(encoded))
     row_type = type_.field("row").type
 
@@ -37,10 +37,3 @@ def opened(encoded: Encoded) -> Decode:
         return struct_of_parts(type_, row=row)
 
     return decode
-
-
-def _text(raw: bytes) -> Decoded:
-    try:
-        return Decoded([raw.decode("utf-8")])
-    except UnicodeDecodeError as error:
-        raise BadBytesError("invalid_utf8", str(error)) from None

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from ingestion.formats import decoder
 from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
-from ingestion.formats.coerce import MisfitError
 from ingestion.formats.decoder import (
     UNFORESEEN,
     BadBytesError,
@@ -53,15 +52,17 @@ def by_writer_schema(
     compile_: Compile,
     compile_many: CompileMany = lambda *_: None,
 ) -> Decode:
-    """Return the decoding of framed bytes, each record with its writer's schema.
+    """Return the decoding of framed bytes, each record with its writer's schema of one type."""
+    reader = cache(lambda number: compile_(encoded.writer_schemas[number], encoded))
 
-    Args:
-        encoded: The expected content.
-        schema_type: The type that the schemas must have.
-        compile_: Makes the reader for one schema.
-        compile_many: Makes the decoding of many records of one schema.
-    """
-    one_by_one = by_record(_framed_reader(encoded, schema_type, compile_), encoded)
+    def read(raw: bytes) -> Decoded:
+        number, payload = _split_frame(raw, encoded, schema_type)
+        try:
+            return reader(number)(payload)
+        except BadBytesError as error:
+            raise _bad_schema(error.reason, number, str(error)) from None
+
+    one_by_one = by_record(read, encoded)
     known = {
         n: schema for n, schema in encoded.writer_schemas.items() if schema.type == schema_type
     }
@@ -69,7 +70,7 @@ def by_writer_schema(
 
     def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
         content, starts, ends = spans(values)
-        ids = schema_ids(values, content, starts, ends)
+        ids = _schema_ids(values, content, starts, ends)
         is_done, parts = np.zeros(len(values), np.bool_), []
         for number in known.keys() & set(np.unique(ids).tolist()):
             at = np.flatnonzero(ids == number)
@@ -89,7 +90,7 @@ def by_writer_schema(
     return decode
 
 
-def schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
+def _schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
     """Return the schema id of each value, -1 where it is not framed."""
     is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)
     header = content[starts[:, None] + np.arange(HEADER_BYTES)]
@@ -97,12 +98,8 @@ def schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers)
     return np.where(is_framed & (header[:, 0] == 0), ids, -1)
 
 
-def split_frame(raw: bytes, encoded: Encoded, schema_type: str) -> tuple[int, bytes]:
-    """Return the schema id of framed bytes, and the payload.
-
-    Raises:
-        BadBytesError: there is none, or the registry does not know it as one of the type.
-    """
+def _split_frame(raw: bytes, encoded: Encoded, schema_type: str) -> tuple[int, bytes]:
+    """Return the schema id of framed bytes, which must be one of the type, and the payload."""
     if raw[:1] not in {b"", b"\0"}:
         raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
     if len(raw) < HEADER_BYTES:
@@ -118,19 +115,3 @@ def split_frame(raw: bytes, encoded: Encoded, schema_type: str) -> tuple[int, by
 
 def _bad_schema(reason: str, number: int, detail: str) -> BadBytesError:
     return BadBytesError(reason, f"schema id {number}: {detail}")
-
-
-def _framed_reader(encoded: Encoded, schema_type: str, compile_: Compile) -> Read:
-    """Return the reader of framed bytes; it compiles a schema with its first record."""
-    reader = cache(lambda number: compile_(encoded.writer_schemas[number], encoded))
-
-    def read(raw: bytes) -> Decoded:
-        number, payload = split_frame(raw, encoded, schema_type)
-        try:
-            return reader(number)(payload)
-        except MisfitError as error:
-            raise _bad_schema("type_mismatch", number, str(error)) from None
-        except BadBytesError as error:
-            raise _bad_schema(error.reason, number, str(error)) from None
-
-    return read

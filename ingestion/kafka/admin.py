@@ -7,6 +7,7 @@ offset holds no record. Every request here has a time limit.
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -31,17 +32,22 @@ from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# A broker's answers while a partition gets another leader, or its first one. librdkafka asks for
+# metadata again then, but gives the error to whoever asked for offsets.
+_LEADER_IS_MOVING = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+_MOVED_WITHIN_SECONDS = 0.5
 # Up to this distance, reading on is faster than seeking.
 _SEEK_BEYOND = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topics:
-    """Some topics of the cluster.
-
-    Attributes:
-        ids: KIP-516 id of each topic; a topic that is deleted and created again gets a new one.
-    """
+    """Some topics, with their KIP-516 ids: a topic that is made again gets a new one."""
 
     cluster_id: str
     ids: Mapping[str, str]
@@ -49,14 +55,14 @@ class Topics:
 
 
 class Kafka:
-    """Requests to one cluster, by confluent-kafka."""
+    """Requests to one cluster, by confluent-kafka, which connects with the first.
+
+    Raises:
+        DependencyError: no Kafka is configured and the embedded one is not up; from any request, no
+            answer came in time.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Configure the client; it connects with the first request.
-
-        Raises:
-            DependencyError: no Kafka is configured and the embedded one is not up.
-        """
         self._settings = settings
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
@@ -69,19 +75,11 @@ class Kafka:
         return str(self._answer(asked).cluster_id)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all topics, except Kafka's internal ones.
-
-        Raises:
-            DependencyError: no answer in time.
-        """
+        """Return the names of all topics, except Kafka's internal ones."""
         return tuple(sorted({at.topic for at in self.partitions()}))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions of all topics, except Kafka's internal ones.
-
-        Raises:
-            DependencyError: no answer in time.
-        """
+        """Return the partitions of all topics, except Kafka's internal ones."""
         try:
             found = self._admin.list_topics(timeout=self._timeout).topics
         except KafkaException as error:
@@ -98,7 +96,6 @@ class Kafka:
 
         Raises:
             TopicMissingError: a topic does not exist.
-            DependencyError: no answer in time.
         """
         wanted = sorted(names)
         cluster_id = self.cluster_id()
@@ -190,8 +187,16 @@ class Kafka:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> Offsets:
-        asked = self._asked(partitions, spec, isolation)
-        return Offsets({at: self._answer(answer).offset for at, answer in asked.items()})
+        wanted, deadline = tuple(partitions), time.monotonic() + self._timeout
+        while True:
+            asked = self._asked(wanted, spec, isolation)
+            try:
+                return Offsets({at: self._answer(answer).offset for at, answer in asked.items()})
+            except DependencyError as error:
+                is_moving = code_of(error.__cause__) in _LEADER_IS_MOVING
+                if not is_moving or time.monotonic() > deadline:
+                    raise
+            time.sleep(_MOVED_WITHIN_SECONDS)
 
     def _asked(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel

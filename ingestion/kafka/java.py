@@ -1,9 +1,10 @@
-"""The Java that runs every JVM started from here."""
+"""The Java that runs every JVM started from here, and PySpark, which ships jars for them."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 from ingestion.errors import SetupError
@@ -21,3 +22,15 @@ def find_java() -> str:
         where = f"JAVA_HOME ({home})" if home else "the PATH"
         raise SetupError(f"no java in {where}. Next: install a JDK, version 17 or 21")
     return java
+
+
+def pyspark_home() -> Path:
+    """Return the folder of PySpark, which has jars of its own, without importing it.
+
+    Raises:
+        SetupError: it is not installed.
+    """
+    pyspark = find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        raise SetupError("PySpark, which brings Ivy along, is not installed. Next: make setup")
+    return Path(pyspark.origin).resolve().parent

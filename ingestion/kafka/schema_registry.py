@@ -45,11 +45,6 @@ class Registry:
     """One registry, and the schemas that it has returned so far."""
 
     def __init__(self, settings: Settings) -> None:
-        """Connect with the first request.
-
-        Raises:
-            InvalidSpecError: no registry is configured.
-        """
         if not settings.schema_registry:
             raise InvalidSpecError(
                 f"{variable('schema_registry')} is not set, and the stream's format needs the "

@@ -2,8 +2,8 @@
 
 Spark's source uses the Java client's options, confluent-kafka those of librdkafka. Both must
 connect in the same way or not at all: settings that only one of them could use are refused before
-either connects, and so are settings that only seem to protect. No other ``kafka.*`` option can be
-set, which excludes JNDI logins, config providers and token URLs.
+either connects (``InvalidSpecError``), and so are settings that only seem to protect. No other
+``kafka.*`` option can be set, which excludes JNDI logins, config providers and token URLs.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ def java_options(settings: Settings) -> dict[str, str]:
 
     Certificate and key are passed as contents: the Java client reads a PEM key store from one
     file only, and these are two.
-
-    Raises:
-        InvalidSpecError: the settings contradict one another, or name a file that is not there.
     """
     _refuse_contradictions(settings)
     options: dict[str, str | None] = {"kafka.security.protocol": settings.kafka_security_protocol}
@@ -55,11 +52,7 @@ def java_options(settings: Settings) -> dict[str, str]:
 
 
 def librdkafka_options(settings: Settings) -> dict[str, str]:
-    """Return the options with which confluent-kafka connects.
-
-    Raises:
-        InvalidSpecError: the settings contradict one another, or name a file that is not there.
-    """
+    """Return the options with which confluent-kafka connects."""
     _refuse_contradictions(settings)
     options = {
         "security.protocol": settings.kafka_security_protocol,
@@ -112,36 +105,38 @@ def _spellings(secret: str) -> set[str]:
 def _refuse_contradictions(settings: Settings) -> None:
     protocol = settings.kafka_security_protocol or "PLAINTEXT"
     problems = (
-        *_sasl_problems(settings, protocol),
-        *_ssl_problems(settings, protocol),
+        *_protocol_problems(settings, protocol),
+        *_certificate_problems(settings),
         *_file_problems(settings),
     )
     if problems:
         raise InvalidSpecError("the environment or .env is wrong:\n" + "\n".join(problems))
 
 
-def _sasl_problems(settings: Settings, protocol: str) -> Iterator[str]:
-    protocol_is_sasl = protocol.startswith("SASL_")
+def _protocol_problems(settings: Settings, protocol: str) -> Iterator[str]:
     for name in _SASL:
-        is_set = bool(getattr(settings, name))
-        if protocol_is_sasl and not is_set:
+        if protocol.startswith("SASL_") and not getattr(settings, name):
             yield f"{variable(name)} is not set, and {protocol} needs it"
-        if is_set and not protocol_is_sasl:
+    if not protocol.startswith("SASL_"):
+        why, others = f"{protocol} sends it nowhere", "SASL_SSL (or SASL_PLAINTEXT)"
+        yield from _useless_settings(settings, _SASL, why, others)
+    if not protocol.endswith("SSL"):
+        why, others = f"{protocol} encrypts nothing", "SSL or SASL_SSL"
+        yield from _useless_settings(settings, _SSL, why, others)
+
+
+def _useless_settings(
+    settings: Settings, names: tuple[str, ...], why: str, others: str
+) -> Iterator[str]:
+    for name in names:
+        if getattr(settings, name):
             yield (
-                f"{variable(name)} is set, and {protocol} sends it nowhere; "
-                f"set {variable('kafka_security_protocol')} to SASL_SSL (or SASL_PLAINTEXT), "
-                f"or remove {variable(name)}"
+                f"{variable(name)} is set, and {why}; set {variable('kafka_security_protocol')} "
+                f"to {others}, or remove {variable(name)}"
             )
 
 
-def _ssl_problems(settings: Settings, protocol: str) -> Iterator[str]:
-    for name in _SSL:
-        if getattr(settings, name) and not protocol.endswith("SSL"):
-            yield (
-                f"{variable(name)} is set, and {protocol} encrypts nothing; "
-                f"set {variable('kafka_security_protocol')} to SSL or SASL_SSL, "
-                f"or remove {variable(name)}"
-            )
+def _certificate_problems(settings: Settings) -> Iterator[str]:
     certificate, key, password = _SSL[1:]
     for name, other in ((certificate, key), (key, certificate), (password, key)):
         if getattr(settings, name) and not getattr(settings, other):

@@ -231,38 +231,66 @@ def _changes_rows(action: Mapping[str, Any]) -> bool:
 def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
     """Commit metadata and no row to the data table, and read it back; needs the stream's lock.
 
-    It opens a table, and records a person's decision. A batch commits from the JVM that holds the
-    lock, so that the lock cannot outlive, or be outlived by, the hand that writes.
+    It opens a table, and records a person's decision.
 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
     table, stream = DeltaTable(paths.data), paths.stream
-    recorded = table.transaction_version(app_id(stream))
-    if recorded is not None and recorded >= metadata.seq:
-        raise CommitConflictError(
-            stream,
-            f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
-            "writer's.",
-            remedy="run the same command again",
-        )
-    nothing = pa.schema(table.schema().to_arrow()).empty_table()
-    write_deltalake(
-        table,
-        nothing,
-        mode="append",
-        commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": metadata.to_json()},
-            app_transactions=[Transaction(app_id(stream), metadata.seq)],
-        ),
-    )
+    remedy = "run the same command again"
+    append_nothing(table, fenced_commit(table, stream, metadata, remedy=remedy))
     commit = TableLog(paths.data).find(stream, metadata.seq)
     if commit is None or commit.metadata != metadata:
         raise CommitConflictError(
             stream,
             f"a commit without rows (seq {metadata.seq}) is not in the table's log as it was "
             "meant.",
-            remedy="run the same command again",
+            remedy=remedy,
         )
     seal_commit(paths.data, commit.version)
     return commit
+
+
+def fenced_commit(
+    table: DeltaTable,
+    stream: str,
+    metadata: CommitMetadata,
+    *,
+    remedy: str,
+    max_commit_retries: int | None = None,
+) -> CommitProperties:
+    """Return what a commit of delta-rs carries: its metadata, and its seq as a txn.
+
+    delta-rs commits a txn again that is there already (delta-io/delta-rs#2580), so it is looked
+    for.
+
+    Args:
+        table: The table, at the version that was looked at.
+        stream: Its stream.
+        metadata: What the commit is to carry.
+        remedy: What to do when the table holds the seq.
+        max_commit_retries: How often delta-rs may try on a later version, at which nobody has
+            looked; ``None`` for as often as it likes.
+
+    Raises:
+        CommitConflictError: the table holds this seq, or a later one.
+    """
+    recorded = table.transaction_version(app_id(stream))
+    if recorded is not None and recorded >= metadata.seq:
+        raise CommitConflictError(
+            stream,
+            f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
+            "writer's.",
+            remedy=remedy,
+        )
+    return CommitProperties(
+        custom_metadata={"userMetadata": metadata.to_json()},
+        app_transactions=[Transaction(app_id(stream), metadata.seq)],
+        max_commit_retries=max_commit_retries,
+    )
+
+
+def append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
+    """Commit without a row."""
+    nothing = pa.schema(table.schema().to_arrow()).empty_table()
+    write_deltalake(table, nothing, mode="append", commit_properties=properties)

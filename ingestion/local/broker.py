@@ -8,13 +8,12 @@ Starting and stopping happen under a lock, so two callers at once start one brok
 
 from __future__ import annotations
 
-import fcntl
 import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from ingestion.errors import DependencyError, SetupError
 from ingestion.kafka.java import find_java
 from ingestion.lake.processes import ProcessId
-from ingestion.local.process import launch, recorded_process, stop
+from ingestion.local.process import file_lock, launch, recorded_process, stop
 
 _START_TIMEOUT_SECONDS = 60
 _STOP_TIMEOUT_SECONDS = 20
@@ -38,11 +37,11 @@ _JVM = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
 )
 
-# Kafka would give its internal topics three replicas, and each of them many partitions.
-_ALONE = {
+_ALONE_SMALL_AND_QUICK = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+    # Kafka would give its internal topics three replicas, and each of them many partitions.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -51,8 +50,6 @@ _ALONE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
-}
-_SMALL_AND_QUICK = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     "background.threads": "2",
@@ -96,7 +93,8 @@ def up(
         DependencyError: the broker did not answer in time, or died; quotes the end of its log.
     """
     folder = folder.resolve()
-    with _locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with file_lock(folder / "lock"):
         if _process(folder) is None:
             classpath = _classpath(jars)
             _file(folder).write_text(_server_properties(folder, port=port, settings=settings or {}))
@@ -125,21 +123,13 @@ def down(folder: Path) -> bool:
     folder = folder.resolve()
     if not folder.is_dir():
         return False
-    with _locked(folder):
+    with file_lock(folder / "lock"):
         process = _process(folder)
         if process is not None:
             stop(process, grace_seconds=_STOP_TIMEOUT_SECONDS)
         (folder / "address").unlink(missing_ok=True)
         (folder / "pid").unlink(missing_ok=True)
         return process is not None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _file(folder: Path) -> Path:
@@ -219,8 +209,7 @@ def _server_properties(folder: Path, *, port: int | None, settings: Mapping[str,
     client = port or _free_port(preferred=_port_in(before, "PLAINTEXT"))
     controller = _free_port(preferred=_port_in(before, "CONTROLLER"), other_than=client)
     chosen = {
-        **_ALONE,
-        **_SMALL_AND_QUICK,
+        **_ALONE_SMALL_AND_QUICK,
         "auto.create.topics.enable": "false",
         "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",

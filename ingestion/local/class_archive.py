@@ -11,10 +11,9 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
-from ingestion.kafka.java import find_java
+from ingestion.kafka.java import find_java, pyspark_home
 
 # An archive that does not fit is nobody's concern; Java would report it on standard output.
 _SILENTLY = ("-Xshare:auto", "-Xlog:cds*=off", "-Xlog:class+path=off")
@@ -43,7 +42,8 @@ def archive_key(jars: Path, flags: Iterable[str]) -> str:
     """
     java = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
     key = hashlib.sha256(java)
-    for jar in (*sorted(_spark_home().glob("jars/*.jar")), *class_path(jars)):
+    spark_home = Path(os.environ.get("SPARK_HOME") or pyspark_home())
+    for jar in (*sorted(spark_home.glob("jars/*.jar")), *class_path(jars)):
         at = jar.stat()
         # Java compares these as well: the same jar, fetched again, is another.
         key.update(f"{jar}\0{at.st_size}\0{at.st_mtime_ns}\n".encode())
@@ -63,13 +63,7 @@ def remove_archives(jars: Path) -> None:
 
 
 def install_archive(jars: Path, key: str, draft: Path) -> Path:
-    """Move a finished archive to its place; an empty one is the note that none could be made.
-
-    Args:
-        jars: Folder of the jars.
-        key: What it was made with.
-        draft: The archive, on the same volume.
-    """
+    """Move a finished archive to its place, on the same volume; an empty one notes a failure."""
     with draft.open("rb") as written:
         os.fsync(written.fileno())
     return draft.rename(jars / f"classes-{key}-{draft.stat().st_size}.jsa")
@@ -79,10 +73,3 @@ def _whole_archives(jars: Path, key: str = "*") -> Iterator[Path]:
     for archive in sorted(jars.resolve().glob(f"classes-{key}-*.jsa")):
         if archive.stem.endswith(f"-{archive.stat().st_size}"):
             yield archive
-
-
-def _spark_home() -> Path:
-    """Return the folder that PySpark starts Spark from, without importing PySpark."""
-    pyspark = find_spec("pyspark")
-    installed = Path(pyspark.origin).resolve().parent if pyspark and pyspark.origin else Path()
-    return Path(os.environ.get("SPARK_HOME", installed))

@@ -19,12 +19,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
 from ingestion.errors import DependencyError, IngestionError, SetupError
-from ingestion.kafka.java import find_java
+from ingestion.kafka.java import find_java, pyspark_home
 from ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")
@@ -107,11 +106,9 @@ def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
 
 
 def _ivy() -> Path:
-    pyspark = find_spec("pyspark")
-    folders = (pyspark.submodule_search_locations if pyspark else None) or ()
-    found = [jar for folder in folders for jar in Path(folder).glob("jars/ivy-*.jar")]
+    found = sorted(pyspark_home().glob("jars/ivy-*.jar"))
     if not found:
-        raise SetupError("PySpark, which brings Ivy along, is not installed. Next: make setup")
+        raise SetupError(f"PySpark brings no Ivy along in {pyspark_home()}. Next: make setup")
     return found[0]
 
 

@@ -6,11 +6,13 @@ stdin, stdout or stderr open. The shell writes the pid down before we could be k
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -41,6 +43,14 @@ exec 3<&0 >>"$log" 2>&1
 tries=0
 until [ -s "$pid_file" ] || [ $((tries += 1)) -gt 500 ]; do sleep 0.02; done
 """
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold a lock for which other processes wait."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def recorded_process(pid_file: Path, *, command_ends_with: str) -> ProcessId | None:

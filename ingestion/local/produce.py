@@ -33,29 +33,19 @@ class OutgoingMessage(Protocol):
         """The timestamp that the record carries."""
 
 
-def create(settings: Settings, topic: str, *, partitions: int) -> bool:
-    """Create a topic without retention; tell whether it was created.
-
-    Raises:
-        DependencyError: Kafka does not answer, or refuses.
-    """
+def create(settings: Settings, topic: str, *, partitions: int) -> None:
+    """Create a topic without retention, unless it is there already."""
     admin = AdminClient(client_options(settings))
     new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=_KEPT_FOR_EVER)
     try:
         admin.create_topics([new], request_timeout=settings.kafka_timeout_seconds)[topic].result()
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return False
-        raise unreachable(settings, error) from error
-    return True
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise unreachable(settings, error) from error
 
 
 def offset_count(settings: Settings, topic: str) -> int:
-    """Count the offsets between a topic's beginning and its end.
-
-    Raises:
-        DependencyError: Kafka does not answer.
-    """
+    """Count the offsets between a topic's beginning and its end."""
     kafka = Kafka(settings)
     partitions = kafka.topics(topic, [topic]).partitions
     return kafka.earliest(partitions).lag_to(kafka.stable_end(partitions))

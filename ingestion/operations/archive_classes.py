@@ -9,13 +9,11 @@ each Java and set of jars. Set-up never fails for it: runs work without.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +25,7 @@ from ingestion.local.class_archive import (
     install_archive,
     remove_archives,
 )
+from ingestion.local.process import file_lock
 from ingestion.settings import Settings, load_settings
 
 _SLOWEST_SECONDS: Final = 600
@@ -51,7 +50,7 @@ def archive_classes(jars: Path) -> Iterator[str]:
     Where none can be made, a line says why, and the next set-up does not try again.
     """
     try:
-        with _locked(jars):
+        with file_lock(jars / "classes.lock"):
             key = archive_key(jars, [_FLAGS])
             if not has_archive(jars, key):
                 yield "classes: archiving what a run loads, so that runs start in half the time"
@@ -159,13 +158,6 @@ class _Message:
 def _messages(ids: Iterable[int]) -> Iterator[_Message]:
     for number in ids:
         yield _Message(key=b'{"id": %d}' % number, value=_RECORD % number)
-
-
-@contextmanager
-def _locked(jars: Path) -> Iterator[None]:
-    with (jars / "classes.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

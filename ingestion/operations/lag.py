@@ -10,7 +10,8 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.position import read_position
+from ingestion.recovery.position import is_ledger_behind, position_of
+from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
 
 # Changes with every commit to a stream's table or ledger, and when either is replaced.
@@ -29,7 +30,7 @@ class LagReader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._kafka: Kafka | None = None
-        self._reached: dict[str, tuple[LakeState, Offsets]] = {}
+        self._known: dict[str, tuple[LakeState, Offsets | None]] = {}
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, int | None]:
         """Count the offsets that each stream has not read; ``None`` when only a run can tell.
@@ -57,17 +58,22 @@ class LagReader:
             reached = self._next_of(stream)
         except Exception:  # noqa: BLE001 (a run says what is wrong, in its own words)
             return None
+        if reached is None:
+            return None
         is_known = topics and all(topics) and all(at in ends for at in partitions)
         if not is_known or any(ends[at] < reached.get(at, 0) for at in partitions):
             return None
         return reached.lag_to({at: ends[at] for at in partitions})
 
-    def _next_of(self, stream: str) -> Offsets:
+    def _next_of(self, stream: str) -> Offsets | None:
+        """Return the next offsets of a table; ``None`` while a run has to finish its last batch."""
         state = lake_state(stream, self._settings)
-        known = self._reached.get(stream)
+        known = self._known.get(stream)
         if known is None or known[0] != state:
-            position = read_position(StreamPaths.of(stream, self._settings))
-            known = self._reached[stream] = (state, position.next if position else Offsets())
+            snapshot = read_snapshot(StreamPaths.of(stream, self._settings))
+            position = position_of(snapshot)
+            reached = position.next if position else Offsets()
+            known = self._known[stream] = (state, None if is_ledger_behind(snapshot) else reached)
         return known[1]
 
 

@@ -33,8 +33,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.accept import accept
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table

@@ -43,7 +43,6 @@ class StreamStatus:
         red: Seqs of batches that do not balance and that nobody has accepted.
         waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
-        stalls: Partitions that an open transaction has held back for long.
         problems: Why a run would not go through, in the order in which it would find out.
     """
 

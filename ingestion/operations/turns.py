@@ -25,10 +25,8 @@ class Turn:
     Attributes:
         began: When its last run began.
         waiting_since: When unread records were first seen after it.
-        failures: Attempts that failed, one after another.
         not_before: When it may be tried again after a failure,
         condition: unless what it failed under has changed: its declaration, its table.
-        message: What was told of the failure.
         exit_code: What the stream adds to the exit code, if nothing more happens.
     """
 
@@ -67,14 +65,7 @@ class Turn:
         )
 
     def is_due(self, pace: FollowPace, *, lag: int | None, condition: object, now: float) -> bool:
-        """Tell whether the stream is to be run now.
-
-        Args:
-            pace: What its file says.
-            lag: Offsets that it has not read; ``None`` when only a run can tell.
-            condition: What a failure depends on, as it is now.
-            now: The time.
-        """
+        """Tell whether the stream is to be run; its lag is ``None`` when only a run can tell."""
         if self.failures:
             return now >= self.not_before or condition != self.condition
         if lag == 0 or now - self.began < pace.every_seconds:

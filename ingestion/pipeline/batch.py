@@ -7,8 +7,8 @@ crash could leave behind is believed without the data commit; and that commit is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -30,7 +30,6 @@ from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
 from ingestion.pipeline.decode import decode
 from ingestion.pipeline.explode import explode
-from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
@@ -39,6 +38,7 @@ from ingestion.recovery.topics import refuse_another_topic
 from ingestion.sinks import sql
 from ingestion.sinks.choose_engine import EngineName, open_engine
 from ingestion.sinks.engine import Engine
+from ingestion.sinks.frame_cache import FrameCache
 from ingestion.sinks.sink import Good, Sink, Target, sink_class
 
 
@@ -85,7 +85,8 @@ class BatchWriter:
         """Take records from Kafka's bytes to their ledger row; see ``pipeline.columns``."""
         spec = self._spec
         overlap = self.position.next if plan.overlap else Offsets()
-        with self._opened(records) as engine, FrameCache() as frames:
+        opened = open_engine(self._engine, records.sparkSession, self._stream)
+        with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
             exploded = explode(decoded, spec)
             transformed = transform(exploded, spec, frames)
@@ -102,15 +103,6 @@ class BatchWriter:
             metadata = _prepare(sink, metadata, quarantined)
             commit = self._commit(sink, metadata, after=target.version)
             return self._account(sink, commit, metadata)
-
-    @contextmanager
-    def _opened(self, records: DataFrame) -> Iterator[Engine]:
-        """Open the engine that holds a batch, and let go of the batch behind the block."""
-        engine = open_engine(self._engine, records.sparkSession, self._stream)
-        try:
-            yield engine
-        finally:
-            engine.close()
 
     def _count(self, engine: Engine) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
@@ -145,9 +137,7 @@ class BatchWriter:
             disposition: counted.dispositions.get(disposition, 0)
             for disposition in ("overlap", "ignored", "filtered")
         }
-        counts |= extra_counts(engine, counted)
-        if self._spec.explode:
-            counts["exploded"] = counted.exploded
+        counts |= self._extra_counts(engine, counted)
         if not gaps.proven:
             counts["gaps_unproven"] = empty
         at = counted.partitions
@@ -162,6 +152,11 @@ class BatchWriter:
             for part in plan.fresh
         )
         return self.position.next_metadata(self._run_id, ranges=ranges, counts=counts)
+
+    def _extra_counts(self, engine: Engine, counted: BatchCounts) -> dict[str, int]:
+        """Return what a stream counts beside the dispositions."""
+        exploded = {"exploded": counted.exploded} if self._spec.explode else {}
+        return {**extra_counts(engine, counted), **exploded}
 
     def _target(self, engine: Engine, seq: int) -> Target:
         return Target(

@@ -3,9 +3,10 @@
     source      PLACE, RAW             one row a record, undecoded              (source.py)
     decode      + _decoded             what the value says: ``decoded_struct``  (decode.py)
                 + _decoded_key         what a null value's key says; only where it may delete
-    explode     + _index, _is_empty    one row an element; without, one a record
+    explode     + _index, _is_empty    one row an element; only where an array is declared
     transform   + _transformed         the table's columns, as declared: a struct
                 + _selected            whether ``where`` or the function lets it pass
+                + _index, _is_empty    all of them only where anything is declared
     validate    BATCH                  the judged batch; ``table`` stands for its declared columns
 
 Behind ``validate`` a batch is the table ``batch`` of an engine, and of it what can be applied is
@@ -17,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ingestion.sinks.rows import RAW
+
 PLACE: Final = ("_topic", "_partition", "_offset", "_timestamp")
-# Kept by a batch for its quarantined records alone.
-RAW: Final = ("_key", "_value", "_headers")
 SOURCE: Final = (*PLACE, *RAW)
 # ``_decoded_key`` is there only where a null value deletes by its key.
 DECODED: Final = (*SOURCE, "_decoded")

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from ingestion.formats import arrow_udf
+from ingestion.formats.arrow_udf import (
+    Decoding,
+    decode_in_spark,
+    decode_in_worker,
+    plan_decoding,
+)
 from ingestion.lake.stream import Stream
-from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.schema import row_type, value_type
+from ingestion.sinks.frame_cache import FrameCache
+from ingestion.sinks.rows import InWorker, Rows
+
+_TOMBSTONE_KEY = "_tombstone_key"
 
 
-def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> DataFrame:
+def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
     """Add ``_decoded`` to records, and where a null value may delete by its key ``_decoded_key``.
 
     Args:
@@ -23,7 +35,7 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> DataFrame:
     spec, settings = stream.spec, stream.settings
     if spec.format.options.uses_registry or spec.key_format.options.uses_registry:
         records = frames.keep_bytes(records)
-    decoded = arrow_udf.decode(
+    value = plan_decoding(
         records,
         spec.format,
         column="_value",
@@ -33,16 +45,48 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> DataFrame:
         settings=settings,
     )
     if spec.tombstone_policy != "delete":
-        return decoded
+        return _decoded(records, value, None)
     schema = row_type(spec.ddl)
-    of_tombstones = F.when(F.col("_value").isNull(), F.col("_key"))
-    return arrow_udf.decode(
-        decoded.withColumn("_tombstone_key", of_tombstones),
+    key = plan_decoding(
+        _with_tombstone_keys(records),
         spec.key_format,
-        column="_tombstone_key",
+        column=_TOMBSTONE_KEY,
         is_key=True,
         into="_decoded_key",
         schema=StructType([schema[name] for name in spec.keys]),
         extra_fields="ignore",
         settings=settings,
-    ).drop("_tombstone_key")
+    )
+    return _decoded(records, value, key)
+
+
+def _with_tombstone_keys(records: DataFrame) -> DataFrame:
+    of_tombstones = F.when(F.col("_value").isNull(), F.col("_key"))
+    return records.withColumn(_TOMBSTONE_KEY, of_tombstones)
+
+
+def _decoded(records: DataFrame, value: Decoding, key: Decoding | None) -> Rows:
+    """Return both ways to do it: as Spark's columns, and in a worker of Spark's without them."""
+
+    def in_spark() -> DataFrame:
+        decoded = decode_in_spark(records, value)
+        if key is None:
+            return decoded
+        return decode_in_spark(_with_tombstone_keys(decoded), key).drop(_TOMBSTONE_KEY)
+
+    def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoded = decode_in_worker(batches, value)
+        if key is None:
+            yield from decoded
+            return
+        with_keys = (
+            batch.append_column(
+                _TOMBSTONE_KEY,
+                pc.if_else(pc.is_null(batch.column("_value")), batch.column("_key"), None),
+            )
+            for batch in decoded
+        )
+        for batch in decode_in_worker(with_keys, key):
+            yield batch.drop_columns([_TOMBSTONE_KEY])
+
+    return Rows(in_spark=in_spark, in_worker=InWorker(records=records, work=in_worker))

@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
+from ingestion.sinks.rows import Rows
 
 # Dispositions that each row has for itself.
 _OF_A_ROW = ("row", "delete", "filtered")
 
 
-def explode(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
+def explode(decoded: Rows, spec: StreamSpec) -> Rows:
     """Give each element of the declared array a row.
 
     Args:
@@ -28,10 +29,15 @@ def explode(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
         ``decoded`` with ``_index``, the element's, and ``_is_empty``, of a record without any; a
         delete without any is one row, since left out it would leave its rows in the table.
         ``_decoded.row`` has the element in the array's place. The raw value stays with the first
-        row only; elsewhere it is empty.
+        row only; elsewhere it is empty. Where no array is declared, ``decoded`` itself.
     """
     if spec.explode is None:
-        return decoded.withColumns({"_index": F.lit(0), "_is_empty": F.lit(False)})
+        return decoded
+    return Rows(in_spark=lambda: _exploded(decoded.in_spark(), spec))
+
+
+def _exploded(decoded: DataFrame, spec: StreamSpec) -> DataFrame:
+    assert spec.explode is not None, "asked only where an array is declared"
     array = F.col(f"_decoded.row.{quoted(spec.explode)}")
     rows = decoded.select("*", F.posexplode_outer(array).alias("_nth", "_element"))
     row = F.col("_decoded.row").withField(quoted(spec.explode), F.col("_element"))

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import RecordsForgottenError
-from ingestion.kafka.offsets import Fit, Range
+from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.quarantine import redrive_marks
 from ingestion.pipeline.batch import BatchWriter
-from ingestion.pipeline.counts import BatchCounts, count_records, extra_counts
+from ingestion.pipeline.counts import BatchCounts, count_records
 from ingestion.pipeline.gaps import Gaps
 from ingestion.sinks.engine import Engine
 from ingestion.sinks.sink import Target
@@ -90,8 +90,8 @@ class RedriveWriter(BatchWriter):
             RefusedError: the records cannot be ordered, or the quarantine does not take the
                 marks; nothing was committed.
         """
-        nothing_planned = Fit(fresh=(), holes=(), overlap=())
-        return self._apply(records.where(self._of.holds("_seq")), (), nothing_planned)
+        of_epoch = records.where(self._of.holds("_seq"))
+        return self._apply(of_epoch, planned=(), plan=fit((), Offsets()))
 
     def _count(self, engine: Engine) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
@@ -119,9 +119,7 @@ class RedriveWriter(BatchWriter):
             if disposition not in {"row", "delete"}
         }
         counts = {"offsets": 0, "read": counted.read, "gaps": 0, **left_out}
-        counts |= extra_counts(engine, counted)
-        if self._spec.explode:
-            counts["exploded"] = counted.exploded
+        counts |= self._extra_counts(engine, counted)
         return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
     def _quarantine(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:

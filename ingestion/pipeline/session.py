@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any, Final
 
 import pyspark
@@ -197,8 +198,19 @@ class SharedSpark:
     @property
     def has_died(self) -> bool:
         """Tell whether the JVM was started, and has ended."""
-        process = getattr(SparkContext._gateway, "proc", None)
-        return bool(self._first) and process is not None and process.poll() is not None
+        return bool(self._first) and jvm_has_ended()
+
+
+def jvm_has_ended(within_seconds: float = 0.0) -> bool:
+    """Tell whether the JVM that this process started has ended, or does so in a moment."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(within_seconds)
+    except TimeoutExpired:
+        return False
+    return True
 
 
 @contextmanager

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from subprocess import TimeoutExpired
 from typing import Final
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ingestion.errors import DependencyError
@@ -20,6 +18,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
+from ingestion.pipeline.session import jvm_has_ended
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
@@ -74,7 +73,10 @@ def translate_spark_errors(stream: str, *, kafka: str) -> Iterator[None]:
         ) from error
     except (Py4JError, ConnectionError, TypeError) as error:
         # PySpark takes a JVM that is gone for one that lacks a class, or a class for a package.
-        if not (isinstance(error, Py4JNetworkError | ConnectionError) or _jvm_is_gone()):
+        if not (
+            isinstance(error, Py4JNetworkError | ConnectionError)
+            or jvm_has_ended(_LAST_BREATH_SECONDS)
+        ):
             raise
         raise DependencyError(
             f"{stream}: the Spark JVM died or was killed ({error}). {again}; if it dies again, it "
@@ -100,18 +102,6 @@ def recheck_kafka_on_failure(look: Callable[[], object]) -> Iterator[None]:
             with suppress(DependencyError):
                 look()
         raise
-
-
-def _jvm_is_gone() -> bool:
-    """Tell whether the JVM that this process started has ended, or is ending just now."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is None:
-        return False
-    try:
-        process.wait(_LAST_BREATH_SECONDS)
-    except TimeoutExpired:
-        return False
-    return True
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.errors import InvalidSpecError
-from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.schema import row_type
+from ingestion.sinks.frame_cache import FrameCache
+from ingestion.sinks.rows import Rows
 
 # What a transformation may read beside the value's columns.
 RECORD = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY, "
@@ -39,7 +40,7 @@ def asked_ddl(spec: StreamSpec) -> str:
     return ", ".join(column.as_ddl() for column in spec.exploded_columns)
 
 
-def transform(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
+def transform(exploded: Rows, spec: StreamSpec, frames: FrameCache) -> Rows:
     """Make a row of each value, and tell whether it is selected.
 
     What could not be decoded is not asked about, and neither is a delete: filtered out, it would
@@ -51,11 +52,17 @@ def transform(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> Data
         frames: Keeps the records where a function needs them twice.
 
     Returns:
-        ``exploded`` with ``_transformed``, a struct of the table's columns, and ``_selected``.
+        ``exploded`` with ``_transformed``, a struct of the table's columns, and ``_selected``;
+        where nothing is declared, ``exploded`` itself.
     """
     if not spec.is_transformed:
-        as_decoded = {"_transformed": F.col("_decoded.row"), "_selected": F.lit(True)}
-        return exploded.withColumns(as_decoded)
+        return exploded
+    return Rows(in_spark=lambda: _transformed(exploded.in_spark(), spec, frames))
+
+
+def _transformed(exploded: DataFrame, spec: StreamSpec, frames: FrameCache) -> DataFrame:
+    if not spec.explode:
+        exploded = exploded.withColumns({"_index": F.lit(0), "_is_empty": F.lit(False)})
     is_delete = F.coalesce("_decoded.is_delete", F.lit(False))
     is_good = F.col("_value").isNotNull() & F.col("_decoded.reason").isNull() & ~F.col("_is_empty")
     good = exploded.withColumns(

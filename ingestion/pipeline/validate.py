@@ -14,20 +14,25 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.kafka.offsets import Offsets
-from ingestion.pipeline.columns import PLACE, RAW
+from ingestion.pipeline.columns import PLACE
 from ingestion.pipeline.explode import rejoin
 from ingestion.pipeline.schema import row_type
+from ingestion.sinks import sql
+from ingestion.sinks.rows import RAW, Rows, Work
 
 GOOD = ("row", "delete")
 REASONS: Final = {
@@ -40,10 +45,20 @@ REASONS: Final = {
     "unexpected_tombstone": "a null value, in a mode that deletes nothing",
     "unexpected_delete": "the record is a delete, in a mode that deletes nothing",
 }
+# What validation asks of a row beside its own columns, the size of its value and whether that is
+# null: what decoding found wrong, and whether the format knows it for a delete.
+_FINDINGS: Final = {
+    "_wrong": "reason",
+    "_wrong_detail": "detail",
+    "_extra": "extra",
+    "_says_delete": "is_delete",
+}
 
 
-def validate(transformed: DataFrame, spec: StreamSpec, reached: Offsets) -> DataFrame:
+def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
     """Give each row its disposition, and the reason where it cannot be applied.
+
+    The rules are SQL that every engine runs: Spark where rows come from it, else DuckDB.
 
     Args:
         transformed: Rows as declared; see ``ingestion.pipeline.columns``.
@@ -56,41 +71,52 @@ def validate(transformed: DataFrame, spec: StreamSpec, reached: Offsets) -> Data
         the names that the declaration does not have. Raw key, value and headers, and everything
         that only a record in quarantine needs, are null in the others.
     """
-    schema = row_type(spec.ddl)
-    reason = F.when(F.col("_selected"), _reason(spec))
-    rows = (
-        _typed(transformed, spec, schema)
-        .withColumn("_is_delete", _is_delete(spec))
-        .withColumn("_detail", F.coalesce("_problem.detail", _missing(spec)))
-        .withColumn("_reason", F.coalesce("_problem.reason", reason))
-        .withColumn("_disposition", _disposition(spec, reached))
+
+    def in_spark() -> DataFrame:
+        # With sqlglot and Delta's client, which a run of the other engine does not need.
+        from ingestion.sinks.spark_engine import translate
+
+        rows = _flat_in_spark(transformed.in_spark(), spec)
+        rows.createOrReplaceTempView("decoded")
+        judged = rows.sparkSession.sql(translate(_judged(spec, reached)))
+        rejoin(judged, spec).createOrReplaceTempView("judged")
+        return rows.sparkSession.sql(translate(_batch("judged", spec)))
+
+    plan = transformed.in_worker
+    if plan is None or spec.apply_as_deletes:
+        return Rows(in_spark=in_spark)
+    in_duckdb = _batch(f"({_judged(spec, reached)})", spec)
+    work = _flat_in_worker(
+        plan.work,
+        keys=spec.keys if spec.tombstone_policy == "delete" else (),
+        needed=_needed(spec),
+        has_deletes=spec.write_mode.has_deletes,
     )
-    is_bad = F.col("_disposition") == "quarantined"
-    return rejoin(rows, spec).select(
-        *PLACE,
-        "_index",
-        *map(quoted, schema.names),
-        *_kept_name(spec),
-        "_disposition",
-        "_extra",
-        F.coalesce(F.octet_length("_value"), F.lit(0)).alias("_bytes"),
-        *(F.when(is_bad, F.col(name)).alias(name) for name in ("_reason", "_detail", *RAW)),
-    )
+    return Rows(in_spark=in_spark, in_worker=replace(plan, work=work, sql=in_duckdb))
 
 
-def _typed(transformed: DataFrame, spec: StreamSpec, schema: StructType) -> DataFrame:
-    """Take the row that a value gives, or the key of a tombstone, and what decoding found wrong."""
-    row = _row(spec, schema, F.col("_transformed")).alias("_row")
-    problem = F.struct(
-        "_decoded.reason", _detail(spec).alias("detail"), _lacking(spec).alias("lacks")
-    ).alias("_problem")
-    kept = [F.col("_decoded.kept").alias(name) for name in _kept_name(spec)]
-    extra = F.col("_decoded.extra").alias("_extra")
-    is_delete = F.col("_decoded.is_delete").alias("_says_delete")
-    of_record = (*PLACE, "_index", *RAW, "_selected")
-    return transformed.select(*of_record, problem, extra, is_delete, row, *kept).select(
-        *of_record, "_problem", "_extra", "_says_delete", "_row.*", *_kept_name(spec)
-    )
+def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
+    """Take the row that a value gives, or the key of a tombstone, and what decoding found."""
+    of_record = [*PLACE, *RAW, *(("_index",) if _has_index(spec) else ())]
+    found = {name: F.col(f"_decoded.{part}") for name, part in _FINDINGS.items()}
+    found["_wrong_detail"] = _detail(spec)
+    found["_is_tombstone"] = F.col("_value").isNull()
+    found["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
+    flat = [column.alias(name) for name, column in found.items()]
+    if spec.extra_fields == "keep":
+        flat.append(F.col("_decoded.kept").alias(EXTRA_COLUMN))
+    if spec.is_transformed:
+        flat += [F.col("_selected"), _lacking(spec).alias("_lacks")]
+    row = _row(spec).alias("_row")
+    rows = rows.select(*of_record, *flat, row)
+    rows = rows.select(*(name for name in rows.columns if name != "_row"), "_row.*")
+    if spec.apply_as_deletes is None:
+        return rows
+    return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+
+
+def _has_index(spec: StreamSpec) -> bool:
+    return bool(spec.explode) or spec.is_transformed
 
 
 def _detail(spec: StreamSpec) -> Column:
@@ -105,46 +131,123 @@ def _lacking(spec: StreamSpec) -> Column:
     """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
     names = spec.required_value_columns
     nulls = (F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name)) for name in names)
-    return F.array_compact(F.array(*nulls)) if names else F.lit(None).cast("array<string>")
+    return F.concat_ws(", ", *nulls)
 
 
-def _row(spec: StreamSpec, schema: StructType, row: Column) -> Column:
+def _row(spec: StreamSpec) -> Column:
     """Take the columns from the value; for a tombstone, the key columns from the Kafka key."""
+    row = F.col("_transformed" if spec.is_transformed else "_decoded.row")
     if spec.tombstone_policy != "delete":
         return row
     by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in spec.keys}
     of_tombstone = F.struct(
-        *(by_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in schema)
+        *(
+            by_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name)
+            for f in row_type(spec.ddl)
+        )
     )
     return F.when(F.col("_value").isNull(), of_tombstone).otherwise(row)
 
 
-def _kept_name(spec: StreamSpec) -> list[str]:
-    return [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
+def _flat_in_worker(
+    decode: Work, *, keys: Sequence[str], needed: Sequence[str], has_deletes: bool
+) -> Work:
+    """Return work that takes the same columns, where nothing is transformed.
+
+    Args:
+        decode: Work that decodes.
+        keys: Key columns that a null value takes from its Kafka key.
+        needed: Columns that may not be null.
+        has_deletes: Whether the write mode applies deletes.
+    """
+
+    def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in decode(batches):
+            value, raw = _fields(batch.column("_decoded")), batch.column("_value")
+            columns = {name: batch.column(name) for name in PLACE}
+            columns |= {name: value[part] for name, part in _FINDINGS.items()}
+            columns["_is_tombstone"] = pc.is_null(raw)
+            columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
+            columns |= _fields(value["row"])
+            if keys:
+                key = _fields(batch.column("_decoded_key"))
+                of_key = _fields(key["row"])
+                columns |= {name: pc.coalesce(columns[name], of_key[name]) for name in keys}
+                described = pc.binary_join_element_wise(key["reason"], key["detail"], ": ")
+                columns["_wrong_detail"] = pc.coalesce(columns["_wrong_detail"], described)
+            # Their bytes are kept of records that may be bad; the rules tell which of them are.
+            doubts = [pc.is_valid(columns["_wrong"]), columns["_is_tombstone"]]
+            doubts += [pc.is_null(columns[name]) for name in needed]
+            if not has_deletes:
+                doubts.append(pc.fill_null(columns["_says_delete"], False))
+            may_be_bad = reduce(pc.or_, doubts)
+            columns |= {name: _only(may_be_bad, batch.column(name)) for name in RAW}
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return flat
 
 
-def _is_delete(spec: StreamSpec) -> Column:
-    """Tell deletes: null values, those the format knows, and what ``apply_as_deletes`` selects."""
-    is_delete = F.col("_value").isNull() | F.coalesce("_says_delete", F.lit(False))
-    if spec.apply_as_deletes is None:
-        return is_delete
-    return is_delete | F.coalesce(F.expr(spec.apply_as_deletes), F.lit(False))
+def _only(wanted: pa.BooleanArray, values: pa.Array) -> pa.Array:
+    """Return values, null where they are not wanted."""
+    if wanted.true_count:
+        return pc.if_else(wanted, values, pa.scalar(None, values.type))
+    return pa.nulls(len(values), values.type)
 
 
-def _reason(spec: StreamSpec) -> Column:
-    """Say why a record that could be decoded cannot be applied; null when it can."""
-    is_tombstone = F.col("_value").isNull()
-    policy = F.lit(spec.tombstone_policy)
-    lacks = F.coalesce(F.size("_problem.lacks") > 0, F.lit(False))
+def _fields(struct: pa.StructArray) -> dict[str, pa.Array]:
+    """Return the fields of a struct, null where it is null itself."""
+    return dict(zip((field.name for field in struct.type), struct.flatten(), strict=True))
+
+
+def _judged(spec: StreamSpec, reached: Offsets) -> str:
+    """Select the rows of ``decoded`` with ``_disposition``, ``_reason`` and ``_detail``."""
+    is_delete = ["_is_tombstone", "coalesce(_says_delete, FALSE)"]
+    if spec.apply_as_deletes:
+        is_delete.append("coalesce(_is_selected, FALSE)")
+    constants = "" if _has_index(spec) else ", 0 AS _index"
+    constants += "" if spec.is_transformed else ", TRUE AS _selected"
     return (
-        F.when(is_tombstone & (policy == "ignore"), None)
-        .when(is_tombstone & (policy == "quarantine"), _why_no_tombstone(spec))
-        .when(F.col("_is_delete") & F.lit(not spec.write_mode.has_deletes), "unexpected_delete")
-        .when(is_tombstone & _any_null(spec.never_null), "tombstone_without_key")
-        .when(_any_null(spec.never_null), "missing_key")
-        .when(_any_null(spec.sequence_by), "missing_order")
-        .when(~F.col("_is_delete") & (_any_null(_required(spec)) | lacks), "missing_required")
+        f"SELECT *, {_disposition(spec, reached)} AS _disposition FROM ("
+        "SELECT *, coalesce(_wrong, CASE WHEN _selected THEN _fault END) AS _reason, "
+        f"coalesce(_wrong_detail, {_missing(spec)}) AS _detail FROM ("
+        f"SELECT *, {_fault(spec)} AS _fault FROM ("
+        f"SELECT *{constants}, {' OR '.join(is_delete)} AS _is_delete FROM decoded) a) b) c"
     )
+
+
+def _batch(judged: str, spec: StreamSpec) -> str:
+    """Select the columns of a batch from judged rows."""
+    kept = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
+    names = [*PLACE, "_index", *(column.name for column in spec.columns), *kept]
+    of_bad = (
+        f"CASE WHEN _disposition = 'quarantined' THEN {name} END AS {name}"
+        for name in ("_reason", "_detail", *RAW)
+    )
+    return (
+        f"SELECT {sql.names(names)}, _disposition, _extra, _bytes, {', '.join(of_bad)} "
+        f"FROM {judged} j"
+    )
+
+
+def _fault(spec: StreamSpec) -> str:
+    """Say why a record that could be decoded cannot be applied; null when it can."""
+    is_tombstone, policy = "_is_tombstone", spec.tombstone_policy
+    without_key, faults = _any_null(spec.never_null), []
+    if policy == "ignore":
+        faults.append((is_tombstone, "NULL"))
+    if policy == "quarantine":
+        faults.append((is_tombstone, sql.text(_why_no_tombstone(spec))))
+    if not spec.write_mode.has_deletes:
+        faults.append(("_is_delete", "'unexpected_delete'"))
+    lacks = [*_nulls(_required(spec)), *(["_lacks <> ''"] if spec.is_transformed else [])]
+    faults += [
+        (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
+        (without_key, "'missing_key'"),
+        (_any_null(spec.sequence_by), "'missing_order'"),
+        (f"NOT _is_delete AND {_any(lacks)}", "'missing_required'"),
+    ]
+    cases = " ".join(f"WHEN {condition} THEN {reason}" for condition, reason in faults)
+    return f"CAST(CASE {cases} END AS VARCHAR)"
 
 
 def _why_no_tombstone(spec: StreamSpec) -> str:
@@ -153,44 +256,49 @@ def _why_no_tombstone(spec: StreamSpec) -> str:
     return "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
 
 
-def _missing(spec: StreamSpec) -> Column:
+def _missing(spec: StreamSpec) -> str:
     """Name the columns that are null and may not be."""
-    needed = dict.fromkeys([*spec.never_null, *spec.sequence_by, *_required(spec)])
-    nulls = (F.when(F.col(quoted(name)).isNull(), F.lit(name)) for name in needed)
-    where = F.lit("")
-    if spec.explode:
-        nth = F.format_string("element %d: ", F.col("_index"))
-        where = F.when(F.col("_value").isNull(), "").otherwise(nth)
-    described = F.concat(where, F.lit("null: "), F.concat_ws(", ", *nulls, "_problem.lacks"))
-    return F.when(_reason(spec).isNotNull(), described)
+    nulls = [
+        f"CASE WHEN {sql.name(name)} IS NULL THEN {sql.text(name)} END" for name in _needed(spec)
+    ]
+    if spec.is_transformed:
+        nulls.append("NULLIF(_lacks, '')")
+    nth = "'element ' || CAST(_index AS VARCHAR) || ': '"
+    where = f"CASE WHEN _is_tombstone THEN '' ELSE {nth} END || " if spec.explode else ""
+    return (
+        f"CASE WHEN _fault IS NOT NULL THEN {where}'null: ' || "
+        f"concat_ws(', ', {', '.join(nulls) or 'NULL'}) END"
+    )
+
+
+def _needed(spec: StreamSpec) -> list[str]:
+    return list(dict.fromkeys([*spec.never_null, *spec.sequence_by, *_required(spec)]))
 
 
 def _required(spec: StreamSpec) -> list[str]:
     return [column.name for column in spec.columns if not column.nullable]
 
 
-def _any_null(names: Iterable[str]) -> Column:
-    condition = F.lit(False)
-    for name in names:
-        condition = condition | F.col(quoted(name)).isNull()
-    return condition
+def _nulls(names: Iterable[str]) -> list[str]:
+    return [f"{sql.name(name)} IS NULL" for name in names]
 
 
-def _disposition(spec: StreamSpec, reached: Offsets) -> Column:
-    is_ignored = F.col("_value").isNull() & F.lit(spec.tombstone_policy == "ignore")
+def _any(conditions: Sequence[str]) -> str:
+    return f"({' OR '.join(conditions)})" if conditions else "FALSE"
+
+
+def _any_null(names: Iterable[str]) -> str:
+    return _any(_nulls(names))
+
+
+def _disposition(spec: StreamSpec, reached: Offsets) -> str:
+    overlap = [
+        f"_topic = {sql.text(topic)} AND _partition = {partition} AND _offset < {at}"
+        for (topic, partition), at in reached.items()
+    ]
+    ignored = "WHEN _is_tombstone THEN 'ignored' " if spec.tombstone_policy == "ignore" else ""
     return (
-        F.when(_is_overlap(reached), "overlap")
-        .when(F.col("_reason").isNotNull(), "quarantined")
-        .when(is_ignored, "ignored")
-        .when(~F.col("_selected"), "filtered")
-        .when(F.col("_is_delete"), "delete")
-        .otherwise("row")
+        f"CASE WHEN {_any(overlap)} THEN 'overlap' WHEN _reason IS NOT NULL THEN 'quarantined' "
+        f"{ignored}WHEN NOT _selected THEN 'filtered' "
+        "WHEN _is_delete THEN 'delete' ELSE 'row' END"
     )
-
-
-def _is_overlap(reached: Offsets) -> Column:
-    condition = F.lit(False)
-    for (topic, partition), at in reached.items():
-        here = (F.col("_topic") == topic) & (F.col("_partition") == partition)
-        condition = condition | (here & (F.col("_offset") < at))
-    return condition

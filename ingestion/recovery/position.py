@@ -87,6 +87,12 @@ def read_position(
     )
 
 
+def is_ledger_behind(snapshot: TableSnapshot) -> bool:
+    """Tell whether a run died between its commit and its ledger row, which the next one writes."""
+    recorded = snapshot.rows[-1].seq if snapshot.rows else 0
+    return snapshot.table is not None and (snapshot.table.seq or 0) > recorded
+
+
 def position_of(
     snapshot: TableSnapshot, *, even_if_altered: bool = False, even_if_forgotten: bool = False
 ) -> Position | None:

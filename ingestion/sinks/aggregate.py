@@ -44,7 +44,7 @@ class AggregateSink:
         """Take the good records of a batch; nothing is read or written yet."""
         assert isinstance(target.engine, SparkEngine), "groups are folded by Spark alone"
         self._target = target
-        self._spark = target.engine.spark
+        self._spark, self._frames = target.engine.spark, target.engine.frames
         self._good = good
         self._records = target.engine.frame("good")
         self._groups = self._records
@@ -59,7 +59,7 @@ class AggregateSink:
         clocks = clocks_after(self._target, self._records) if self._target.spec.window else {}
         if not self._good.count:
             return {**self._told, **clocks}
-        self._groups = self._reduced().localCheckpoint(eager=True)
+        self._groups = self._frames.keep(self._reduced())
         groups = self._groups.count()
         there, records = self._look_up()
         self._told = {"groups": groups, "groups_new": groups - there}
@@ -100,8 +100,6 @@ class AggregateSink:
             for name, expected in self._told.items()
             if found[name] != expected
         )
-        if self._good.count:
-            self._groups._jdf.queryExecution().logical().rdd().unpersist(False)
         return WriteResult(counts={}, rows_expected=written.rows_expected, problems=problems)
 
     @staticmethod

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame
-
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.sinks.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +52,7 @@ class Merge:
 class Engine(Protocol):
     """Holds one batch, and executes what the write modes and the books ask of it."""
 
-    def materialize(self, validated: DataFrame) -> None:
+    def materialize(self, validated: Rows) -> None:
         """Compute a batch once; it is the table ``batch`` from here on."""
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:

@@ -17,18 +17,19 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ingestion.errors import BatchTooLargeError, CommitConflictError
+from ingestion.errors import BatchTooLargeError
 from ingestion.lake.checksums import seal_commit
-from ingestion.lake.commit_metadata import CommitMetadata, app_id
-from ingestion.lake.table_log import open_dataset
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.table_log import append_nothing, fenced_commit, open_dataset
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, IncomparableError, Merge
 from ingestion.sinks.idempotent_commit import retry_on_conflict
+from ingestion.sinks.rows import Rows, Work
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "memory_limit": "1GB",
@@ -56,32 +57,14 @@ class LocalEngine:
         self._tables.execute("SET TimeZone = 'UTC'")
         self._tables.execute(f"SET temp_directory = {text.text(str(self._folder))}")
 
-    def materialize(self, validated: DataFrame) -> None:
-        """Compute a batch once, as Arrow files; a task that is tried again leaves one unread."""
-        folder = str(self._folder)
-
-        def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            path = f"{folder}/{uuid.uuid4().hex}.arrow"
-            writer = None
-            for batch in batches:
-                writer = writer or pa.ipc.new_file(path, batch.schema)
-                writer.write_batch(batch)
-            if writer is not None:
-                writer.close()
-                yield pa.RecordBatch.from_pydict({"path": [path]})
-
-        paths = [row["path"] for row in validated.mapInArrow(spill, "path STRING").collect()]
-        size = sum(Path(path).stat().st_size for path in paths)
-        if size > LARGEST_BATCH_BYTES:
-            raise BatchTooLargeError(
-                self._stream,
-                f"a batch of {size:,} bytes is more than delta-rs merges in this process, which is "
-                f"{LARGEST_BATCH_BYTES:,}. Nothing of it was committed.",
-                remedy="set ONCELAKE_MERGE_ENGINE=spark, or lower `max_offsets_per_trigger`",
-            )
-        parts = [pa.ipc.open_file(pa.memory_map(path)).read_all() for path in paths]
-        schema = parts[0].schema if parts else to_arrow_schema(validated.schema, timezone="UTC")
-        self.hold(pa.concat_tables(parts) if parts else schema.empty_table())
+    def materialize(self, validated: Rows) -> None:
+        """Compute a batch once: in the workers that decode it, unless Spark has to do more."""
+        plan = validated.in_worker
+        if plan is None:
+            self.hold(self._spilled(validated.in_spark(), lambda batches: batches))
+        else:
+            self._tables.register("decoded", self._spilled(plan.records, plan.work))
+            self.define("batch", plan.sql)
 
     def hold(self, batch: pa.Table) -> None:
         """Take a batch that is there already."""
@@ -134,7 +117,7 @@ class LocalEngine:
                 merger = merger.when_not_matched_insert(_quoted(insert), _condition(insert))
             merger.execute()
             if table.version() == before:
-                _append_nothing(table, properties)
+                append_nothing(table, properties)
 
         _commit(stream, path, metadata, write)
 
@@ -149,7 +132,7 @@ class LocalEngine:
 
     def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
-        _commit(stream, path, metadata, _append_nothing)
+        _commit(stream, path, metadata, append_nothing)
 
     def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
         """Replace the rows of ``seq``, or make the table."""
@@ -183,6 +166,38 @@ class LocalEngine:
         del self._tables
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _spilled(self, records: DataFrame, work: Work) -> pa.Table:
+        """Return what workers make of a frame, by way of Arrow files that are mapped into memory.
+
+        A task that is tried again leaves a file that nobody reads.
+        """
+        folder = str(self._folder)
+
+        def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            path, writer, size = f"{folder}/{uuid.uuid4().hex}.arrow", None, 0
+            for batch in work(batches):
+                writer = writer or pa.ipc.new_file(path, batch.schema)
+                writer.write_batch(batch)
+                size += batch.nbytes
+            if writer is not None:
+                writer.close()
+                yield pa.RecordBatch.from_pydict({"path": [path], "bytes": [size]})
+
+        files = records.mapInArrow(spill, "path STRING, bytes BIGINT").collect()
+        size = sum(file["bytes"] for file in files)
+        if size > LARGEST_BATCH_BYTES:
+            raise BatchTooLargeError(
+                self._stream,
+                f"a batch of {size:,} bytes is more than delta-rs merges in this process, which is "
+                f"{LARGEST_BATCH_BYTES:,}. Nothing of it was committed.",
+                remedy="set ONCELAKE_MERGE_ENGINE=spark, or lower `max_offsets_per_trigger`",
+            )
+        if not files:
+            schema = to_arrow_schema(records.schema, timezone="UTC")
+            return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))
+        parts = (pa.ipc.open_file(pa.memory_map(file["path"])).read_all() for file in files)
+        return pa.concat_tables(parts)
+
     def _arrow(self, sql: str) -> pa.Table:
         return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
 
@@ -193,37 +208,17 @@ def _commit(
     metadata: CommitMetadata,
     write: Callable[[DeltaTable, CommitProperties], None],
 ) -> None:
-    """Commit on exactly the version that was looked at.
-
-    delta-rs commits a txn again that is there already (delta-io/delta-rs#2580), so it is looked
-    for; and one that gets in between fails the commit, since it is not retried.
-    """
-    properties = CommitProperties(
-        custom_metadata={"userMetadata": metadata.to_json()},
-        app_transactions=[Transaction(app_id(stream), metadata.seq)],
-        max_commit_retries=0,
-    )
+    """Commit on exactly the version that was looked at, or look again."""
 
     def attempt() -> None:
         table = DeltaTable(path)
-        recorded = table.transaction_version(app_id(stream))
-        if recorded is not None and recorded >= metadata.seq:
-            raise CommitConflictError(
-                stream,
-                f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
-                "writer's.",
-                remedy=f"oncelake status {stream}, then run again from the table's offsets",
-            )
+        remedy = f"oncelake status {stream}, then run again from the table's offsets"
+        properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
         with _translated():
             write(table, properties)
         seal_commit(path, table.version())
 
     retry_on_conflict(attempt, stream=stream, hindered=(CommitFailedError,))
-
-
-def _append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
-    nothing = pa.schema(table.schema().to_arrow()).empty_table()
-    write_deltalake(table, nothing, mode="append", commit_properties=properties)
 
 
 def _condition(clause: Clause) -> str:

@@ -22,12 +22,14 @@ from ingestion.lake.side_tables import overwrite_seq
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import IncomparableError, Merge
+from ingestion.sinks.frame_cache import FrameCache
 from ingestion.sinks.idempotent_commit import (
     commit_without_rows,
     from_materialized,
     idempotent,
     retry_on_conflict,
 )
+from ingestion.sinks.rows import Rows
 
 _BROADCAST_BYTES: Final = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
@@ -41,21 +43,20 @@ class SparkEngine:
     def __init__(self, spark: SparkSession) -> None:
         """Take the query's own session; settings made elsewhere are invisible to its statements."""
         self.spark = spark
-        self._copies: list[DataFrame] = []
+        self.frames = FrameCache()
 
-    def materialize(self, validated: DataFrame) -> None:
+    def materialize(self, validated: Rows) -> None:
         """Compute a batch once: every action on foreachBatch's frame reads Kafka again."""
-        copy = validated.localCheckpoint(eager=True)
-        self._copies.append(copy)
-        copy.createOrReplaceTempView("batch")
+        self.hold(validated.in_spark())
+
+    def hold(self, batch: DataFrame) -> None:
+        """Take a batch that is a frame already."""
+        self.frames.keep(batch).createOrReplaceTempView("batch")
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; what is not kept is computed where it is asked for."""
         frame = self._query(sql)
-        if keep:
-            frame = frame.localCheckpoint(eager=True)
-            self._copies.append(frame)
-        frame.createOrReplaceTempView(name)
+        (self.frames.keep(frame) if keep else frame).createOrReplaceTempView(name)
 
     def open_table(self, name: str, path: Path, version: int | None = None) -> None:
         """Give a Delta table a name."""
@@ -89,7 +90,7 @@ class SparkEngine:
             table = DeltaTable.forPath(self.spark, str(path))
             merger = table.alias("t").merge(source.alias("s"), self._on(merge, path))
             for clause in merge.matched:
-                when = F.expr(_translate(clause.when))
+                when = F.expr(translate(clause.when))
                 if clause.assign is None:
                     merger = merger.whenMatchedDelete(when)
                 else:
@@ -97,7 +98,7 @@ class SparkEngine:
             if merge.insert is not None:
                 assert merge.insert.assign is not None, "an insert deletes nothing"
                 values = _assigned(merge.insert.assign)
-                merger = merger.whenNotMatchedInsert(F.expr(_translate(merge.insert.when)), values)
+                merger = merger.whenNotMatchedInsert(F.expr(translate(merge.insert.when)), values)
             with idempotent(self.spark, stream, metadata):
                 merger.execute()
 
@@ -127,7 +128,7 @@ class SparkEngine:
     def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
         """Set ``redriven_seq``."""
         same = text.equal(("_topic", "_partition", "_offset"), "t", "s")
-        on = _translate(f'{same} AND t."redriven_seq" IS NULL AND {within}')
+        on = translate(f'{same} AND t."redriven_seq" IS NULL AND {within}')
         (
             DeltaTable.forPath(self.spark, str(quarantine))
             .alias("t")
@@ -138,15 +139,14 @@ class SparkEngine:
 
     def close(self) -> None:
         """Let go of the batch."""
-        for copy in self._copies:
-            copy._jdf.queryExecution().logical().rdd().unpersist(False)
+        self.frames.close()
 
     def _query(self, sql: str) -> DataFrame:
-        return self.spark.sql(_translate(sql))
+        return self.spark.sql(translate(sql))
 
     def _on(self, merge: Merge, path: Path) -> Column:
         """Equal keys, and in a table of many files the literal ranges that prune them."""
-        on = F.expr(_translate(merge.on))
+        on = F.expr(translate(merge.on))
         if not merge.key_ranges or TableLog(path).file_count() < _PRUNE_FROM_FILES:
             return on
         within = (
@@ -157,14 +157,14 @@ class SparkEngine:
 
 
 @lru_cache(maxsize=500)
-def _translate(sql: str) -> str:
+def translate(sql: str) -> str:
     """Write the common dialect as Spark's."""
     written = sqlglot.transpile(sql, read="duckdb", write="spark")[0]
     return written.replace(text.FAIL, f"RAISE_ERROR('{text.FAILED}')")
 
 
 def _assigned(values: Any) -> dict[str, str | Column]:
-    return {quoted(column): F.expr(_translate(value)) for column, value in values.items()}
+    return {quoted(column): F.expr(translate(value)) for column, value in values.items()}
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.commit_metadata import Identity
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
-from ingestion.verify.read.delta_log import Batch, OffsetRange
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
+from ingestion.verify.read.snapshot import Batch, OffsetRange
 
 _SIDE_TABLES = ("quarantine", "tombstones")
 
@@ -57,14 +57,10 @@ class Coverage:
     @property
     def proven_ranges(self) -> tuple[Range, ...]:
         """What is proven, one range a partition."""
-        ends = {
-            part.at: part.end
-            for batch in self.batches.values()
-            for part in self.covered_ranges(batch)
-        }
+        covered = (part for batch in self.batches.values() for part in self.covered_ranges(batch))
         return tuple(
             Range(topic=at.topic, partition=at.partition, start=self.first_offset(at), end=end)
-            for at, end in sorted(ends.items())
+            for at, end in sorted({part.at: part.end for part in covered}.items())
         )
 
     def covers(self, batch: Batch) -> bool:
@@ -75,8 +71,8 @@ class Coverage:
 
     def can_recount(self, batch: Batch) -> bool:
         """Tell whether a batch's counts can be compared with its records."""
-        is_proven = not self.is_accepted(batch.seq) and batch.seq not in self.thinned
-        return is_proven and self.covers(batch)
+        is_judged = not self.is_accepted(batch.seq) and batch.seq not in self.thinned
+        return is_judged and self.covers(batch)
 
     def covered_ranges(self, batch: Batch) -> list[OffsetRange]:
         """Return the parts of a batch's ranges that can be read again."""
@@ -119,14 +115,12 @@ class Coverage:
     def limits(self) -> Iterator[str]:
         """Say what could not be proven, a sentence each."""
         for at, begin in sorted(self.begin.items()):
-            if self.first_offset(at) > begin:
+            if (first := self.first_offset(at)) > begin:
                 yield (
-                    f"{at}: proven from offset {self.first_offset(at)} on; Kafka no longer holds "
-                    f"[{begin}, {self.first_offset(at)})"
+                    f"{at}: proven from offset {first} on; Kafka no longer holds [{begin}, {first})"
                 )
         batches = self.batches.values()
-        earlier = [b.seq for b in batches if b.epoch < self.epoch and b.ranges]
-        if earlier:
+        if earlier := [b.seq for b in batches if b.epoch < self.epoch and b.ranges]:
             yield (
                 f"epoch {self.epoch} began after batch {earlier[-1]}: the topics of batches "
                 f"{earlier[0]} to {earlier[-1]} are gone, so their counts were not recounted, and "
@@ -191,7 +185,15 @@ def determine_coverage(
     all_read = spec.model_copy(update={"topic": None, "topics": tuple(topics)})
     kafka = Kafka(settings)
     partitions = refuse_another_topic(all_read, kafka, identity).partitions
-    _refuse_truncated(spec.name, {p.at: p.end for p in read}, kafka.stable_end(partitions))
+    stable = kafka.stable_end(partitions)
+    for at, end in {part.at: part.end for part in read}.items():
+        if stable.get(at, -1) < end:
+            raise TopicTruncatedError(
+                spec.name,
+                f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
+                f"{end}: the topic has lost records that the table holds.",
+                remedy=f"oncelake adopt-topic {spec.name}, to read on from the topic as it is now",
+            )
     accepted, through = accepted_in(batches)
     return Coverage(
         epoch=epoch,
@@ -202,16 +204,3 @@ def determine_coverage(
         accepted_through=through,
         batches={batch.seq: batch for batch in batches},
     )
-
-
-def _refuse_truncated(
-    stream: str, ends: Mapping[TopicPartition, int], stable: Mapping[TopicPartition, int]
-) -> None:
-    for at, end in ends.items():
-        if stable.get(at, -1) < end:
-            raise TopicTruncatedError(
-                stream,
-                f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
-                f"{end}: the topic has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {stream}, to read on from the topic as it is now",
-            )

@@ -26,14 +26,14 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
+from ingestion.verify.compare.ledger import miscounts
 from ingestion.verify.compare.rows import RowsProof, tombstones_of
 from ingestion.verify.coverage import Coverage, determine_coverage
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.modes.rule import FoldContext
-from ingestion.verify.fold.recount import miscounts
 from ingestion.verify.fold.redrives import Redrives
+from ingestion.verify.fold.rule import FoldContext
 from ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import Snapshot, row_count, rows_of, take_snapshot
@@ -68,21 +68,23 @@ def verify(
         DependencyError: Kafka does not answer.
         TerminalError: the table, its log or its ledger cannot be read.
     """
-    proof = _Proof(spec, settings, limit=limit, tell=tell)
-    return proof.verdict(apply_transformation)
+    make = partial(Classifier, settings=settings, apply=apply_transformation)
+    return _Proof(spec, settings, DifferenceLog(limit), tell).verdict(make)
 
 
 class _Proof:
     """One proof, from the snapshot to the verdict."""
 
-    def __init__(self, spec: StreamSpec, settings: Settings, *, limit: int, tell: Progress) -> None:
+    def __init__(
+        self, spec: StreamSpec, settings: Settings, differences: DifferenceLog, tell: Progress
+    ) -> None:
         self._spec, self._settings, self._tell = spec, settings, tell
+        self._differences = differences
         self._paths = StreamPaths.of(spec.name, settings)
-        self._differences = DifferenceLog(limit)
         self._limits: list[str] = []
         self._records = self._recounted = self._quarantined = self._rows = 0
 
-    def verdict(self, apply_transformation: ApplyTransformation | None) -> Verdict:
+    def verdict(self, make_classifier: Callable[..., Classifier]) -> Verdict:
         snapshot = self._snapshot()
         self._prove_the_ledger(snapshot)
         batches, identity = snapshot.batches, snapshot.identity
@@ -92,7 +94,8 @@ class _Proof:
         obstacles: tuple[str, ...] = ()
         try:
             ledger.refuse_unknown_kinds(batches)
-            self._prove_the_contents(snapshot, coverage, apply_transformation)
+            classifiers = Classifiers(self._spec, partial(make_classifier, epoch=coverage.epoch))
+            self._prove_the_contents(snapshot, coverage, classifiers)
         except UnprovableError as error:
             obstacles = (str(error),)
         return Verdict(
@@ -135,35 +138,22 @@ class _Proof:
             self._limits.append(f"{by} is committing right now: proven through the batch before")
 
     def _prove_the_contents(
-        self,
-        snapshot: Snapshot,
-        coverage: Coverage,
-        apply_transformation: ApplyTransformation | None,
+        self, snapshot: Snapshot, coverage: Coverage, classifiers: Classifiers
     ) -> None:
-        make_classifier = partial(
-            Classifier,
-            epoch=coverage.epoch,
-            settings=self._settings,
-            apply_transformation=apply_transformation,
-        )
-        classifiers = Classifiers(self._spec, make_classifier)
         transformation = classifiers.today.transformation
         if transformation and not transformation.is_independent:
             self._limits.append(NOT_INDEPENDENT)
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
-            context = FoldContext(
-                spec=self._spec, classifiers=classifiers, store=store, coverage=coverage
-            )
-            self._prove_in(context, snapshot)
+            self._prove_in(FoldContext(self._spec, classifiers, store, coverage), snapshot)
 
     def _prove_in(self, context: FoldContext, snapshot: Snapshot) -> None:
         coverage, last = context.coverage, snapshot.batches[-1].seq if snapshot.batches else 0
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._unreadable_is_different("quarantine"):
             self._differences.add(redrives.learn(self._paths.quarantine, last_seq=last))
-        is_compacted_topic = cache(partial(is_compacted, self._settings))
-        fold = Fold(context, is_compacted=is_compacted_topic, redrives=redrives)
+        may_be_thinned = cache(partial(is_compacted, self._settings))
+        fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(snapshot, fold, redrives)
         self._quarantined = len(fold.bad)
         with self._unreadable_is_different("quarantine"):
@@ -179,10 +169,9 @@ class _Proof:
         total = sum(part.span for batch in batches for part in coverage.covered_ranges(batch))
         with TopicReader.opened(self._settings, partitions=len(coverage.begin)) as topic:
             for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
+                records = redrives.of(batch)
                 if batch.kind == "ingest":
                     records = self._counted(topic.read(coverage.covered_ranges(batch)), total)
-                else:
-                    records = redrives.of(batch)
                 recount = fold.batch(batch, records)
                 self._differences.add(recount.clashes)
                 is_whole = coverage.can_recount(batch) and redrives.can_recount(batch)

@@ -91,6 +91,18 @@ def test_lag_starts_a_run_and_is_reported_by_topic(
     )
 
 
+def test_a_batch_without_its_ledger_row_starts_a_run(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run died behind the commit: nothing is unread, and its checks have told nobody."""
+    monkeypatch.setattr("assets.sensors.is_ledger_behind", lambda snapshot: True)
+
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=0)
+
+    assert isinstance(found, dg.SensorResult)
+    assert [request.run_key for request in found.run_requests or ()] == [None]
+
+
 def test_nothing_new_starts_nothing(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import pytest
 from ingestion.errors import SetupError
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
-from ingestion.operations.accept import accept
+from ingestion.operations.decisions import accept
 from tests.assets.shell import materialize
 from tests.crash.child_process import IN_PROCESS
 from tests.crash.failpoint_hook import EVENT_WRITTEN

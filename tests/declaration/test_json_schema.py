@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
-from ingestion.declaration.json_schema import json_schema, json_schema_text
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, json_schema
 
 COMMITTED = Path(__file__).parents[2] / "assets" / "stream.schema.json"
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
+
+
+def json_schema_text() -> str:
+    """Write the schema as ``oncelake schema`` prints it."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:

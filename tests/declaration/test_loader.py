@@ -136,7 +136,7 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
         ),
         pytest.param(
             "follow: {every_second: 5}",
-            "4: follow.every_second: unknown key; there are: ",
+            "4: follow.every_second: unknown key; did you mean `every_seconds`?",
             id="part",
         ),
         pytest.param(

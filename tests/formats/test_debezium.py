@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from ingestion.declaration.formats import DebeziumOptions
+from ingestion.formats.debezium import _JsonEnvelopes
+from ingestion.formats.decoder import Encoded
 from tests.support.debezium import MISSING, field, mysql, postgres, unscaled
-from tests.support.decoding import decoded, disagreements, opened
+from tests.support.decoding import decoded, disagreements, opened, row_type
 from tests.support.proof import find_problems
 from tests.support.registry import Subject
 from tests.support.world import World
@@ -335,3 +338,20 @@ def test_an_exploded_delete_without_its_array_is_seen(world: World) -> None:
     assert world.rows() == [{"id": 2, "tag": "a"}, {"id": 2, "tag": "b"}]
     assert world.ledger[-1].counts.get("filtered", 0) == 0
     assert find_problems(world) == ()
+
+
+def test_schemas_that_are_written_anew_each_time_fill_no_memory() -> None:
+    """A converter that puts the payload first, with white space, is read with a plan of each."""
+    options = DebeziumOptions(schemas=True)
+    encoded = Encoded(
+        schema=row_type("id INT"), is_key=False, options=options, extra_fields="ignore"
+    )
+    read = _JsonEnvelopes(encoded, options)
+    event = json.loads(postgres(schemas=True).event("c", None, {"id": 1}, lsn=1))
+    reversed_ = json.dumps({"payload": event["payload"], "schema": event["schema"]}).encode()
+
+    rows = [read(reversed_, None).row for _ in range(1000)]
+
+    assert rows == [rows[0]] * 1000
+    assert len(read._plans) <= 200
+    assert len(read._schemas) <= 200

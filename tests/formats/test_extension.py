@@ -7,7 +7,7 @@ import pytest
 from ingestion.declaration.formats import FORMATS, Format
 from ingestion.declaration.modes import MODES, Mode
 from ingestion.verify import decode as read_formats
-from ingestion.verify.fold import modes as folded_modes
+from ingestion.verify.fold import fold
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -59,5 +59,5 @@ def test_a_new_mode_is_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -
     assert [each["id"] for each in world.rows()] == [3]
     assert [each.is_red for each in world.ledger] == [False] * 3
     assert verify(world.spec, world.settings).obstacles == ("latest_batch is not provable",)
-    monkeypatch.setitem(folded_modes._MODES, "latest_batch", LatestBatch)
+    monkeypatch.setitem(fold._MODES, "latest_batch", LatestBatch)
     assert find_problems(world) == ()

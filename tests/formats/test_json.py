@@ -406,7 +406,8 @@ def test_spark_gets_what_the_seam_gives(spark: SparkSession) -> None:
     how: dict[str, Any] = {"column": "_value", "into": "said", "settings": Settings()}
     columns = {"schema": spark_schema.row_type(SCHEMA), "extra_fields": "keep"}
 
-    rows = arrow_udf.decode(records, FormatSpec(), **how, **columns).sort("n").collect()
+    decoding = arrow_udf.plan_decoding(records, FormatSpec(), **how, **columns)
+    rows = arrow_udf.decode_in_spark(records, decoding).sort("n").collect()
 
     by_seam = decoded(opened("json", SCHEMA, extra_fields="keep"), values)
     assert [row["said"]["reason"] for row in rows] == [each["reason"] for each in by_seam]
@@ -424,7 +425,7 @@ def test_variants_hold_what_was_written(spark: SparkSession) -> None:
     values = [whole, b'{"id": 2, "v": {"a": 1, "a": 2}}', b'{"id": 3}']
     records = spark.createDataFrame([(bytearray(value),) for value in values], "_value BINARY")
 
-    read = arrow_udf.decode(
+    decoding = arrow_udf.plan_decoding(
         records,
         FormatSpec(),
         column="_value",
@@ -433,6 +434,7 @@ def test_variants_hold_what_was_written(spark: SparkSession) -> None:
         extra_fields="ignore",
         settings=Settings(),
     )
+    read = arrow_udf.decode_in_spark(records, decoding)
 
     assert read.schema["said"].dataType["row"].dataType.simpleString() == schema.simpleString()
     found = read.select(F.to_json("said.row").alias("row"), "said.reason").collect()

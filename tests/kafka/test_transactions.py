@@ -15,8 +15,8 @@ from assets.evidence import Evidence
 from assets.history import UnreportedBatches
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
-from ingestion.kafka.java_admin import java_admin
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.kafka.transactions import java_admin
 from ingestion.operations.status import StatusReader
 from ingestion.pipeline.report import RunReport
 from tests.support.frail_broker import FrailBroker
@@ -124,7 +124,7 @@ def test_a_stall_is_explained_without_java_too(
     def no_java() -> str:
         raise SetupError("no java in the PATH")
 
-    monkeypatch.setattr("ingestion.kafka.java_admin.find_java", no_java)
+    monkeypatch.setattr("ingestion.kafka.transactions.find_java", no_java)
 
     report = world.run()
     producer.abort_transaction(30)

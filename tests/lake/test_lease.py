@@ -23,7 +23,7 @@ from ingestion.errors import SetupError, StreamLockedError
 from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
-from ingestion.operations.unlock import unlock
+from ingestion.operations.decisions import unlock
 from ingestion.settings import Settings
 from tests.cli.shell import home, oncelake
 

@@ -15,8 +15,7 @@ from unittest.mock import patch
 import ingestion.lake.foreign_commits
 import ingestion.lake.ledger
 import ingestion.lake.stream
-import ingestion.operations.accept
-import ingestion.operations.decision
+import ingestion.operations.decisions
 import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
@@ -131,10 +130,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {"DeltaTable": engine.ModelDeltaTable, "seal_commit": nothing},
         ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
-        (ingestion.operations.accept, {"archive_table": nothing}),
         (
-            ingestion.operations.decision,
+            ingestion.operations.decisions,
             {
+                "archive_table": nothing,
                 "Ledger": ModelLedger,
                 "write_empty_commit": commit_metadata,
                 "translate_disk_errors": lambda *places: nullcontext(),

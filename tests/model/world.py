@@ -7,8 +7,7 @@ from typing import Any
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.accept import accept
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.run import Run
 from ingestion.sinks.choose_engine import EngineName
 from tests.model.cluster import TOPIC, Cluster

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import ingestion.operations.accept
-import ingestion.operations.adopt_topic
+import ingestion.operations.decisions
 import ingestion.operations.run
 import ingestion.recovery.heal
 import ingestion.recovery.start
@@ -135,6 +134,6 @@ def heal_omitted() -> AbstractContextManager[Any]:
 def decisions_do_not_heal() -> AbstractContextManager[Any]:
     """A person's word takes the seq whose rows a dead attempt left beside the table."""
     return together(
-        patch.object(ingestion.operations.accept, "remove_leftovers", nothing),
-        patch.object(ingestion.operations.adopt_topic, "heal", nothing),
+        patch.object(ingestion.operations.decisions, "remove_leftovers", nothing),
+        patch.object(ingestion.operations.decisions, "heal", nothing),
     )

@@ -31,7 +31,7 @@ def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMeta
     records = rows.withColumns({"_disposition": F.lit("row"), "_bytes": F.lit(1)})
     moved = records.where("id = 2").withColumn("_offset", F.col("_offset") + 100)
     engine = SparkEngine(world.spark)
-    engine.materialize(records.union(moved))
+    engine.hold(records.union(moved))
     engine.define("good", "SELECT * FROM batch")
     told = {"count": records.count() + 1}
     metadata = replace(

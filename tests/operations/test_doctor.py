@@ -24,9 +24,8 @@ from ingestion.lake.lock import Holder, Lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking
 from ingestion.lake.table_log import TableLog, write_empty_commit
+from ingestion.operations.doctor.examine import Folder, diagnose_machine, examine_leftovers, orphans
 from ingestion.operations.doctor.findings import Finding
-from ingestion.operations.doctor.machine import Folder, diagnose_machine
-from ingestion.operations.doctor.stream import examine_leftovers, orphans
 from ingestion.settings import load_settings
 from tests.cli.shell import answer, home, oncelake, row
 
@@ -223,7 +222,7 @@ def sound_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("ONCELAKE_JARS", str(ROOT / ".jars"))
     monkeypatch.setattr("tempfile.tempdir", str(home))
-    monkeypatch.setattr("ingestion.operations.doctor.machine._LEAST_FREE_BYTES", 0)
+    monkeypatch.setattr("ingestion.operations.doctor.examine._LEAST_FREE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("sound_machine")

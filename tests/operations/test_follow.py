@@ -148,10 +148,12 @@ def until(follow: Follow, *conditions: Callable[[], bool]) -> int:
     return code
 
 
-def declare(streams: Path, *names: str) -> None:
-    """Declare streams."""
+def declare(streams: Path, *names: str, text: str = ORDERS) -> None:
+    """Declare streams, each file whole at once: whoever follows may look at any moment."""
     for name in names:
-        (streams / f"{name}.yaml").write_text(ORDERS)
+        written = streams.parent / f"{name}.written"
+        written.write_text(text)
+        written.replace(streams / f"{name}.yaml")
 
 
 def test_what_is_behind_is_run_and_nothing_else(streams: Path, engine: Engine, told: Told) -> None:
@@ -184,7 +186,7 @@ def test_files_that_come_change_and_go_are_noticed(
     engine.lag = {"first": 500, "second": 500}
 
     def breaks() -> bool:
-        (streams / "second.yaml").write_text("topik: orders")
+        declare(streams, "second", text="topik: orders")
         return told.reports == ["first"]
 
     def mends() -> bool:
@@ -213,7 +215,7 @@ def test_a_refusal_stops_its_stream_and_is_told_once(
     engine.ends = {"refused": REFUSED}
 
     def again() -> bool:
-        (streams / "refused.yaml").write_text(ORDERS + "description: changed\n")
+        declare(streams, "refused", text=ORDERS + "description: changed\n")
         return engine.begun.count("refused") == 2
 
     follow = following(streams, told)
@@ -227,7 +229,7 @@ def test_a_locked_stream_is_tried_again_and_not_told(
     streams: Path, engine: Engine, told: Told
 ) -> None:
     """Somebody who materializes it by hand gets his turn, and then it is followed again."""
-    (streams / "orders.yaml").write_text(ORDERS + "follow: {every_seconds: 1}\n")
+    declare(streams, "orders", text=ORDERS + "follow: {every_seconds: 1}\n")
     engine.lag = {"orders": 500}
     engine.ends = {"orders": errors.StreamLockedError("orders: run x holds this stream")}
 
@@ -287,7 +289,7 @@ def test_streams_are_followed_side_by_side(
             each.declare(follow={"every_seconds": 1, "min_records": 1})
             each.write_declaration()
             each.send(*(record(number, each.topic) for number in range(200)))
-        (settings.streams / "refused.yaml").write_text(ORDERS)
+        declare(settings.streams, "refused")
         follow = following(
             settings.streams,
             told,

@@ -6,7 +6,9 @@ import pytest
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DependencyError
+from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.lag import LagReader
+from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.world import COLUMNS, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -32,6 +34,18 @@ def test_lag_follows_topic_and_table(world: World) -> None:
         found.append(reader.read([world.spec])[world.topic])
 
     assert found == [4, 0, 4, 0]
+
+
+def test_a_batch_without_its_ledger_row_is_left_to_a_run(world: World) -> None:
+    """Nothing is unread, and yet the last batch is not accounted for until another run comes."""
+    reader = LagReader(world.settings)
+    world.send(row(1, "a"))
+    with crashing_at(Failpoint.COMMITTED), pytest.raises(PlannedError):
+        world.run()
+
+    assert reader.read([world.spec]) == {world.topic: None}
+    assert [each.seq for each in world.run().recovered] == [1]
+    assert reader.read([world.spec]) == {world.topic: 0}
 
 
 def test_one_question_covers_all_streams(world: World) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import adopt_topic
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -83,19 +85,19 @@ def test_another_mode_makes_another_table(written: World) -> None:
     assert find_problems(written) == ()
 
 
-@pytest.mark.parametrize("place", ["archive_table", *twins("finish_swap", "shutil.rmtree")])
+@pytest.mark.parametrize("place", ["archive_table", *twins("finish_swap", "rmtree")])
 def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     written: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Before the old tables went, while they went, or before the new ones came."""
     written.declare(schema="id BIGINT NOT NULL, name STRING, city STRING")
     with monkeypatch.context() as broken:
-        target = (
-            "ingestion.lake.archive.finish_swap"
-            if place == "finish_swap"
-            else f"ingestion.lake.archive.{place}"
-        )
-        broken.setattr(target, _crash)
+        # Others remove folders, too: only the swap is to fail.
+        if place == "rmtree":
+            own = SimpleNamespace(**{**vars(shutil), "rmtree": _crash})
+            broken.setattr("ingestion.lake.archive.shutil", own)
+        else:
+            broken.setattr(f"ingestion.lake.archive.{place}", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             written.rebuild()
 

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.errors import InvalidSpecError, RecordsForgottenError, RefusedError
-from ingestion.operations.accept import accept
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 import ingestion.operations.run
 from ingestion.errors import DependencyError, OffsetsExpiredError
 from ingestion.lake.ledger import LedgerRow
-from ingestion.operations.accept import accept
+from ingestion.operations.decisions import accept
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

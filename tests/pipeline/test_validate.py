@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import tempfile
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.sinks.local_engine import LocalEngine
 from tests.support.batches import judged
 
 pytestmark = pytest.mark.spark
@@ -40,8 +44,25 @@ def validated(
         F.lit(None).cast("string").alias("_headers"),
     )
     reached = reached or Offsets()
-    (row,) = judged(record, spec, reached).collect()
+    rows = judged(record, spec, reached)
+    (row,) = rows.in_spark().collect()
+    if rows.in_worker is not None:
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            closing(LocalEngine("s", Path(scratch))) as engine,
+        ):
+            engine.materialize(rows)
+            (by_worker,) = engine.rows("SELECT * FROM batch")
+        assert comparable(by_worker) == comparable(row.asDict(recursive=True))
     return row
+
+
+def comparable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without time zones, of which Python shows Spark's as local time."""
+    return {
+        name: value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
+        for name, value in row.items()
+    }
 
 
 @pytest.mark.parametrize(

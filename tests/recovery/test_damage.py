@@ -29,8 +29,7 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.lake.ledger import Ledger
-from ingestion.operations.accept import accept
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.pipeline import create_table
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position

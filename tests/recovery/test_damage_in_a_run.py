@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError, UnbalancedBatchError
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.operations.accept import accept
+from ingestion.operations.decisions import accept
 from ingestion.sinks.upsert import UpsertSink
 from tests.support.damage import data_file
 from tests.support.world import World, row

@@ -22,9 +22,10 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.table_log import write_empty_commit
-from ingestion.operations.accept import accept
+from ingestion.operations.decisions import accept
 from ingestion.recovery.position import read_position
 from ingestion.sinks.engine import Engine
+from ingestion.sinks.rows import Rows
 from ingestion.sinks.upsert import UpsertSink
 from tests.support.faulty_sink import ID_1_TWICE, WITHOUT_ID_2, merging
 from tests.support.world import World, row, transactional
@@ -89,12 +90,12 @@ def test_a_record_that_spark_passed_over_stops_the_run(
 ) -> None:
     """A missing offset that holds a record is found by the second client, before any commit."""
     world.send(*(row(i, "a") for i in range(6)))
-    honest = ingestion.pipeline.batch.validate
+    honest = ingestion.pipeline.batch.decode
 
-    def lossy(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
-        return honest(records.where(F.col("_offset") != 3), *given, **named)
+    def lossy(records: DataFrame, *given: Any) -> Rows:
+        return honest(records.where(F.col("_offset") != 3), *given)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "validate", lossy)
+    monkeypatch.setattr(ingestion.pipeline.batch, "decode", lossy)
 
     with pytest.raises(RecordsMissedError, match=f"{world.topic}-0 offset 3"):
         world.run()
@@ -107,13 +108,12 @@ def test_a_record_delivered_twice_turns_the_books_red(
 ) -> None:
     """A source that doubles a record cannot balance: there are more records than offsets."""
     world.send(row(1, "a"), row(2, "b"))
-    honest = ingestion.pipeline.batch.validate
+    honest = ingestion.pipeline.batch.decode
 
-    def doubling(records: DataFrame, *given: Any, **named: Any) -> DataFrame:
-        judged = honest(records, *given, **named)
-        return judged.unionAll(judged.where("_offset = 1"))
+    def doubling(records: DataFrame, *given: Any) -> Rows:
+        return honest(records.unionAll(records.where("_offset = 1")), *given)
 
-    monkeypatch.setattr(ingestion.pipeline.batch, "validate", doubling)
+    monkeypatch.setattr(ingestion.pipeline.batch, "decode", doubling)
 
     report = world.run()
 

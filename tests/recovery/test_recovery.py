@@ -27,9 +27,7 @@ from ingestion.errors import (
     TopicTruncatedError,
 )
 from ingestion.lake.ledger import Ledger
-from ingestion.operations.accept import accept
-from ingestion.operations.adopt_topic import adopt_topic
-from ingestion.operations.reset import reset
+from ingestion.operations.decisions import accept, adopt_topic, reset
 from tests.support.damage import forget_commits
 from tests.support.long import IS_LONG, twins
 from tests.support.world import World, row

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from assets.sensors import lag_of
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import adopt_topic
 from ingestion.settings import Settings
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems

@@ -16,7 +16,7 @@ from ingestion.errors import (
     TopicMissingError,
     TopicRecreatedError,
 )
-from ingestion.operations.accept import accept
+from ingestion.operations.decisions import accept
 from tests.support.frail_broker import PATIENCE_SECONDS, FrailBroker
 from tests.support.world import World, row, transactional
 

@@ -18,7 +18,7 @@ from ingestion.declaration.aggregates import FUNCTIONS, Aggregate
 from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.spec import StreamSpec
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
-from ingestion.verify.fold.modes.aggregate import AGGREGATES
+from ingestion.verify.fold.aggregate import AGGREGATES
 
 pytestmark = [pytest.mark.spark]
 

@@ -60,7 +60,7 @@ def hold(engine: Any, rows: list[dict[str, Any]], schema: pa.Schema = PLACE) -> 
     if isinstance(engine, LocalEngine):
         engine.hold(table)
     else:
-        engine.materialize(engine.spark.createDataFrame(table))
+        engine.hold(engine.spark.createDataFrame(table))
 
 
 def place(id: int, epoch: int, partition: int, offset: int, at: int = 0) -> dict[str, Any]:

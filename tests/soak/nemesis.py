@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import holder_of
 from ingestion.local import broker
+from tests.soak.runners import Runner
 from tests.soak.stage import Stage
 
 
@@ -39,12 +40,12 @@ class Nemesis:
         self._thread.start()
 
     def rest(self) -> None:
-        """Stop, and put back what only a person would: the broker and the daemon."""
+        """Stop, and put back what only a person would: the broker and what runs the stream."""
         self._resting.set()
         assert self._thread is not None
         self._thread.join()
         self._stage.raise_broker()
-        self._stage.raise_daemon()
+        _runner(self._stage).start()
 
     def _work(self) -> None:
         while not self._resting.wait(self._dice.uniform(5, 20)):
@@ -102,13 +103,20 @@ def _freeze_jvm(stage: Stage) -> bool:
     return False
 
 
-def _kill_daemon(stage: Stage) -> bool:
-    assert stage.daemon is not None
-    os.killpg(stage.daemon.pid, signal.SIGKILL)
-    stage.daemon.wait(20)
+def _kill_runner(stage: Stage) -> bool:
+    process = _runner(stage).process
+    assert process is not None
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(20)
     time.sleep(3)
-    stage.raise_daemon()
+    _runner(stage).start()
     return True
+
+
+def _runner(stage: Stage) -> Runner:
+    assert stage.runner is not None
+    return stage.runner
 
 
 def _kill_broker(stage: Stage) -> bool:
@@ -159,7 +167,7 @@ FAULTS: Mapping[str, Callable[[Stage], bool]] = {
     "kill its JVM": _kill_jvm,
     "kill both": _kill_both,
     "freeze the JVM for 8 s": _freeze_jvm,
-    "kill the daemon": _kill_daemon,
+    "kill what runs the stream": _kill_runner,
     "kill the broker": _kill_broker,
     "pause the broker for 8 s": _pause_broker,
     "delete the checkpoints": _lose_checkpoints,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from pyspark.sql import DataFrame
 
@@ -12,25 +12,26 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.decode import decode
 from ingestion.pipeline.explode import explode
-from ingestion.pipeline.frame_cache import FrameCache
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
 from ingestion.settings import Settings
+from ingestion.sinks.frame_cache import FrameCache
+from ingestion.sinks.rows import Rows
 
 
 @contextmanager
-def stages(records: DataFrame, spec: StreamSpec) -> Iterator[tuple[DataFrame, ...]]:
+def stages(
+    records: DataFrame, spec: StreamSpec, reached: Offsets | None = None
+) -> Iterator[tuple[Rows, ...]]:
     """Give out what each stage makes of records: decoded, exploded, transformed, validated."""
-    with FrameCache() as frames:
+    with closing(FrameCache()) as frames:
         decoded = decode(records, Stream(spec=spec, settings=Settings()), frames)
         exploded = explode(decoded, spec)
         transformed = transform(exploded, spec, frames)
-        yield decoded, exploded, transformed, validate(transformed, spec, Offsets())
+        yield decoded, exploded, transformed, validate(transformed, spec, reached or Offsets())
 
 
-def judged(records: DataFrame, spec: StreamSpec, reached: Offsets | None = None) -> DataFrame:
+def judged(records: DataFrame, spec: StreamSpec, reached: Offsets | None = None) -> Rows:
     """Judge records of a stream that declares no function, whose frames would have to be kept."""
-    with FrameCache() as frames:
-        decoded = decode(records, Stream(spec=spec, settings=Settings()), frames)
-        transformed = transform(explode(decoded, spec), spec, frames)
-        return validate(transformed, spec, reached or Offsets())
+    with stages(records, spec, reached) as (*_, validated):
+        return validated

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingestion.verify.fold.modes.rule import AppendRule, FoldContext
-from ingestion.verify.fold.recount import Recount
+from ingestion.verify.fold.rule import AppendRule, FoldContext, Recount
 from ingestion.verify.read.record import RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
 

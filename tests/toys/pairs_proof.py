@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingestion.verify.decode import Decode, DecodedRecord, Expected
-from ingestion.verify.decode.strict_json import BadRecordError
+from ingestion.verify.decode.coerce import BadRecordError
 
 
 def reading(expected: Expected) -> Decode:

@@ -16,10 +16,9 @@ from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifier, Classifiers
 from ingestion.verify.fold.fold import Fold
-from ingestion.verify.fold.modes.rule import FoldContext
-from ingestion.verify.fold.recount import Recount
-from ingestion.verify.read.delta_log import Batch, OffsetRange
+from ingestion.verify.fold.rule import FoldContext, Recount
 from ingestion.verify.read.record import Record, Row
+from ingestion.verify.read.snapshot import Batch, OffsetRange
 from ingestion.verify.read.spill import SpillStore
 
 DDL = "id BIGINT NOT NULL, name STRING, at INT"

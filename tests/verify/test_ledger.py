@@ -9,7 +9,7 @@ import pytest
 
 from ingestion.verify.compare import ledger
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.delta_log import Batch, LoggedCommit
+from ingestion.verify.read.snapshot import Batch, LoggedCommit
 from ingestion.verify.verdict import Difference
 from tests.verify.factories import P0, P1, batch, stretch, unlike
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.ddl import parse_columns
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.predicate import Condition
+from ingestion.verify.fold.transform import Condition
 
 DDL = "id INT, name STRING, at TIMESTAMP, price DECIMAL(9, 2), ratio FLOAT, `key` STRING"
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ingestion.verify.fold.recount import Recount, miscounts
-from ingestion.verify.read.delta_log import Batch
+from ingestion.verify.compare.ledger import miscounts
+from ingestion.verify.fold.rule import Recount
+from ingestion.verify.read.snapshot import Batch
 from tests.verify.factories import P0, batch, stretch
 
 

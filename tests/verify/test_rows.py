@@ -14,8 +14,8 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.compare.rows import RowsProof, deletes_that_explain
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifier, Classifiers
-from ingestion.verify.fold.modes import rule_of
-from ingestion.verify.fold.modes.rule import FoldContext
+from ingestion.verify.fold.fold import rule_of
+from ingestion.verify.fold.rule import FoldContext
 from ingestion.verify.read.record import Row, RowChange, text_of
 from tests.verify.factories import P0, batch, declared, full_coverage, record, remembering, stretch
 

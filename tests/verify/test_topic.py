@@ -22,7 +22,7 @@ from ingestion.kafka.client import client_options
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.verify.read import topic
-from ingestion.verify.read.delta_log import OffsetRange
+from ingestion.verify.read.snapshot import OffsetRange
 from ingestion.verify.read.topic import TopicReader, is_compacted
 
 pytestmark = pytest.mark.kafka

@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 
 from ingestion.declaration.ddl import parse_type
-from ingestion.verify.decode.coerce import UnprovableError, of_json
-from ingestion.verify.decode.strict_json import BadRecordError, parse_object
+from ingestion.verify.decode.coerce import BadRecordError, UnprovableError, of_json, scaled
+from ingestion.verify.decode.json import parse_object
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,12 @@ def test_a_type_unknown_to_the_classifier_is_no_verdict(type: str) -> None:
     """Columns that cannot be judged stop the proof instead of passing."""
     with pytest.raises(UnprovableError, match="not provable"):
         of_json(parse_type(type))
+
+
+@pytest.mark.parametrize(("type", "value"), [("DECIMAL(5, 2)", Decimal("50.00")), ("BIGINT", 50)])
+def test_a_decimal_may_have_a_negative_scale(type: str, value: object) -> None:
+    """Avro and Connect allow it: 5 of scale -1 is 50."""
+    read = scaled(parse_type(type), -1)
+
+    assert read is not None
+    assert read(5) == value

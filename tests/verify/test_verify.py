@@ -18,8 +18,7 @@ from ingestion.cli.app import app
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.operations.accept import accept
-from ingestion.operations.adopt_topic import adopt_topic
+from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.verify.verdict import Verdict
 from ingestion.verify.verify import verify
 from tests.support.faulty_sink import WITHOUT_ID_2, merging

@@ -13,19 +13,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ingestion.cli.demo import flights, tables
+from ingestion.cli.demo import flights
+from ingestion.cli.demo.flights import Message
 from ingestion.cli.end_process import run_to_the_end
-from ingestion.cli.output import out, say
+from ingestion.cli.output import out, say, table
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import open_dataset
 from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
 from ingestion.settings import Settings, load_settings, project_root
@@ -34,6 +37,8 @@ from ingestion.verify.verify import verify
 _SEED = 2013
 _STREAM = flights.TOPIC
 _TIMEOUT_SECONDS = 600
+_SHOWN = ("carrier", "flight", "origin", "dest", "status", "arr_delay", "updated_at")
+_COORDINATES = ("_partition", "_offset", "_seq")
 
 
 class ProofFailedError(IngestionError):
@@ -52,11 +57,7 @@ class Demo:
         self._paths = StreamPaths.of(_STREAM, settings)
 
     def run(self) -> None:
-        """Take every step.
-
-        Raises:
-            IngestionError: something is missing, or does not hold.
-        """
+        """Take every step, up to the first that does not hold."""
         began = time.monotonic()
         self._bring_kafka_up()
         self._fill_the_topic()
@@ -85,14 +86,14 @@ class Demo:
         """Send the quarter, unless the topic has it; after an interrupted demo, send it again."""
         with self._step("Send the flights of January to March 2013, as an airline would"):
             create(self._settings, _STREAM, partitions=3)
-            messages = list(flights.messages(seed=_SEED))
+            messages = list(flights.messages_of(flights.load(quarter=1), seed=_SEED))
             there = offset_count(self._settings, _STREAM)
             if there < len(messages):
                 produce(self._settings, _STREAM, messages)
         if there >= len(messages):
             say(f"  topic {_STREAM} holds {there:,} records already: nothing sent")
         else:
-            tables.print_sent(messages)
+            _print_sent(messages)
 
     def _ingest(self, title: str) -> None:
         with self._step(title):
@@ -113,9 +114,9 @@ class Demo:
 
     def _show(self) -> None:
         batches = self._batches()
-        tables.print_books(batches)
-        tables.print_ranges(batches)
-        tables.print_rows(DeltaTable(self._paths.data))
+        _print_books(batches)
+        _print_ranges(batches)
+        _print_rows(DeltaTable(self._paths.data))
 
     def _prove(self) -> None:
         """Fold the topic by another client and other code, and hold every table against it."""
@@ -143,11 +144,7 @@ class Demo:
 
 
 def _materialize(stream: str, *, log: Path) -> None:
-    """Run ``dagster asset materialize`` as a user would: the engine knows nothing of Dagster.
-
-    Raises:
-        MaterializeError: it did not succeed; quotes the end of its output.
-    """
+    """Run ``dagster asset materialize`` as a user would: the engine knows nothing of Dagster."""
     root = project_root()
     command = [sys.executable, "-m", "dagster", "asset", "materialize"]
     command += ["--select", stream, "-m", "assets.definitions"]
@@ -180,6 +177,58 @@ def main() -> None:
         say(f"\nStopped: {type(error).__name__}", "bold red")
         say(str(error))
         raise SystemExit(error.exit_code) from None
+
+
+def _print_sent(messages: Iterable[Message]) -> None:
+    """Show how many messages were sent of each event, and how many of them were odd."""
+    events = Counter(m.event for m in messages if m.trait != "malformed")
+    traits = Counter(m.trait for m in messages)
+    odd = {
+        "of them sent twice": traits["repeated"],
+        "of them late, and out of order": traits["late"],
+        "malformed, in twelve ways": traits["malformed"],
+    }
+    say("\nSent", "italic")
+    table(["messages", "number"], [*events.most_common(), *odd.items()], right=["number"])
+
+
+def _print_books(batches: Sequence[LedgerRow]) -> None:
+    """Show the books of every batch: a row a count that is not zero, a column a batch."""
+    names = dict.fromkeys(name for row in batches for name, count in row.counts.items() if count)
+    rows: list[tuple[object, ...]] = [
+        (name, *(row.counts.get(name, 0) for row in batches)) for name in names
+    ]
+    rows.append(("balanced", *("yes" if row.balanced else "NO" for row in batches)))
+    columns = [f"seq {row.seq}" for row in batches]
+    say("\nThe books", "italic")
+    table(["count", *columns], rows, right=columns)
+
+
+def _print_ranges(batches: Iterable[LedgerRow]) -> None:
+    """Show the offsets that each batch covers."""
+    columns = ["seq", "topic", "partition", "start", "end", "records", "gaps"]
+    rows = [(row.seq, *it.as_row().values()) for row in batches for it in row.ranges]
+    say("\nOffset ranges, end exclusive", "italic")
+    table(columns, rows)
+
+
+def _print_rows(table_of_flights: DeltaTable, *, limit: int = 10) -> None:
+    """Show some rows of the flights' table, read without Spark."""
+    rows = [
+        (
+            f"{row['carrier']} {row['flight']}",
+            f"{row['origin']} → {row['dest']}",
+            *(row["status"], row["arr_delay"]),
+            f"{row['updated_at']:%b %d %H:%M:%S}",
+            *(row[name] for name in _COORDINATES),
+        )
+        for row in open_dataset(table_of_flights)
+        .head(limit, columns=[*_SHOWN, *_COORDINATES])
+        .to_pylist()
+    ]
+    columns = ["flight", "from → to", "status", "arr_delay", "updated_at", *_COORDINATES]
+    say(f"\n{limit} rows of the table", "italic")
+    table(columns, rows)
 
 
 if __name__ == "__main__":

@@ -55,18 +55,12 @@ class Message(NamedTuple):
     trait: Trait
 
 
-def messages(*, seed: int, quarter: int | None = 1) -> Iterator[Message]:
-    """Yield a quarter of 2013, or the whole year, as messages in order of sending."""
-    return messages_of(load(quarter), seed=seed)
-
-
 def plain() -> Iterator[Message]:
     """Yield one ``arrived`` message for each flight of the year, cancelled or not: inserts only."""
     for flight in load(None):
         at = _sent_as_planned(flight) + 24 * _HOUR_MS
-        yield Message(
-            _key(flight), _value(flight, _plan(flight), "arrived", at), at, "arrived", "on time"
-        )
+        value = _value(flight, "arrived", at)
+        yield Message(_key(flight), value, at, "arrived", "on time")
 
 
 def messages_of(flights: Iterable[Flight], *, seed: int) -> Iterator[Message]:
@@ -89,11 +83,7 @@ def messages_of(flights: Iterable[Flight], *, seed: int) -> Iterator[Message]:
 
 
 def load(quarter: int | None) -> Iterator[Flight]:
-    """Read the flights of a quarter, or of the year, in order of their planned departure.
-
-    Raises:
-        SetupError: the package that holds the data is not installed.
-    """
+    """Read the flights of a quarter, or of the year, in order of their planned departure."""
     with zipfile.ZipFile(_file()) as archive, archive.open("flights.csv") as file:
         flights = csv.read_csv(
             file,
@@ -128,9 +118,9 @@ def _file() -> Path:
 
 
 def _messages_of_flight(flight: Flight, rng: Random) -> Iterator[Message]:
-    key, plan = _key(flight), _plan(flight)
+    key = _key(flight)
     for event, updated_ms in _events_of(flight, rng):
-        value = _value(flight, plan, event, updated_ms)
+        value = _value(flight, event, updated_ms)
         sent_ms = updated_ms + rng.randrange(50, 3_000)
         trait: Trait = "on time"
         if rng.random() < _LATE:
@@ -166,25 +156,16 @@ def _key(flight: Flight) -> bytes:
     return json.dumps({name: flight[name] for name in KEYS}).encode()
 
 
-def _plan(flight: Flight) -> str:
-    """Write what is known before the flight leaves, as JSON that lacks its closing brace."""
-    return json.dumps({name: flight[name] for name in _PLAN})[:-1]
-
-
-def _value(flight: Flight, plan: str, event: str, updated_ms: int) -> bytes:
+def _value(flight: Flight, event: str, updated_ms: int) -> bytes:
     """Write what is known of a flight at ``event``: no message tells what has not happened yet."""
-    text = f'{plan}, "status": "{event}"'
+    known = {name: flight[name] for name in _PLAN} | {"status": event}
     if event in {"departed", "arrived", "diverted"}:
-        text += _fields(flight, "dep_time", "dep_delay")
+        known |= {name: flight[name] for name in ("dep_time", "dep_delay")}
     if event in {"arrived", "diverted"}:
-        text += _fields(flight, "arr_time", "arr_delay")
-    seconds, thousandths = divmod(updated_ms, 1_000)
-    updated_at = dt.datetime.fromtimestamp(seconds, dt.UTC)
-    return f'{text}, "updated_at": "{updated_at:%Y-%m-%dT%H:%M:%S}.{thousandths:03}Z"}}'.encode()
-
-
-def _fields(flight: Flight, *numbers: str) -> str:
-    return "".join(f', "{name}": {json.dumps(flight[name])}' for name in numbers)
+        known |= {name: flight[name] for name in ("arr_time", "arr_delay")}
+    updated_at = dt.datetime.fromtimestamp(updated_ms / 1_000, dt.UTC).replace(tzinfo=None)
+    known["updated_at"] = f"{updated_at.isoformat(timespec='milliseconds')}Z"
+    return json.dumps(known).encode()
 
 
 def _damaged(key: bytes, value: bytes, rng: Random) -> tuple[str, bytes | None, bytes | None]:

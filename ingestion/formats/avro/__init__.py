@@ -13,13 +13,18 @@ from io import BytesIO
 from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader
-from pyspark.sql.types import StructType
 
 from ingestion.formats import wire_format
 from ingestion.formats.avro.columns import flat_decoding
-from ingestion.formats.avro.types import AvroTypes, logical_types_set_aside
+from ingestion.formats.avro.types import (
+    converter,
+    fields,
+    is_record,
+    is_recursive,
+    logical_types_set_aside,
+)
+from ingestion.formats.coerce import columns_of
 from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
-from ingestion.formats.nested import columns_of
 from ingestion.formats.wire_format import DecodeMany, by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
@@ -37,50 +42,46 @@ def opened(encoded: Encoded) -> Decode:
 
 
 def compiled(schema: WriterSchema, encoded: Encoded) -> Read:
-    """Return a reader of the payloads of one schema.
-
-    Raises:
-        BadBytesError: the schema is unusable.
-    """
-    read, types, root = parsed(schema)
-    is_record = types.is_record(root)
-    if is_record:
-        to_row, extra = columns_of(types.fields(root), encoded.schema, types.converter)
-    elif encoded.is_key and len(encoded.schema) == 1:
-        to_row, extra = _bare(types, root, encoded.schema), ()
-    else:
+    """Return a reader of the payloads of one schema."""
+    read, root = parsed(schema)
+    if is_record(root):
+        to_row, extra = columns_of(fields(root), encoded.schema, converter)
+        return lambda payload: Decoded(to_row(read(payload)), extra)
+    if not encoded.is_key or len(encoded.schema) != 1:
         raise BadBytesError("type_mismatch", "the schema is not a record")
-    return lambda payload: Decoded(to_row(read(payload)), extra)
+    convert = converter(root, encoded.schema[0].dataType)
+
+    def read_bare(payload: bytes) -> Decoded:
+        value = read(payload)
+        return Decoded([None if value is None else convert(value)], ())
+
+    return read_bare
 
 
 def compiled_flat(schema: WriterSchema, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of many payloads of one schema at once, if there is one."""
     try:
-        _, types, root = parsed(schema)
+        return flat_decoding(parsed(schema)[1], encoded)
     except BadBytesError:
         return None
-    return flat_decoding(types, root, encoded)
 
 
-def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], AvroTypes, Any]:
-    """Return a reader of payloads as Python values, the schema's types, and its root.
-
-    Raises:
-        BadBytesError: the schema is unusable or recursive.
-    """
+def parsed(schema: WriterSchema) -> tuple[Callable[[bytes], Any], Any]:
+    """Return a reader of payloads as Python values, and their type with all names expanded."""
     named: dict[str, Any] = {}
+    expanded: dict[str, Any] = {}
     try:
-        for _, text in schema.references:
-            parse_schema(logical_types_set_aside(json.loads(text)), named_schemas=named)
-        root = parse_schema(logical_types_set_aside(json.loads(schema.text)), named_schemas=named)
-        types = AvroTypes(named)
-        is_recursive = types.is_recursive(root)
+        for text in [*(text for _, text in schema.references), schema.text]:
+            plain = logical_types_set_aside(json.loads(text))
+            root = parse_schema(plain, named_schemas=named)
+            type_ = parse_schema(plain, named_schemas=expanded, expand=True)
+        is_endless = is_recursive(type_)
     except _UNUSABLE as error:
         raise BadBytesError("unusable_schema", f"{type(error).__name__}: {error}") from None
-    if is_recursive:
+    if is_endless:
         # On a deeply nested record fastavro's compiled reader would crash the process.
         raise BadBytesError("unusable_schema", "a type that contains itself")
-    return _reader(root), types, root
+    return _reader(root), type_
 
 
 def _reader(root: Any) -> Callable[[bytes], Any]:
@@ -96,9 +97,3 @@ def _reader(root: Any) -> Callable[[bytes], Any]:
         return value
 
     return read
-
-
-def _bare(types: AvroTypes, root: Any, columns: StructType) -> Callable[[Any], list[Any]]:
-    (column,) = columns
-    convert = types.converter(root, column.dataType)
-    return lambda value: [None if value is None else convert(value)]

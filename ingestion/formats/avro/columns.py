@@ -23,7 +23,7 @@ from ingestion.formats.arrays import (
     converted,
     within,
 )
-from ingestion.formats.avro.types import AvroTypes
+from ingestion.formats.avro.types import converter, fields, is_record, kind, source
 from ingestion.formats.coerce import FIRST_DAY, FIRST_MOMENT, LAST_DAY, LAST_MOMENT
 from ingestion.formats.decoder import Encoded, arrow_type, decoded_struct, struct_of_parts
 from ingestion.formats.wire_format import DecodeMany
@@ -38,7 +38,7 @@ _AS_THEY_ARE: Final = {
 _MOMENTS: Final = {("timestamp", sql.TimestampType), ("local_timestamp", sql.TimestampNTZType)}
 
 
-class Cursors:
+class _Cursors:
     """Where the reading of each record stands: never behind its end."""
 
     def __init__(self, content: Bytes, at: Numbers, end: Numbers) -> None:
@@ -49,10 +49,6 @@ class Cursors:
         """Leave records to another reader."""
         self.is_sound &= ~flags
 
-    def finish(self) -> None:
-        """Doubt records with bytes left over."""
-        self.doubt(self.at != self._end)
-
     def step(self, sizes: Any) -> tuple[Numbers, Numbers]:
         """Step over bytes; return where they begin, and how many are really there."""
         at, after = self.at, self.at + sizes
@@ -61,7 +57,6 @@ class Cursors:
         return at, np.where(self.is_sound, after - at, 0)
 
     def byte(self) -> Bytes:
-        """Read one byte."""
         return self.content[self.step(1)[0]]
 
     def number(self) -> Numbers:
@@ -80,44 +75,44 @@ class Cursors:
         self.step(behind - self.at)
         return (number >> 1) ^ -(number & 1)
 
-    def some(self, which: Flags, read: Callable[[Cursors], pa.Array]) -> pa.Array:
+    def some(self, which: Flags, read: Callable[[_Cursors], pa.Array]) -> pa.Array:
         """Read on in some records; the others have null."""
         if which.all():
             return read(self)
         at = np.flatnonzero(which)
-        some = Cursors(self.content, self.at[at], self._end[at])
+        some = _Cursors(self.content, self.at[at], self._end[at])
         values = read(some)
         self.at = self.at.copy()
         self.at[at], self.is_sound[at] = some.at, self.is_sound[at] & some.is_sound
         return values.take(pa.array(np.cumsum(which) - 1, mask=~which))
 
 
-Read = Callable[[Cursors], pa.Array]
+Read = Callable[[_Cursors], pa.Array]
 
 
-def flat_decoding(types: AvroTypes, root: Any, encoded: Encoded) -> DecodeMany | None:
+def flat_decoding(root: Any, encoded: Encoded) -> DecodeMany | None:
     """Return the decoding of one schema's payloads; ``None`` where one by one is the only way."""
-    fields = types.fields(root) if types.is_record(root) else {}
-    readers = [(name, reader) for name, node in fields.items() if (reader := _reader(types, node))]
-    extra = [name for name in fields if name not in encoded.schema.names]
-    if len(readers) < len(fields) or not fields or (extra and encoded.extra_fields == "reject"):
+    nodes = fields(root) if is_record(root) else {}
+    readers = [(name, reader) for name, node in nodes.items() if (reader := _reader(node))]
+    extra = [name for name in nodes if name not in encoded.schema.names]
+    if len(readers) < len(nodes) or not nodes or (extra and encoded.extra_fields == "reject"):
         return None
     type_ = arrow_type(decoded_struct(encoded))
     row_type = type_.field("row").type
     converts = {
-        column.name: _conversion(types, fields[column.name], column.dataType)
+        column.name: _conversion(nodes[column.name], column.dataType)
         for column in encoded.schema
-        if column.name in fields
+        if column.name in nodes
     }
 
     def decode(content: Bytes, at: Numbers, end: Numbers) -> tuple[pa.StructArray, Flags]:
-        cursors, columns = Cursors(content, at, end), {}
+        cursors, columns = _Cursors(content, at, end), {}
         for name, read in readers:
             values = read(cursors)
             if convert := converts.get(name):
                 columns[name] = convert(values)
                 cursors.doubt(np.asarray(are_lost(columns[name], values)))
-        cursors.finish()
+        cursors.doubt(cursors.at != end)
         arrays = [columns.get(f.name, pa.nulls(len(at), f.type)) for f in row_type]
         row = pa.StructArray.from_arrays(arrays, fields=list(row_type))
         names = pa.array([extra], pa.list_(pa.string())).take(pa.array(np.zeros(len(at), int)))
@@ -126,25 +121,25 @@ def flat_decoding(types: AvroTypes, root: Any, encoded: Encoded) -> DecodeMany |
     return decode
 
 
-def _reader(types: AvroTypes, node: Any) -> Read | None:
+def _reader(node: Any) -> Read | None:
     if isinstance(node, list):
-        return _nullable(types, node)
-    word, found = types.kind(node)
+        return _nullable(node)
+    word, found = kind(node)
     if word == "fixed":
         return lambda cursors: _gathered(cursors, found["size"])
     return _enum(found["symbols"]) if word == "enum" else _READERS.get(word)
 
 
-def _nullable(types: AvroTypes, branches: list[Any]) -> Read | None:
+def _nullable(branches: list[Any]) -> Read | None:
     others = [at for at, branch in enumerate(branches) if branch != "null"]
     if len(branches) != 2 or len(others) != 1:
         return None
     (other,) = others
-    read = _reader(types, branches[other])
+    read = _reader(branches[other])
     if read is None:
         return None
 
-    def read_nullable(cursors: Cursors) -> pa.Array:
+    def read_nullable(cursors: _Cursors) -> pa.Array:
         branch = cursors.byte()
         cursors.doubt((branch != 0) & (branch != 2))
         return cursors.some(branch == 2 * other, read)
@@ -152,19 +147,19 @@ def _nullable(types: AvroTypes, branches: list[Any]) -> Read | None:
     return read_nullable
 
 
-def _boolean(cursors: Cursors) -> pa.Array:
+def _boolean(cursors: _Cursors) -> pa.Array:
     byte = cursors.byte()
     cursors.doubt(byte > 1)
     return pa.array(byte == 1)
 
 
-def _real(cursors: Cursors, type_: str) -> pa.Array:
+def _real(cursors: _Cursors, type_: str) -> pa.Array:
     size = np.dtype(type_).itemsize
     at, _ = cursors.step(size)
     return pa.array(cursors.content[at[:, None] + np.arange(size)].view(type_).ravel())
 
 
-def _gathered(cursors: Cursors, sizes: Any) -> pa.Array:
+def _gathered(cursors: _Cursors, sizes: Any) -> pa.Array:
     at, sizes = cursors.step(sizes)
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     content = cursors.content[np.arange(ends[-1]) + np.repeat(at - ends[:-1], sizes)]
@@ -172,7 +167,7 @@ def _gathered(cursors: Cursors, sizes: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 
 
-def _text(cursors: Cursors) -> pa.Array:
+def _text(cursors: _Cursors) -> pa.Array:
     texts = cast_or_null(_gathered(cursors, cursors.number()), pa.string())
     cursors.doubt(np.asarray(texts.is_null()))
     return texts
@@ -181,7 +176,7 @@ def _text(cursors: Cursors) -> pa.Array:
 def _enum(symbols: list[str]) -> Read:
     names = pa.array(symbols, pa.string())
 
-    def read(cursors: Cursors) -> pa.Array:
+    def read(cursors: _Cursors) -> pa.Array:
         at = cursors.number()
         cursors.doubt((at < 0) | (at >= len(symbols)))
         return names.take(pa.array(np.where(cursors.is_sound, at, 0)))
@@ -200,19 +195,19 @@ _READERS: Final[dict[str, Read]] = {
 }
 
 
-def _conversion(types: AvroTypes, node: Any, target: sql.DataType) -> Callable[[pa.Array], Any]:
+def _conversion(node: Any, target: sql.DataType) -> Callable[[pa.Array], Any]:
     """Return the conversion to the declared type; what does not fit becomes null."""
     node = next(each for each in node if each != "null") if isinstance(node, list) else node
-    source, type_ = types.source(node, target), arrow_type(target)
-    way = (source.kind, type(target)) if source else None
+    found, type_ = source(node, target), arrow_type(target)
+    way = (found.kind, type(target)) if found else None
     if way in _AS_THEY_ARE:
         return lambda values: cast_or_null(values, type_)
     if way == ("date", sql.DateType):
         return lambda values: _days(values, type_)
-    if source and way in _MOMENTS and _MICROS % source.unit == 0:
-        micros = _MICROS // source.unit
+    if found and way in _MOMENTS and _MICROS % found.unit == 0:
+        micros = _MICROS // found.unit
         return lambda values: _moments(values, micros, type_)
-    convert = types.converter(node, target)
+    convert = converter(node, target)
     return lambda values: converted(values.to_pylist(), convert, type_)
 
 

@@ -1,16 +1,26 @@
-"""Conversion of Avro's types, logical ones included, to declared columns."""
+"""Conversion of Avro's types, logical ones and Kafka Connect's included, to declared columns."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from pyspark.sql.types import DataType, DecimalType, StringType
+from pyspark.sql import types as sql
 
-from ingestion.formats.coerce import Convert, MisfitError, Source, exact, mismatch, unscaled
-from ingestion.formats.connect.avro import connect_type
-from ingestion.formats.nested import array_of, map_of, struct_of
+from ingestion.formats.coerce import (
+    Convert,
+    MisfitError,
+    Source,
+    array_of,
+    decimal_of,
+    exact,
+    exact_ticks,
+    map_of,
+    mismatch,
+    struct_of,
+)
+from ingestion.formats.connect import DEBEZIUM_TICKS, Hint, json_value
 
 _LOGICAL: Final = "oncelakeLogicalType"
 _PLAIN: Final = {
@@ -48,133 +58,121 @@ def logical_types_set_aside(schema: Any) -> Any:
     return {name: logical_types_set_aside(each) for name, each in renamed.items()}
 
 
-class AvroTypes:
-    """The types of one parsed schema; ``named`` has its named types."""
+def kind(node: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return the word for an expanded type, and what else its schema says."""
+    if isinstance(node, list):
+        return "union", {}
+    return (node["type"], node) if isinstance(node, dict) else (node, {})
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named = named
 
-    def is_record(self, node: Any) -> bool:
-        """Tell whether a type is a record."""
-        return self.kind(node)[0] == "record"
+def is_record(node: Any) -> bool:
+    """Tell whether a type is a record."""
+    return kind(node)[0] == "record"
 
-    def record_in(self, node: Any) -> Any:
-        """Return a record type, or the record branch of a union."""
-        if isinstance(node, list):
-            return next((each for each in node if self.is_record(each)), node)
-        return node
 
-    def fields(self, record: Any) -> dict[str, Any]:
-        """Return the types of a record's fields, by name."""
-        found = self.kind(record)[1].get("fields", ())
-        return {each["name"]: each["type"] for each in found}
+def record_in(node: Any) -> Any:
+    """Return a record type, or the record branch of a union."""
+    return next(filter(is_record, node), node) if isinstance(node, list) else node
 
-    def is_recursive(self, node: Any, inside: frozenset[str] = frozenset()) -> bool:
-        """Tell whether a type contains itself."""
-        word, found = self.kind(node)
-        name = found.get("name") if word in {"record", "enum", "fixed"} else None
-        if name in inside:
-            return True
-        inside = inside | {name} if name else inside
-        return any(self.is_recursive(each, inside) for each in self._parts(node))
 
-    def converter(self, node: Any, target: DataType) -> Convert:
-        """Return the conversion of a non-null value to the declared type."""
-        word, found = self.kind(node)
-        if word == "union":
-            return self._union([each for each in node if each != "null"], target)
-        if word == "record" and isinstance(target, DecimalType):
-            return connect_type(word, found, target) or mismatch("a record", target)
-        if word == "record":
-            return struct_of(self.fields(node), target, self.converter)
-        if word == "array":
-            return array_of(found["items"], target, self.converter)
-        if word == "map":
-            return map_of(found["values"], target, self.converter)
-        if word == "null":
-            return mismatch("null", target)
-        return _scalar(word, found, target)
+def fields(record: Any) -> dict[str, Any]:
+    """Return the types of a record's fields, by name."""
+    return {each["name"]: each["type"] for each in kind(record)[1].get("fields", ())}
 
-    def kind(self, node: Any) -> tuple[str, Mapping[str, Any]]:
-        """Return the word for a type, and what else its schema says."""
-        if isinstance(node, list):
-            return "union", {}
-        if isinstance(node, str):
-            return self.kind(self._named[node]) if node in self._named else (node, {})
-        word = node["type"]
-        # {"type": "some.Name"} and {"type": {"type": ...}} are allowed.
-        is_plain = isinstance(word, str) and word not in self._named
-        return (word, node) if is_plain else self.kind(word)
 
-    def source(self, node: Any, target: DataType) -> Source | None:
-        """Return the type of scalar values; ``None`` where its name, or a scale, says more."""
-        word, found = self.kind(node)
-        is_special = _special(word, found, target) or word not in _PLAIN
-        return None if is_special else _source(word, found)
+def is_recursive(node: Any) -> bool:
+    """Tell whether a type contains itself: there fastavro leaves the name when it expands it."""
+    word, found = kind(node)
+    if word == "union":
+        return any(map(is_recursive, node))
+    if word == "record":
+        return any(map(is_recursive, fields(node).values()))
+    if word in {"array", "map"}:
+        return is_recursive(found["items" if word == "array" else "values"])
+    return not found and word not in {*_PLAIN, "null"}
 
-    def _parts(self, node: Any) -> Iterator[Any]:
-        word, found = self.kind(node)
-        if word == "union":
-            yield from node if isinstance(node, list) else node["type"]
-        elif word == "record":
-            yield from self.fields(node).values()
-        elif word in {"array", "map"}:
-            yield found["items" if word == "array" else "values"]
 
-    def _union(self, branches: list[Any], target: DataType) -> Convert:
-        """Convert each value by its own branch; fastavro returns named types with their names."""
-        named: dict[str, Convert] = {}
-        plain: dict[type, Convert] = {}
-        logical: dict[type, Any] = {}
-        for branch in branches:
-            word, found = self.kind(branch)
-            convert = self.converter(branch, target)
-            if word in {"record", "enum", "fixed"}:
-                named[found["name"]] = convert
-                continue
-            kind = _PYTHON[word]
-            if kind in plain and logical[kind] != found.get(_LOGICAL):
-                convert = _ambiguous
-            plain[kind], logical[kind] = convert, found.get(_LOGICAL)
-        if len(branches) == len(plain) == 1:
-            return plain.popitem()[1]
+def converter(node: Any, target: sql.DataType) -> Convert:
+    """Return the conversion of a non-null value to the declared type."""
+    word, found = kind(node)
+    if word == "union":
+        return _union([each for each in node if each != "null"], target)
+    if convert := _special(word, found, target):
+        return convert
+    if word == "record":
+        return struct_of(fields(node), target, converter)
+    if word == "array":
+        return array_of(found["items"], target, converter)
+    if word == "map":
+        return map_of(found["values"], target, converter)
+    return mismatch("null", target) if word == "null" else exact(_source(word, found), target)
 
-        def convert_branch(value: Any) -> Any:
-            if type(value) is tuple:
-                name, value = value
-                return named[name](value)
-            return plain[type(value)](value)
 
-        return convert_branch
+def source(node: Any, target: sql.DataType) -> Source | None:
+    """Return the type of scalar values; ``None`` where its name, or a scale, says more."""
+    word, found = kind(node)
+    is_special = _special(word, found, target) or word not in _PLAIN
+    return None if is_special else _source(word, found)
+
+
+def _union(branches: list[Any], target: sql.DataType) -> Convert:
+    """Convert each value by its own branch; fastavro returns named types with their names."""
+    named: dict[str, Convert] = {}
+    plain: dict[type, Convert] = {}
+    logical: dict[type, Any] = {}
+    for branch in branches:
+        word, found = kind(branch)
+        convert = converter(branch, target)
+        if word in {"record", "enum", "fixed"}:
+            named[found["name"]] = convert
+            continue
+        python = _PYTHON[word]
+        if python in plain and logical[python] != found.get(_LOGICAL):
+            convert = _ambiguous
+        plain[python], logical[python] = convert, found.get(_LOGICAL)
+    if len(branches) == len(plain) == 1:
+        return plain.popitem()[1]
+
+    def convert_branch(value: Any) -> Any:
+        if type(value) is tuple:
+            name, value = value
+            return named[name](value)
+        return plain[type(value)](value)
+
+    return convert_branch
 
 
 def _ambiguous(_: Any) -> Any:
     raise MisfitError("two branches of the union cannot be distinguished")
 
 
-def _scalar(word: str, found: Mapping[str, Any], target: DataType) -> Convert:
-    return _special(word, found, target) or exact(_source(word, found), target)
-
-
-def _special(word: str, found: Mapping[str, Any], target: DataType) -> Convert | None:
-    logical = found.get(_LOGICAL)
-    if logical == "decimal" and word in {"bytes", "fixed"} and found.get("precision", 0) > 0:
-        return _decimal(int(found.get("scale", 0)), target)
-    if logical == "uuid" and word == "fixed" and isinstance(target, StringType):
-        return lambda value: str(uuid.UUID(bytes=value))
-    return connect_type(word, found, target)
-
-
 def _source(word: str, found: Mapping[str, Any]) -> Source:
     logical = str(found.get(_LOGICAL, ""))
     if logical == "date" and word == "int":
         return Source("date")
-    kind, _, unit = logical.rpartition("-")
-    if word == "long" and unit in _TICKS and kind in {"timestamp", "local-timestamp"}:
-        return Source(kind.replace("-", "_"), _TICKS[unit])
+    form, _, unit = logical.rpartition("-")
+    if word == "long" and unit in _TICKS and form in {"timestamp", "local-timestamp"}:
+        return Source(form.replace("-", "_"), _TICKS[unit])
     return _PLAIN[word]
 
 
-def _decimal(scale: int, target: DataType) -> Convert:
-    convert = exact(Source("decimal", scale), target)
-    return lambda value: convert(unscaled(int.from_bytes(value, signed=True), scale))
+def _special(word: str, found: Mapping[str, Any], target: sql.DataType) -> Convert | None:
+    """Return the conversion of a type whose ``connect.name`` or scale says more than its word."""
+    logical, name = found.get(_LOGICAL), found.get("connect.name")
+    if logical == "decimal" and word in {"bytes", "fixed"} and found.get("precision", 0) > 0:
+        scale, convert = int(found.get("scale", 0)), exact(Source("decimal"), target)
+        return lambda value: convert(decimal_of(value, scale))
+    if logical == "uuid" and word == "fixed" and isinstance(target, sql.StringType):
+        return lambda value: str(uuid.UUID(bytes=value))
+    way = (word, name, type(target))
+    if way == ("record", "io.debezium.data.VariableScaleDecimal", sql.DecimalType):
+        convert = exact(Source("decimal"), target)
+        return lambda value: convert(decimal_of(value["value"], value["scale"]))
+    if way == ("int", "io.debezium.time.Date", sql.DateType):
+        return exact(Source("date"), target)
+    if way == ("string", "io.debezium.time.ZonedTimestamp", sql.TimestampType):
+        return json_value(Hint(), target)
+    is_moment = isinstance(target, sql.TimestampType | sql.TimestampNTZType)
+    if word == "long" and name in DEBEZIUM_TICKS and is_moment:
+        return exact_ticks(DEBEZIUM_TICKS[name], target)
+    return None

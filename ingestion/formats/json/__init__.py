@@ -21,22 +21,19 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 
 from ingestion.formats import decoder
-from ingestion.formats.arrays import Flags
+from ingestion.formats.arrays import Flags, cast_or_null
 from ingestion.formats.decoder import (
     Decode,
     Decoded,
     Encoded,
     arrow_type,
-    assembled,
-    attempt,
     by_record,
     decoded_struct,
     merged,
     struct_of_parts,
 )
-from ingestion.formats.json.columns import Learned, shape_of
+from ingestion.formats.json.columns import Learned, count_colons, shape_of
 from ingestion.formats.json.names import Undeclared, paths_of
-from ingestion.formats.json.scalars import count_colons
 from ingestion.formats.json.strict import LONGEST_NUMBER, LONGEST_VARIANT, StrictReader
 from ingestion.formats.strict_json import MOST_NESTED
 
@@ -83,29 +80,23 @@ def opened(encoded: Encoded) -> Decode:
 
 
 class _JsonDecoder:
-    """Decodes batches, the sound records of each at once."""
+    """Decodes batches: at once the records that are surely sound, and strictly all others."""
 
     def __init__(self, encoded: Encoded) -> None:
-        self._type = arrow_type(decoded_struct(encoded))
-        self._fast = FastPath(encoded)
-        self._strict = StrictReader(encoded)
+        self._fast, self._strict = FastPath(encoded), StrictReader(encoded)
+        self._one_by_one = by_record(self._read, encoded)
         self._is_new = True
 
     def __call__(self, values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
-        """Decode one batch, and before all others a sample of the first."""
         if self._is_new and len(values) > _SAMPLE:
+            # Names are learnt from a sample, before all others are decoded.
             self._is_new = False
-            sample = self._decode(values[:_SAMPLE])
-            self._fast.learn()
-            return pa.concat_arrays([sample, self._decode(values[_SAMPLE:])])
-        return self._decode(values)
-
-    def _decode(self, values: pa.Array) -> pa.StructArray:
+            return pa.concat_arrays([self(values[:_SAMPLE]), self(values[_SAMPLE:])])
         try:
             decoded, is_sound = self._fast(values)
         except decoder.UNFORESEEN:
             # Nothing in a record may stop the stream: one by one has the last word.
-            return self._one_by_one(values)
+            return self._one_by_one(values, None)
         if is_sound.all():
             return decoded
         others = self._doubtful(values.filter(pa.array(~is_sound)))
@@ -113,12 +104,9 @@ class _JsonDecoder:
 
     def _doubtful(self, values: pa.Array) -> pa.StructArray:
         """Decode a sample one by one, and then the others fast if there was something to learn."""
-        sample, others = self._one_by_one(values[:_SAMPLE]), values[_SAMPLE:]
-        rest = self._decode if self._fast.learn() else self._one_by_one
-        return pa.concat_arrays([sample, rest(others)]) if len(others) else sample
-
-    def _one_by_one(self, values: pa.Array) -> pa.StructArray:
-        return assembled([attempt(self._read, raw) for raw in values.to_pylist()], self._type)
+        sample, others = self._one_by_one(values[:_SAMPLE], None), values[_SAMPLE:]
+        rest = self if self._fast.learn() else self._one_by_one
+        return pa.concat_arrays([sample, rest(others, None)]) if len(others) else sample
 
     def _read(self, raw: bytes) -> Decoded:
         decoded, undeclared = self._strict.read(raw)
@@ -157,18 +145,14 @@ class FastPath:
     def learn(self) -> bool:
         """Learn the names noted, as far as there is room; tell whether there is one more."""
         before = len(self._learned)
-        self._learned |= self._noted
+        self._learned = dict.fromkeys([*self._learned | self._noted][:_MOST_LEARNED])
         self._noted = {}
-        self._learned = dict.fromkeys(list(self._learned)[:_MOST_LEARNED])
         if len(self._learned) > before:
             self._open()
         return len(self._learned) > before
 
     def _open(self) -> None:
-        names: dict[str, list[str]] = {}
-        for prefix, name in self._learned:
-            names.setdefault(prefix, []).append(name)
-        self._shape = shape_of(self._schema, Learned(names, self._is_kept))
+        self._shape = shape_of(self._schema, Learned(self._learned, self._is_kept))
         self._decode = msgspec.json.Decoder(self._shape.annotation).decode
 
     def _objects(self, raws: list[Any], is_sound: Flags) -> list[Any]:
@@ -197,11 +181,10 @@ class FastPath:
     def _kept(self, objects: list[Any], is_certain: Flags) -> list[str | None]:
         """Write the fields of each record that are not declared as one object again."""
         names = [name for prefix, name in self._learned if not prefix]
-        labels = [f"{dumps(name)}:" for name in names]
-        attributes = [f"f{at}" for at in range(len(self._schema), len(self._schema) + len(names))]
+        parts = [(f"{dumps(n)}:", f"f{at}") for at, n in enumerate(names, len(self._schema))]
         kept: list[str | None] = []
         for record in compress(objects, is_certain):
-            raws = zip(labels, [getattr(record, each) for each in attributes], strict=True)
+            raws = ((label, getattr(record, attribute)) for label, attribute in parts)
             fields = [label + bytes(raw).decode() for label, raw in raws if raw is not UNSET]
             kept.append("{" + ",".join(fields) + "}" if fields else None)
         return kept
@@ -212,26 +195,15 @@ def _are_plain(values: pa.Array, raws: list[bytes | None]) -> Flags:
     content = values.buffers()[2]
     has_escapes = content is not None and rb"\u003" in content.to_pybytes()
     is_long = (pc.max(pc.binary_length(values)).as_py() or 0) > MOST_NESTED
-    if _are_text(values) and not (has_escapes or is_long):
-        return ~np.asarray(values.is_null())
+    are_text: Flags = np.array(cast_or_null(values, pa.string()).is_valid())
+    if not (has_escapes or is_long):
+        return are_text
     are_plain = (raw is not None and _is_plain(raw) for raw in raws)
-    return np.fromiter(are_plain, np.bool_, len(raws))
-
-
-def _are_text(values: pa.Array) -> bool:
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return are_text & np.fromiter(are_plain, np.bool_, len(raws))
 
 
 def _is_plain(raw: bytes) -> bool:
-    """Tell that there are only characters, and no number or nesting of doubtful size."""
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
+    """Tell that there is no number or nesting of doubtful size, and no colon in disguise."""
     if len(raw) <= MOST_NESTED:
         return not _ESCAPED_COLON.search(raw)
     has_long_number = b"000" in raw[::_STEP].translate(_AS_DIGITS)

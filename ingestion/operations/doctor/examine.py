@@ -1,29 +1,48 @@
-"""The doctor's round: the machine, each stream, Dagster; none keeps it from the next."""
+"""The doctor's round: the machine, each stream, Dagster; none keeps it from the next.
+
+Gathering changes nothing and takes no lock, so a doctor may be called while runs go on. What cannot
+be found out is a finding, too: unknown is not healthy.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pydantic import TypeAdapter
 
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import UNREACHABLE
+from ingestion.errors import UNREACHABLE, SetupError
+from ingestion.kafka.java import find_java
+from ingestion.lake.ledger import Ledger
+from ingestion.lake.lock import Holder, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import is_running, process_locking
+from ingestion.lake.side_tables import count_rows
+from ingestion.lake.table_log import TableLog
+from ingestion.local.jars import missing_jars
 from ingestion.operations.doctor import findings as kinds
 from ingestion.operations.doctor.findings import Finding
-from ingestion.operations.doctor.machine import examine_machine
-from ingestion.operations.doctor.stream import examine_leftovers, orphans
 from ingestion.operations.failure import Failure
 from ingestion.operations.status import StatusReader
+from ingestion.recovery.heal import commits_of
 from ingestion.settings import Settings, project_root
 
-_MODULE = "assets.doctor"
-_PATIENCE_SECONDS = 120
-_ABOUT = "dagster"
+_DAGSTER_MODULE = "assets.doctor"
+_DAGSTER_SECONDS = 120
+_JAVAS = range(17, 22)
+_JAVA_SECONDS = 30
+_LEAST_FREE_BYTES = 2**30
 _FINDINGS = TypeAdapter(dict[str, tuple[Finding, ...]])
 
 
@@ -87,23 +106,161 @@ def _examine_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
     home = _dagster_home()
     if home is None:
         where = f"DAGSTER_HOME is not set, and {project_root()} holds no .dagster"
-        return (kinds.NO_DAGSTER.of(_ABOUT, where),)
+        return (kinds.NO_DAGSTER.of("dagster", where),)
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", _MODULE, *streams],
+            [sys.executable, "-m", _DAGSTER_MODULE, *streams],
             # Relative folders in dagster.yaml mean the working directory, as they do in `make ui`.
             cwd=project_root(),
             env={**os.environ, "DAGSTER_HOME": str(home)},
             capture_output=True,
             text=True,
             check=False,
-            timeout=_PATIENCE_SECONDS,
+            timeout=_DAGSTER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        why = f"no answer within {_PATIENCE_SECONDS} s"
+        why = f"no answer within {_DAGSTER_SECONDS} s"
     else:
         if answer.returncode == 0:
             return _FINDINGS.validate_json(answer.stdout)["findings"]
         why = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-    command = f"{sys.executable} -m {_MODULE}"
-    return (kinds.UNREADABLE_DAGSTER.of(_ABOUT, why, home=home, command=command),)
+    command = f"{sys.executable} -m {_DAGSTER_MODULE}"
+    return (kinds.UNREADABLE_DAGSTER.of("dagster", why, home=home, command=command),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folder:
+    """A folder that runs write in, by what it is for; where it is not there yet, it will be made.
+
+    Attributes:
+        is_writable: Whether it, or the nearest folder above it, can be written in.
+    """
+
+    name: str
+    path: Path
+    is_writable: bool
+    free_bytes: int
+
+    @classmethod
+    def of(cls, name: str, path: Path) -> Folder:
+        """Look at a folder."""
+        there = next(at for at in (path, *path.parents) if at.exists())
+        return cls(
+            name=name,
+            path=path,
+            is_writable=there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+            free_bytes=shutil.disk_usage(there).free,
+        )
+
+
+def examine_machine(settings: Settings, dagster_home: Path | None) -> Iterator[Finding]:
+    """Say what runs need and this machine does not have; asks Java, which takes a moment."""
+    folders = {"the lake": settings.lake, "the state folder": settings.state}
+    if dagster_home is not None:
+        folders["Dagster's home"] = dagster_home
+    return diagnose_machine(
+        java=_java(),
+        missing=missing_jars(settings.jars),
+        folders=[Folder.of(name, path) for name, path in folders.items()],
+    )
+
+
+def diagnose_machine(
+    *, java: tuple[str, int | None], missing: Sequence[str], folders: Sequence[Folder]
+) -> Iterator[Finding]:
+    """Say what is wrong with a machine whose ``java -version`` gave this answer, and this major."""
+    answer, version = java
+    if version not in _JAVAS:
+        yield kinds.UNFIT_JAVA.of("machine", answer)
+    if missing:
+        yield kinds.MISSING_JARS.of("machine", f"{len(missing)}: {', '.join(missing[:5])}")
+    for folder in folders:
+        facts = {"folder": folder.name, "path": folder.path}
+        if not folder.is_writable:
+            yield kinds.UNWRITABLE_FOLDER.of("machine", str(folder.path), **facts)
+        if folder.free_bytes < _LEAST_FREE_BYTES:
+            free = f"{folder.free_bytes / 2**20:,.0f} MiB free at {folder.path}"
+            yield kinds.FULL_VOLUME.of("machine", free, **facts)
+
+
+def _java() -> tuple[str, int | None]:
+    try:
+        answer = subprocess.run(
+            [find_java(), "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_JAVA_SECONDS,
+        )
+    except (SetupError, OSError, subprocess.TimeoutExpired) as error:
+        return str(error), None
+    text = (answer.stderr or answer.stdout).strip()
+    version = re.search(r'version "(\d+)', text)
+    return (text.splitlines() or ["no answer"])[0], int(version[1]) if version else None
+
+
+def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
+    """Say what lies around of a stream, and what puts it right: nearly always the next run.
+
+    Needs neither Spark nor Kafka. While somebody holds the stream, nothing else is a leftover.
+    """
+    if holder := holder_of(paths):
+        yield _finding_of_holder(stream, paths, holder)
+        return
+    log, seq = TableLog(paths.data), 0
+    if log.exists:
+        seq = log.last_seq(stream) or 0
+        recorded = {row.seq for row in Ledger(paths.ledger).rows_of(log.table_id())}
+        commits = commits_of(log, stream, set(range(1, seq + 1)) - recorded)
+        if seqs := sorted(commit.metadata.seq for commit in commits if commit.metadata):
+            yield kinds.UNRECORDED_COMMITS.of(stream, f"seq {', '.join(map(str, seqs))}")
+    for table in (paths.quarantine, paths.tombstones):
+        is_there = DeltaTable.is_deltatable(str(table))
+        if is_there and (rows := count_rows(table, pc.field("_seq") > seq)):
+            yield kinds.UNCOMMITTED_ROWS.of(stream, f"{table}: {rows:,}")
+    folders = paths.checkpoints.iterdir() if paths.checkpoints.is_dir() else ()
+    generations = sorted((at for at in folders if at.name.isdigit()), key=lambda at: int(at.name))
+    if len(generations) > 1:
+        yield kinds.OLD_GENERATIONS.of(stream, ", ".join(map(str, generations)))
+
+
+def orphans(checkpoints: Path, declared: set[str]) -> Iterator[Finding]:
+    """Say which checkpoints belong to no declared stream."""
+    for folder in sorted(checkpoints.iterdir()) if checkpoints.is_dir() else ():
+        if folder.is_dir() and folder.name not in declared:
+            yield kinds.ORPHANED_CHECKPOINT.of(folder.name, str(folder), path=folder)
+
+
+def _finding_of_holder(stream: str, paths: StreamPaths, holder: Holder) -> Finding:
+    evidence = f"run {holder.run_id}, pid {holder.pid} on {holder.host}, since {holder.since}"
+    is_alive = _is_alive(holder)
+    if is_alive is None:
+        return kinds.RUN_ELSEWHERE.of(stream, evidence)
+    if is_alive:
+        return kinds.RUN_UNDER_WAY.of(stream, evidence)
+    pid = _locking_pid(paths)
+    # The JVM of a dead driver goes first, and then the lease, which outlives both.
+    steps = [f"kill {pid}"] if pid else []
+    steps += [f"oncelake unlock {stream}"] if paths.lease else []
+    release = " && ".join(steps) or "find the java process of that run, and kill it"
+    evidence += f"; process {pid or 'unknown'} has the lock"
+    return kinds.DEAD_HOLDER.of(stream, evidence, release=release)
+
+
+def _locking_pid(paths: StreamPaths) -> int | None:
+    """Return a process that may still commit: it has the lock, or is in the lease and lives."""
+    if paths.lease is None:
+        return process_locking(paths.lock)
+    lease = read_lease(paths.lease)
+    return next((worker.pid for worker in lease.living()), None) if lease else None
+
+
+def _is_alive(holder: Holder) -> bool | None:
+    """Tell whether the holder's driver runs; ``None`` on another machine."""
+    if holder.host != socket.gethostname():
+        return None
+    try:
+        since = datetime.fromisoformat(holder.since).timestamp()
+    except ValueError:
+        return None
+    return is_running(holder.pid, since=since)

@@ -1,4 +1,4 @@
-"""Whether the ledger's batches follow one another, and agree with the table's log; pure."""
+"""Whether the ledger's batches follow one another, agree with the log, and count right; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final
 
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.read.delta_log import Batch, LoggedCommit, OffsetRange
+from ingestion.verify.fold.rule import Recount
+from ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange
 from ingestion.verify.verdict import Difference
 
 MOVING: Final = ("ingest", "accept")
@@ -51,10 +52,8 @@ def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
     """Name the batches whose verdict is red, or whose counts do not add up."""
     for batch in batches:
         counts = Counter(batch.counts)
-        accounted = sum(counts[name] for name in DISPOSITIONS)
         if not batch.balanced and batch.accepted is None:
-            what = "its books do not balance, and nobody has accepted that"
-            yield _wrong(what, seq=batch.seq)
+            yield _wrong("its books do not balance, and nobody has accepted that", seq=batch.seq)
         if batch.kind not in FOLDED or not batch.balanced:
             continue
         wrong_counts = partial(_wrong, seq=batch.seq, found=str(batch.counts))
@@ -62,18 +61,17 @@ def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
             yield wrong_counts("a redrive reads no offsets")
         if batch.kind == "ingest" and counts["offsets"] != counts["read"] + counts["gaps"]:
             yield wrong_counts("offsets are not read + gaps")
-        if counts["read"] + counts["exploded"] != accounted:
+        if counts["read"] + counts["exploded"] != sum(counts[name] for name in DISPOSITIONS):
             yield wrong_counts("records read are not all accounted for")
 
 
 def broken_numbers(batches: Sequence[Batch], *, table_id: str) -> Iterator[Difference]:
     """Name seqs that are missing or come twice, and rows of another table."""
-    mine = [batch for batch in batches if batch.table_id == table_id]
     for batch in batches:
         if batch.table_id != table_id:
-            what = "is of another table"
-            yield _wrong(what, seq=batch.seq, expected=table_id, found=batch.table_id)
-    counted = Counter(batch.seq for batch in mine)
+            found = batch.table_id
+            yield _wrong("is of another table", seq=batch.seq, expected=table_id, found=found)
+    counted = Counter(batch.seq for batch in batches if batch.table_id == table_id)
     for seq in range(1, max(counted, default=0) + 1):
         if counted[seq] != 1:
             what = "is not in the ledger" if not counted[seq] else "is in the ledger more than once"
@@ -136,6 +134,38 @@ def torn(unfinished: Iterable[LoggedCommit], stream: str) -> Iterator[Difference
         yield _wrong(what, seq=commit.seq)
 
 
+def miscounts(batch: Batch, recount: Recount) -> Iterator[Difference]:
+    """Compare the counts of a batch that is covered as a whole with those of its records."""
+    counts, ranges = batch.counts, [part for part in batch.ranges if part.span]
+    for part in ranges:
+        records = recount.records[part.at]
+        pairs = (("records", records, part.records), ("gaps", part.span - records, part.gaps))
+        for name, expected, found in pairs:
+            if expected != found:
+                yield _miscount(batch, f"{name} in {part}", expected, found)
+    span, overlap = sum(part.span for part in ranges), counts.get("overlap", 0)
+    # Ranges are what was new; offsets, read and gaps count what was read again as well.
+    again, read = counts.get("offsets", 0) - span, recount.records.total()
+    # A redrive reads no offsets, so that nothing can be missing between them.
+    in_ranges = 0 if batch.kind == "redrive" else read
+    expected_counts = {
+        "offsets": span + again * bool(overlap),
+        "read": read + overlap,
+        "gaps": span - in_ranges + (again - overlap) * bool(overlap),
+        "ignored": recount.ignored,
+        "filtered": recount.filtered,
+        "quarantined": recount.quarantined,
+        "superseded": recount.superseded,
+        "exploded": recount.exploded,
+    }
+    if not recount.doubtful:
+        expected_counts |= recount.extra
+    for name, expected in expected_counts.items():
+        if expected != counts.get(name, 0):
+            yield _miscount(batch, name, expected, counts.get(name, 0))
+    yield from _miscounted_winners(batch, recount)
+
+
 def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
     for commit in ours:
         if commit.txn is None or commit.metadata is None:
@@ -155,13 +185,13 @@ def _broken_txns(ours: Sequence[LoggedCommit]) -> Iterator[Difference]:
 def _unlike(
     batch: Batch, commit: LoggedCommit, metadata: Mapping[str, object]
 ) -> Iterator[Difference]:
-    pairs: dict[str, tuple[object, object]] = {
-        name: (metadata[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")
-    }
-    pairs["delta_version"] = (commit.version, batch.delta_version)
-    pairs["ranges"] = (_written(commit.ranges), _written(batch.ranges))
     counts = metadata.get("counts")
-    for name, count in (counts if isinstance(counts, dict) else {}).items():
+    pairs: dict[str, tuple[object, object]] = {
+        **{name: (metadata[name], getattr(batch, name)) for name in ("kind", "epoch", "run_id")},
+        "delta_version": (commit.version, batch.delta_version),
+        "ranges": (_written(commit.ranges), _written(batch.ranges)),
+    }
+    for name, count in counts.items() if isinstance(counts, dict) else ():
         if name != "winners":
             pairs[name] = (count, batch.counts.get(name, 0))
     for name, (expected, found) in pairs.items():
@@ -176,3 +206,25 @@ def _written(ranges: Iterable[OffsetRange]) -> str:
 
 def _broken(seq: int, part: OffsetRange, what: str, expected: str | None = None) -> Difference:
     return _wrong(f"its range {part} {what}", *part.at, part.start, seq=seq, expected=expected)
+
+
+def _miscounted_winners(batch: Batch, recount: Recount) -> Iterator[Difference]:
+    left_alone = ("deleted_absent", "stale", "unchanged")
+    split: list[tuple[str, ...]] = [("inserted",), ("updated",), ("deleted",)]
+    # A row healed after a crash knows how many winners were left alone, and not why.
+    split += [left_alone] if batch.counts.get("derived") else [(name,) for name in left_alone]
+    total = 0
+    for names in split:
+        found = sum(batch.counts.get(name, 0) for name in names)
+        least = sum(recount.dispositions[name] for name in names)
+        total += found
+        if not least <= found <= least + recount.doubtful:
+            yield _miscount(batch, " + ".join(names), least, found)
+    winners = recount.dispositions.total() + recount.doubtful
+    if total != winners:
+        yield _miscount(batch, "winners accounted for", winners, total)
+
+
+def _miscount(batch: Batch, name: str, expected: int, found: int) -> Difference:
+    what = f"{name}, counted again"
+    return Difference("dispositions", what, seq=batch.seq, expected=str(expected), found=str(found))

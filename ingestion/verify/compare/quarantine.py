@@ -49,14 +49,14 @@ def misplaced(
     Rows after ``last_seq`` are leftovers of a dead attempt, which the next run removes.
     """
     for rows in chunks:
-        named = [(_name(row, coverage), row) for row in rows if row[4] <= last_seq]
-        names = {name for name, _ in named}
-        met, known = expected.find(names), expected.get(names)
-        for name, row in named:
+        found = [_bad_record(row) for row in rows if row[4] <= last_seq]
+        names = [_name(bad, coverage) for bad in found]
+        met, known = expected.find(set(names)), expected.get(names)
+        for name, bad in zip(names, found, strict=True):
             if name in met:
-                yield _wrong("is in quarantine more than once", *row[:3], seq=row[4])
-            else:
-                yield from _compared(row, known.get(name), coverage)
+                yield _wrong("is in quarantine more than once", *bad[:3], seq=bad.seq)
+            elif not coverage.is_accepted(bad.seq):
+                yield from _compared(bad, known.get(name), coverage)
             met.add(name)
     for missing in expected.chunks(unfound=True):
         for bad in missing.values():
@@ -65,46 +65,34 @@ def misplaced(
                 yield _wrong(what, *bad[:3], seq=bad.seq, expected=bad.value)
 
 
-def _name(row: Sequence[Any], coverage: Coverage) -> str:
-    """Name a record's place, with its epoch where the topic was another."""
-    epoch = coverage.epoch_of(row[4])
-    return f"{_record(row)}" + (f" of epoch {epoch}" if epoch != coverage.epoch else "")
-
-
-def _compared(
-    row: Sequence[Any], bad: BadRecord | None, coverage: Coverage
-) -> Iterator[Difference]:
-    record, seq = _record(row), row[4]
-    if coverage.is_accepted(seq):
-        return
-    if bad is None:
-        yield from _unexpected(record, seq, coverage)
-        return
-    pairs = {
-        "key": (bad.key, _fingerprint(record.key)),
-        "value": (bad.value, _fingerprint(record.value)),
-        "_seq": (str(bad.seq), str(seq)),
-        "_timestamp": (str(bad.timestamp_ms), str(record.timestamp_ms)),
-    }
-    for name, (expected, found) in pairs.items():
-        if expected != found:
-            what = f"its {name} in quarantine is not the record's"
-            yield _wrong(what, *record[:3], seq=seq, expected=expected, found=found)
-
-
-def _unexpected(record: Record, seq: int, coverage: Coverage) -> Iterator[Difference]:
-    place = (coverage.epoch_of(seq), *record[:3], 0)
-    if coverage.covers_record(place, seq):
-        what = "is in quarantine, and the topic has no bad record there"
-        yield _wrong(what, *record[:3], seq=seq, found=_fingerprint(record.value))
-    elif not coverage.has_read(place, seq):
-        yield _wrong("is in quarantine, and no batch has read it", *record[:3], seq=seq)
-
-
-def _record(row: Sequence[Any]) -> Record:
-    topic, partition, offset, timestamp, _, key, value = row
+def _bad_record(row: Sequence[Any]) -> BadRecord:
+    topic, partition, offset, timestamp, seq, key, value = row
     timestamp_ms = (timestamp - EPOCH) // dt.timedelta(milliseconds=1)
-    return Record(topic, partition, offset, timestamp_ms, key, value)
+    return as_bad(Record(topic, partition, offset, timestamp_ms, key, value), "", seq)[1]
+
+
+def _name(bad: BadRecord, coverage: Coverage) -> str:
+    """Name a record's place, with its epoch where the topic was another."""
+    epoch, record = coverage.epoch_of(bad.seq), Record(*bad[:4], key=None, value=None)
+    return str(record) if epoch == coverage.epoch else f"{record} of epoch {epoch}"
+
+
+def _compared(found: BadRecord, due: BadRecord | None, coverage: Coverage) -> Iterator[Difference]:
+    wrong = partial(_wrong, seq=found.seq)
+    if due is not None:
+        for name in ("key", "value", "seq", "timestamp_ms"):
+            expected, is_ = str(getattr(due, name)), str(getattr(found, name))
+            if expected != is_:
+                column = {"seq": "_seq", "timestamp_ms": "_timestamp"}.get(name, name)
+                what = f"its {column} in quarantine is not the record's"
+                yield wrong(what, *found[:3], expected=expected, found=is_)
+        return
+    place = (coverage.epoch_of(found.seq), *found[:3], 0)
+    if coverage.covers_record(place, found.seq):
+        what = "is in quarantine, and the topic has no bad record there"
+        yield wrong(what, *found[:3], found=found.value)
+    elif not coverage.has_read(place, found.seq):
+        yield wrong("is in quarantine, and no batch has read it", *found[:3])
 
 
 def _fingerprint(raw: bytes | None) -> str:

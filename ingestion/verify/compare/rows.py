@@ -10,7 +10,7 @@ from typing import Any
 from ingestion.declaration.modes import INDEX_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.fold.modes.rule import Rule
+from ingestion.verify.fold.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Row, RowChange, text_of
 from ingestion.verify.read.snapshot import rows_of
 from ingestion.verify.read.spill import SpillTable
@@ -60,10 +60,10 @@ class RowsProof:
     def missing(self, tombstones: Tombstones) -> Iterator[Difference]:
         """Name the rows that no call of ``differences`` has seen."""
         for chunk in self._newest.chunks(unfound=True):
-            living = {key: row for key, row in chunk.items() if row.row is not None}
-            explained = set()
-            if self.coverage.is_partial and self.coverage.is_ordered:
-                explained = deletes_that_explain(tombstones(), self.coverage, living)
+            living = {key: change for key, change in chunk.items() if change.row is not None}
+            may_lack = self.coverage.is_partial and self.coverage.is_ordered
+            remembered = tombstones() if may_lack else ()
+            explained = deletes_that_explain(remembered, self.coverage, living)
             for key, change in living.items():
                 if self.coverage.is_accepted(change.seq):
                     self.accepted += 1
@@ -104,7 +104,7 @@ class RowsProof:
                 yield self._difference(row, "is in the table, and no batch has read its record")
         else:
             self.compared += 1
-            yield from self._unlike(row, change)
+            yield self._unlike(row, change)
 
     def _unequal(self, row: Row, expected: Row) -> Iterator[Difference]:
         if row == expected:
@@ -113,15 +113,13 @@ class RowsProof:
             if not values_equal(is_, due):
                 yield self._difference(row, f"column {name} differs", shown(due), shown(is_))
 
-    def _unlike(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
+    def _unlike(self, row: Row, change: RowChange | None) -> Difference:
+        what, due = "is not the row of its newest record", f"the record at {change}"
         if change is None:
-            what = "is in the table, and no record of the topic says so"
+            what, due = "is in the table, and no record of the topic says so", "no row"
         elif change.row is None:
-            what = f"is in the table, and {change} deleted it"
-        else:
-            what = "is not the row of its newest record"
-        due = f"the record at {change}" if change and change.row else "no row"
-        yield self._difference(row, what, due, shown(row))
+            what, due = f"is in the table, and {change} deleted it", "no row"
+        return self._difference(row, what, due, shown(row))
 
     def _difference(
         self, row: Row, what: str, expected: str | None = None, found: str | None = None
@@ -142,16 +140,12 @@ def tombstones_of(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
     # A key column may be one of the order's, too.
     columns = list(dict.fromkeys([*spec.keys, *spec.order_columns, "_epoch", "_seq"]))
     for rows in rows_of(path, None, columns):
-        deletes = (dict(zip(columns, row, strict=True)) for row in rows)
-        yield [
-            RowChange(
-                key=text_of(delete[name] for name in spec.keys),
-                place=(delete["_epoch"], *(delete[name] for name in spec.order_columns), *element),
-                row=None,
-                seq=delete["_seq"],
-            )
-            for delete in deletes
-        ]
+        changes = []
+        for delete in (dict(zip(columns, row, strict=True)) for row in rows):
+            key = text_of(delete[name] for name in spec.keys)
+            place = (delete["_epoch"], *(delete[name] for name in spec.order_columns), *element)
+            changes.append(RowChange(key=key, place=place, row=None, seq=delete["_seq"]))
+        yield changes
 
 
 def deletes_that_explain(

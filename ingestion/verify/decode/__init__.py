@@ -6,6 +6,7 @@ and schemas by which nothing can be read, raise ``BadRecordError`` everywhere in
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,8 +15,9 @@ from typing import Final, cast
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.formats import Options
 from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.kafka.schema_registry import WriterSchema, fresh_registry
 from ingestion.settings import Settings
-from ingestion.verify.decode.coerce import UnprovableError
+from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
 from ingestion.verify.read.record import Row
 
 _FORMATS: Final[Mapping[str, str]] = {
@@ -49,24 +51,72 @@ class DecodedRecord:
     is_delete: bool = False
 
 
+# Reads a value, or the bytes behind a schema's id.
 Decode = Callable[[bytes], DecodedRecord]
 
 
-class DecodeWithKey:
+class DecodeWithKey(ABC):
     """Reads values that may leave out what their Kafka key says."""
 
+    @abstractmethod
     def __call__(self, raw: bytes, key: bytes | None = None) -> DecodedRecord:
         """Decode one value."""
-        raise NotImplementedError
 
 
 def reading(format_spec: FormatSpec, expected: Expected) -> Decode:
-    """Return what reads bytes of a format.
-
-    Raises:
-        UnprovableError: this proof knows nothing of the format, or of a type.
-    """
+    """Return what reads bytes of a format."""
     if format_spec.type not in _FORMATS:
         raise UnprovableError(f"{format_spec.type} is not provable")
-    module = import_module(_FORMATS[format_spec.type])
-    return cast("Decode", module.reading(expected))
+    return cast("Decode", import_module(_FORMATS[format_spec.type]).reading(expected))
+
+
+class ReadFramed:
+    """Reads Confluent's wire format: a zero, four bytes of schema id, the payload.
+
+    Each schema is requested and compiled once.
+    """
+
+    def __init__(
+        self, expected: Expected, type_: str, compile_schema: Callable[[WriterSchema], Decode]
+    ) -> None:
+        assert expected.settings is not None, "only settings say where the registry is"
+        self._registry = fresh_registry(expected.settings)
+        self._type, self._compile = type_, compile_schema
+        self._readers: dict[int, Decode] = {}
+
+    def __call__(self, raw: bytes) -> DecodedRecord:
+        """Read one record.
+
+        Raises:
+            UnknownSchemaError: it belongs in quarantine if its schema was unknown then, too.
+            DependencyError: the registry does not answer.
+        """
+        if len(raw) < 5 or raw[0] != 0:
+            raise BadRecordError("no schema id in front")
+        number = int.from_bytes(raw[1:5])
+        if number not in self._readers:
+            self._readers[number] = self._reader(number)
+        try:
+            return self._readers[number](raw[5:])
+        except UnknownSchemaError:
+            raise
+        except BadRecordError as error:
+            raise BadRecordError(f"schema id {number}: {error}") from None
+
+    def _reader(self, number: int) -> Decode:
+        schema = self._registry.schemas([number]).get(number)
+        if schema is None:
+            return _refuse(UnknownSchemaError, f"the registry does not know schema id {number}")
+        if schema.type != self._type:
+            return _refuse(BadRecordError, f"it is {schema.type}, not {self._type}")
+        try:
+            return self._compile(schema)
+        except BadRecordError as error:
+            return _refuse(BadRecordError, str(error))
+
+
+def _refuse(error: type[BadRecordError], reason: str) -> Decode:
+    def read(payload: bytes) -> DecodedRecord:
+        raise error(reason)
+
+    return read

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from functools import partial
 from io import BytesIO
 from typing import Any, Final
 
@@ -21,12 +20,8 @@ from avro.schema import Schema, UnionSchema, make_avsc_object
 
 from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import TICKS, Read, refuse
-from ingestion.verify.decode.connect import Meaning, unscaled
-from ingestion.verify.decode.connect import fit as fit_json
-from ingestion.verify.decode.strict_json import BadRecordError
-from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
+from ingestion.verify.decode import Decode, DecodedRecord, Expected, ReadFramed, coerce
+from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
 
 _CLOCKS: Final = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}
 _KEPT: Final = (*("name", "namespace", "size", "symbols"), *("precision", "scale", "connect.name"))
@@ -36,14 +31,15 @@ _LOGICAL: Final = "logical"
 def reading(expected: Expected) -> ReadFramed:
     """Return what reads one framed Avro datum."""
     wanted = coerce.provable_types(expected.columns)
-    rejects = expected.extra_fields == "reject"
-    opened_with = partial(opened, wanted=wanted, is_key=expected.is_key, rejects=rejects)
-    return ReadFramed(expected, "AVRO", opened_with)
+    is_key, rejects = expected.is_key, expected.extra_fields == "reject"
+    return ReadFramed(
+        expected, "AVRO", lambda schema: opened(schema, wanted, is_key=is_key, rejects=rejects)
+    )
 
 
 def opened(
     schema: WriterSchema, wanted: Mapping[str, SqlType], *, is_key: bool, rejects: bool
-) -> ReadPayload:
+) -> Decode:
     """Return what reads payloads of one schema."""
     node = parse_schema(schema)
     if node.type == "record":
@@ -82,10 +78,8 @@ def _undecorated(schema: Any) -> Any:
     kept = {name: schema[name] for name in _KEPT if name in schema}
     inner = {name: _undecorated(schema[name]) for name in ("items", "values") if name in schema}
     if "fields" in schema:
-        inner["fields"] = [
-            {"name": field["name"], "type": _undecorated(field["type"])}
-            for field in schema["fields"]
-        ]
+        fields = ((field["name"], field["type"]) for field in schema["fields"])
+        inner["fields"] = [{"name": name, "type": _undecorated(each)} for name, each in fields]
     type_ = "record" if type_ == "error" else type_
     return {"type": type_, _LOGICAL: schema.get("logicalType"), **kept, **inner}
 
@@ -174,34 +168,26 @@ def _of_connect(node: Any, type_: SqlType) -> Read | None:
     if node.type == "int" and name == "Date" and type_.word == "DATE":
         return coerce.day(type_)
     if node.type == "string" and name == "ZonedTimestamp" and type_.word == "TIMESTAMP":
-        return fit_json(Meaning(), type_)
+        return lambda value: coerce.iso_moment(value, zoned=True)
     if node.type == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
-        return lambda value: unscaled(
-            int.from_bytes(value["value"], signed=True), value["scale"], type_
-        )
+        return lambda value: coerce.unscaled(value["value"], value["scale"], type_)
     return None
 
 
 def _scalar(node: Any, type_: SqlType) -> Read | None:
-    logical = str(node.get_prop(_LOGICAL))
-    if node.type in {"int", "long"}:
-        return _number(node.type, logical, type_)
-    if node.type in {"float", "double"}:
+    word, logical = node.type, str(node.get_prop(_LOGICAL))
+    if word in {"int", "long"}:
+        kind, _, unit = logical.rpartition("-")
+        if word == "long" and kind in {"timestamp", "local-timestamp"} and unit in TICKS:
+            return coerce.moment(type_, TICKS[unit], zoned=kind == "timestamp")
+        return coerce.day(type_) if (word, logical) == ("int", "date") else coerce.whole(type_)
+    if word in {"float", "double"}:
         return coerce.real(type_)
-    if node.type in {"bytes", "fixed"}:
+    if word in {"bytes", "fixed"}:
         return _octets(node, logical, type_)
-    if node.type in {"string", "enum"}:
+    if word in {"string", "enum"}:
         return coerce.text(type_)
-    return coerce.plain(type_, "BOOLEAN") if node.type == "boolean" else None
-
-
-def _number(word: str, logical: str, type_: SqlType) -> Read | None:
-    if logical == "date" and word == "int":
-        return coerce.day(type_)
-    for unit, ticks in TICKS.items():
-        if word == "long" and logical in {f"timestamp-{unit}", f"local-timestamp-{unit}"}:
-            return coerce.moment(type_, ticks, zoned=logical.startswith("timestamp"))
-    return coerce.whole(type_)
+    return coerce.plain(type_, "BOOLEAN") if word == "boolean" else None
 
 
 def _octets(node: Any, logical: str, type_: SqlType) -> Read | None:

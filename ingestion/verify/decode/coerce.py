@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
-from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
 from ingestion.verify.read.record import EPOCH
 
 Read = Callable[[Any], Any]
@@ -29,8 +28,13 @@ _TIMESTAMP: Final = re.compile(
     r"(Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))?)?",
     re.ASCII,
 )
+_ISO_MOMENT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9:]{5})?"
+)
 _PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _MOST_DIGITS: Final = 38
+# No column holds a number so small, or so large; and powers of ten take their time.
+_FARTHEST: Final = 1_000
 # Fewer digits never round twice on their way through a double.
 _SAFE_DIGITS: Final = 16
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -39,7 +43,25 @@ _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 
 class UnprovableError(Exception):
-    """This proof cannot tell, and must not guess; the message says why."""
+    """This proof cannot tell, and must not guess; the message says why.
+
+    Whatever depends on the declaration, or on what today's Kafka and registry still hold, may raise
+    it; ``verify`` makes it an obstacle of the verdict.
+    """
+
+
+class BadRecordError(ValueError):
+    """A record that cannot be applied; the message is the reason."""
+
+
+class UnknownSchemaError(BadRecordError):
+    """A record that cannot be read, for the registry does not know its schema, or not any more."""
+
+
+class WrittenNumber(str):
+    """A number of JSON with a point or an exponent, kept as it was written."""
+
+    __slots__ = ()
 
 
 def refuse(value: Any) -> NoReturn:
@@ -68,11 +90,7 @@ def provable_types(columns: Iterable[DeclaredColumn]) -> dict[str, SqlType]:
 
 
 def of_json(type_: SqlType, *, rejects: bool = False) -> Read:
-    """Return what takes a parsed JSON value as a declared type; ``rejects`` undeclared names.
-
-    Raises:
-        UnprovableError: this proof knows nothing of the type.
-    """
+    """Return what takes a parsed JSON value as a declared type; ``rejects`` undeclared names."""
     if type_.parts:
         return _json_nested(type_, rejects)
     if type_.word in _BITS:
@@ -102,15 +120,13 @@ def _json_nested(type_: SqlType, rejects: bool) -> Read:
     if type_.word == "MAP" and type_.parts["key"].word != "STRING":
         raise UnprovableError("maps with other keys than texts are not provable")
     kind: type[Any] = list if type_.word == "ARRAY" else dict
-    parts = dict.fromkeys(type_.parts) if type_.word == "STRUCT" else None
-    read = nested(type_.word, parts, type_, lambda _, part: of_json(part, rejects=rejects))
-    names = type_.parts if type_.word == "STRUCT" else None
+    read = nested(type_.word, type_.parts, type_, lambda _, part: of_json(part, rejects=rejects))
 
     def read_nested(value: Any) -> Any:
         if type(value) is not kind:
             refuse(value)
-        if names is not None:
-            refuse_names(value, names, rejects=rejects)
+        if type_.word == "STRUCT":
+            refuse_names(value, type_.parts, rejects=rejects)
         return read(value)
 
     return read_nested
@@ -159,28 +175,27 @@ def _bytes(value: Any) -> bytes:
     return found if len(base64.b64encode(found)) == len(value) else refuse(value)
 
 
-def _date(value: Any) -> dt.date:
-    if type(value) is not str or not _DATE.fullmatch(value):
-        refuse(value)
-    return dt.date.fromisoformat(value)
-
-
 def _timestamp(value: Any) -> dt.datetime:
-    if type(value) is int:
-        return EPOCH + dt.timedelta(seconds=value)
-    moment = _written_moment(value)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+    return EPOCH + dt.timedelta(seconds=value) if type(value) is int else in_utc(_moment(value))
 
 
 def _timestamp_without_zone(value: Any) -> dt.datetime:
-    moment = _written_moment(value)
+    moment = _moment(value)
     return refuse(value) if moment.tzinfo else moment
 
 
-def _written_moment(value: Any) -> dt.datetime:
-    if type(value) is not str or not _TIMESTAMP.fullmatch(value):
-        refuse(value)
-    return dt.datetime.fromisoformat(value)
+def _moment(value: Any) -> dt.datetime:
+    return dt.datetime.fromisoformat(written(_TIMESTAMP, value)[0])
+
+
+def written(pattern: re.Pattern[str], value: Any) -> re.Match[str]:
+    """Return how a pattern matches the whole of a text; refuse any other value."""
+    return (type(value) is str and pattern.fullmatch(value)) or refuse(value)
+
+
+def in_utc(moment: dt.datetime) -> dt.datetime:
+    """Return a moment in UTC, which is what one without a zone is in already."""
+    return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
 SCALARS: Final[Mapping[str, Read]] = {
@@ -188,7 +203,7 @@ SCALARS: Final[Mapping[str, Read]] = {
     "FLOAT": _float,
     "DOUBLE": _double,
     "BOOLEAN": lambda value: value if isinstance(value, bool) else refuse(value),
-    "DATE": _date,
+    "DATE": lambda value: dt.date.fromisoformat(written(_DATE, value)[0]),
     "TIMESTAMP": _timestamp,
     "TIMESTAMP_NTZ": _timestamp_without_zone,
 }
@@ -200,10 +215,8 @@ SCALARS: Final[Mapping[str, Read]] = {
 def whole(type_: SqlType) -> Read | None:
     """Take a whole number."""
     if type_.word in _BITS:
-        bits = _BITS[type_.word]
-        return lambda value: (
-            value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else refuse(value)
-        )
+        end = 2 ** (_BITS[type_.word] - 1)
+        return lambda value: value if -end <= value < end else refuse(value)
     if type_.word == "DECIMAL":
         return lambda value: exact_decimal(Fraction(value), type_)
     if type_.word in {"FLOAT", "DOUBLE"}:
@@ -219,13 +232,13 @@ def real(type_: SqlType) -> Read | None:
 def scaled(type_: SqlType, scale: int) -> Read | None:
     """Take a decimal, given as its unscaled whole number."""
     if type_.word == "DECIMAL":
-        return lambda value: exact_decimal(Fraction(value) / 10**scale, type_)
+        return lambda value: exact_decimal(Fraction(value) / Fraction(10) ** scale, type_)
     within = whole(type_) if type_.word in _BITS else None
     if within is None:
         return None
 
     def read(value: int) -> Any:
-        number = Fraction(value) / 10**scale
+        number = Fraction(value) / Fraction(10) ** scale
         return within(int(number)) if number.denominator == 1 else refuse(value)
 
     return read
@@ -255,6 +268,24 @@ def moment(type_: SqlType, ticks: int, *, zoned: bool) -> Read | None:
     return read
 
 
+def unscaled(digits: bytes, scale: int, type_: SqlType) -> Decimal:
+    """Return a decimal that is given by its digits and their scale."""
+    number = int.from_bytes(digits, signed=True)
+    if number and abs(scale) > _FARTHEST:
+        refuse(number)
+    scale = scale if number else 0
+    return exact_decimal(Fraction(number) / Fraction(10) ** scale, type_)
+
+
+def iso_moment(value: Any, zoned: bool) -> dt.datetime:
+    """Take a text of ISO 8601, with a zone or without, of which nothing beyond micros is lost."""
+    found = written(_ISO_MOMENT, value)
+    if bool(found[3]) != zoned or set((found[2] or "")[7:]) - {"0"}:
+        refuse(value)
+    moment = dt.datetime.fromisoformat(value)
+    return moment.astimezone(dt.UTC) if zoned else moment
+
+
 def plain(type_: SqlType, *words: str) -> Read | None:
     """Take a value as it is, where one of these types is declared."""
     return (lambda value: value) if type_.word in words else None
@@ -277,37 +308,33 @@ def fields(
 ) -> Callable[[Mapping[str, Any]], list[Any]]:
     """Return what takes the wanted fields of a record; one that it lacks is null."""
     readers = [(n, fit(types[n], type_) if n in types else None) for n, type_ in wanted.items()]
-
-    def read(record: Mapping[str, Any]) -> list[Any]:
-        given = [(record.get(name), each) for name, each in readers]
-        return [None if v is None or each is None else each(v) for v, each in given]
-
-    return read
+    return lambda record: [
+        None if read is None or (value := record.get(name)) is None else read(value)
+        for name, read in readers
+    ]
 
 
 def nested(word: str, parts: Any, type_: SqlType, fit: Callable[[Any, SqlType], Read]) -> Read:
     """Take a record, a list or a map, given the types of its fields, items or values."""
     if type_.word != word:
         return never(word, type_)
-    if word == "STRUCT":
-        return _struct(fields(parts, type_.parts, fit), type_)
     if word == "ARRAY":
         item = fit(parts, type_.parts["element"])
         return lambda value: [None if each is None else item(each) for each in value]
-    if type_.parts["key"].word != "STRING":
-        return never("a map with texts for keys", type_)
-    item = fit(parts, type_.parts["value"])
-    return lambda value: {n: None if each is None else item(each) for n, each in value.items()}
+    if word == "MAP":
+        if type_.parts["key"].word != "STRING":
+            return never("a map with texts for keys", type_)
+        item = fit(parts, type_.parts["value"])
+        return lambda value: {n: None if each is None else item(each) for n, each in value.items()}
+    take = fields(parts, type_.parts, fit)
 
-
-def _struct(take: Callable[[Mapping[str, Any]], list[Any]], type_: SqlType) -> Read:
-    def read(record: Mapping[str, Any]) -> dict[str, Any]:
+    def read_struct(record: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(zip(type_.parts, take(record), strict=True))
         if any(found[name] is None for name in type_.required):
             refuse("a NOT NULL field is null")
         return found
 
-    return read
+    return read_struct
 
 
 def exact_decimal(number: Fraction, type_: SqlType) -> Decimal:

@@ -11,8 +11,7 @@ from typing import Any, Final
 from ingestion.declaration.formats import CsvOptions
 from ingestion.declaration.types import SqlType
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
-from ingestion.verify.decode.coerce import NOT_FINITE, SCALARS, refuse
-from ingestion.verify.decode.strict_json import BadRecordError, WrittenNumber
+from ingestion.verify.decode.coerce import SCALARS, BadRecordError, refuse, written
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,80}")
@@ -54,10 +53,10 @@ def _fields(line: str, delimiter: str, quote: str) -> Iterator[tuple[str, bool]]
             rest = rest[1:] if rest else None
             yield text, True
         else:
-            text, found, rest_ = rest.partition(delimiter)
+            text, found, behind = rest.partition(delimiter)
             if quote in text or "\n" in text or "\r" in text:
                 raise BadRecordError("a quote, or the end of a line, inside a field")
-            rest = rest_ if found else None
+            rest = behind if found else None
             yield text, False
 
 
@@ -83,32 +82,27 @@ def _reader(type_: SqlType) -> Callable[[str], Any]:
     if type_.word.startswith("TIMESTAMP"):
         return lambda text: _moment(text, zoned=type_.word == "TIMESTAMP")
     if type_.word in {"FLOAT", "DOUBLE"}:
-        return lambda text: _float(text, type_.word)
+        take = SCALARS[type_.word]
+        return lambda text: (
+            coerce.NOT_FINITE[text]
+            if text in coerce.NOT_FINITE
+            else take(coerce.WrittenNumber(written(_NUMBER, text)[0]))
+        )
     if type_.word == "DECIMAL":
         return lambda text: coerce.exact_decimal(_number(text), type_)
     whole = coerce.whole(type_) or coerce.never("a field", type_)
-    return lambda text: whole(int(text)) if _INTEGER.fullmatch(text) else refuse(text)
+    return lambda text: whole(int(written(_INTEGER, text)[0]))
 
 
 def _number(text: str) -> Fraction:
-    if not _NUMBER.fullmatch(text):
-        refuse(text)
-    number = Fraction(text if text[-1] != "." else text + "0")
+    number = Fraction(written(_NUMBER, text)[0] + "0" * text.endswith("."))
     float(number)  # What lies beyond all floats is refused for decimals, too.
     return number
 
 
-def _float(text: str, word: str) -> Any:
-    if text in NOT_FINITE:
-        return NOT_FINITE[text]
-    return SCALARS[word](WrittenNumber(text)) if _NUMBER.fullmatch(text) else refuse(text)
-
-
 def _moment(text: str, *, zoned: bool) -> dt.datetime:
-    found = _MOMENT.fullmatch(text)
-    if not found or (found[5] and not zoned) or set((found[4] or "")[7:]) - {"0"}:
+    found = written(_MOMENT, text)
+    if (found[5] and not zoned) or set((found[4] or "")[7:]) - {"0"}:
         refuse(text)
     moment = dt.datetime.fromisoformat(text)
-    if not zoned:
-        return moment
-    return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    return coerce.in_utc(moment) if zoned else moment

@@ -1,40 +1,59 @@
-"""Debezium's envelopes, read again: JSON with or without its schema, or framed Avro."""
+"""Debezium's envelopes, read again: JSON with or without its schema, or framed Avro.
+
+What the values mean in JSON is as its documentation says.
+"""
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ingestion.declaration.formats import DebeziumOptions
 from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import DecodedRecord, DecodeWithKey, Expected, coerce
+from ingestion.verify.decode import (
+    Decode,
+    DecodedRecord,
+    DecodeWithKey,
+    Expected,
+    ReadFramed,
+    coerce,
+)
 from ingestion.verify.decode.avro import branches_of, fields_of, parse_schema, read_datum
 from ingestion.verify.decode.avro import fit as fit_avro
-from ingestion.verify.decode.coerce import TICKS, Read
-from ingestion.verify.decode.connect import Meaning, fit, meaning_of
-from ingestion.verify.decode.strict_json import BadRecordError, parse
-from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
+from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
+from ingestion.verify.decode.json import parse
 
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
+_TICKS: Final = {
+    "io.debezium.time.Timestamp": 10**3,
+    "org.apache.kafka.connect.data.Timestamp": 10**3,
+    "io.debezium.time.MicroTimestamp": 10**6,
+    "io.debezium.time.NanoTimestamp": 10**9,
+}
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 
 
 def reading(expected: Expected) -> DecodeWithKey | ReadFramed:
     """Return what reads one envelope."""
-    row = _RowOfEnvelope(expected)
-    if row.options.encoding == "avro":
-        return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
-    return ReadJsonEnvelope(row)
+    assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
+    if expected.options.encoding == "json":
+        return ReadJsonEnvelope(expected, expected.options)
+    row = _RowOfEnvelope(expected, expected.options)
+    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
 
 
 class _RowOfEnvelope:
     """Takes the declared columns from an envelope, however it is encoded."""
 
-    def __init__(self, expected: Expected) -> None:
-        assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
-        self.options = expected.options
+    def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
+        self.options = options
         self.wanted = coerce.provable_types(expected.columns)
         self._rejects = expected.extra_fields == "reject"
 
@@ -50,8 +69,7 @@ class _RowOfEnvelope:
             raise BadRecordError(f"no envelope of a changed row: op {op!r:.20}")
         side, is_delete = ("before", True) if op == "d" else ("after", False)
         row = envelope.get(side)
-        if row is None and is_delete:
-            row = {}
+        row = {} if row is None and is_delete else row
         if not isinstance(row, dict):
             raise BadRecordError("an envelope without its row")
         if is_delete:
@@ -92,21 +110,21 @@ def _is_placeholder(value: Any) -> bool:
     return value in _PLACEHOLDERS or value == _PLACEHOLDERS[0].encode()
 
 
-class ReadJsonEnvelope(DecodeWithKey):
+class ReadJsonEnvelope(_RowOfEnvelope, DecodeWithKey):
     """Reads envelopes that are JSON; what takes their values is made once a schema."""
 
-    def __init__(self, row: _RowOfEnvelope) -> None:
-        self._row, self._options = row, row.options
+    def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
+        super().__init__(expected, options)
         self._readers: dict[str, dict[str, Read]] = {}
 
     def __call__(self, raw: bytes, key: bytes | None = None) -> DecodedRecord:
         """Read one envelope, and from the key what a delete leaves out."""
         schema, envelope = self._split(raw)
-        return self._row.record(envelope, self._key(key), partial(self._readers_of, schema))
+        return self.record(envelope, self._key(key), partial(self._readers_of, schema))
 
     def _split(self, raw: bytes) -> tuple[Any, Any]:
         document = parse(raw)
-        if not self._options.schemas:
+        if not self.options.schemas:
             return None, document
         if not isinstance(document, dict) or sorted(document) != ["payload", "schema"]:
             raise BadRecordError("schema and payload were expected")
@@ -123,32 +141,100 @@ class ReadJsonEnvelope(DecodeWithKey):
         key = f"{side} {schema!r}"
         if key not in self._readers:
             meanings = None
-            if self._options.schemas:
+            if self.options.schemas:
                 sides = {each["field"]: each for each in (schema or {}).get("fields", ())}
                 fields = sides.get(side, {}).get("fields", ())
-                meanings = {each["field"]: meaning_of(each) for each in fields}
+                meanings = {each["field"]: _meaning_of(each) for each in fields}
             self._readers[key] = {
-                name: fit(self._meaning(name, type_, meanings), type_)
-                for name, type_ in self._row.wanted.items()
+                name: _fit(self._meaning(name, type_, meanings), type_)
+                for name, type_ in self.wanted.items()
             }
         return self._readers[key]
 
-    def _meaning(self, name: str, type_: SqlType, meanings: dict[str, Meaning] | None) -> Meaning:
-        if path := self._options.columns.get(name):
-            return Meaning(ticks=_CLOCKS.get(path.rpartition(".")[2]))
+    def _meaning(self, name: str, type_: SqlType, meanings: dict[str, _Meaning] | None) -> _Meaning:
+        if path := self.options.columns.get(name):
+            return _Meaning(ticks=_CLOCKS.get(path.rpartition(".")[2]))
         if meanings is not None:
-            return meanings.get(name, Meaning())
-        unit = self._options.timestamps
+            return meanings.get(name, _Meaning())
+        unit = self.options.timestamps
         unit = unit.get(name) if isinstance(unit, dict) else unit
         item = type_
         while item.word == "ARRAY":
             item = item.parts["element"]
-        is_precise = item.word == "DECIMAL" and self._options.decimals == "precise"
+        is_precise = item.word == "DECIMAL" and self.options.decimals == "precise"
         # What is said of a list holds for its items.
-        return Meaning(TICKS.get(unit or ""), True, item.scale if is_precise else None)
+        return _Meaning(TICKS.get(unit or ""), True, item.scale if is_precise else None)
 
 
-def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> ReadPayload:
+class _Meaning(NamedTuple):
+    """What a value's schema, or the declaration, says of it.
+
+    Attributes:
+        ticks: A number is a moment, of so many ticks a second.
+        is_days: A number is a date.
+        scale: A text is the base64 of an unscaled decimal.
+        items: What is said of a list's items.
+    """
+
+    ticks: int | None = None
+    is_days: bool = False
+    scale: int | None = None
+    items: Any = None
+
+
+def _meaning_of(schema: Mapping[str, Any]) -> _Meaning:
+    """Read what a schema of Kafka Connect says of its values."""
+    name = schema.get("name")
+    items = schema.get("items")
+    if name == "org.apache.kafka.connect.data.Decimal":
+        return _Meaning(scale=int(schema["parameters"]["scale"]))
+    is_days = name in {"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"}
+    return _Meaning(_TICKS.get(str(name)), is_days, None, _meaning_of(items) if items else None)
+
+
+def _fit(meaning: _Meaning, type_: SqlType) -> Read:
+    """Return what takes a parsed value that is not null as a declared type."""
+    word = type_.word
+    if word in {"STRUCT", "ARRAY", "MAP"}:
+        kind = list if word == "ARRAY" else dict
+        inner: Any = meaning.items or meaning
+        parts = dict.fromkeys(type_.parts, meaning) if word == "STRUCT" else inner
+        read = coerce.nested(word, parts, type_, _fit)
+        return lambda value: read(value) if type(value) is kind else refuse(value)
+    if word == "DECIMAL":
+        return lambda value: _decimal(value, meaning, type_)
+    if word == "DATE":
+        days = (coerce.day(type_) if meaning.is_days else None) or refuse
+        return lambda value: days(value) if type(value) is int else coerce.SCALARS[word](value)
+    if word in {"TIMESTAMP", "TIMESTAMP_NTZ"}:
+        zoned, ticks = word == "TIMESTAMP", meaning.ticks
+        number = (coerce.moment(type_, ticks, zoned=zoned) if ticks else None) or refuse
+        return lambda value: (
+            number(value) if type(value) is int else coerce.iso_moment(value, zoned)
+        )
+    if word in {"FLOAT", "DOUBLE"}:
+        return lambda value: (
+            coerce.NOT_FINITE[value]
+            if type(value) is str and value in coerce.NOT_FINITE
+            else coerce.SCALARS[word](value)
+        )
+    return coerce.of_json(type_)
+
+
+def _decimal(value: Any, meaning: _Meaning, type_: SqlType) -> Decimal:
+    digits, scale = value, meaning.scale
+    if type(value) is dict and sorted(value) == ["scale", "value"]:
+        digits, scale = value["value"], value["scale"]
+        if type(digits) is not str or type(scale) is not int:
+            refuse(digits)
+    if type(digits) is str and scale is not None:
+        return coerce.unscaled(base64.b64decode(digits, validate=True), scale, type_)
+    if type(value) not in (int, str, coerce.WrittenNumber):
+        refuse(value)
+    return coerce.exact_decimal(Fraction(coerce.written(_NUMBER, str(value))[0]), type_)
+
+
+def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
     root = parse_schema(schema)
     if not {"op", "before", "after"} <= fields_of(root).keys():
         raise BadRecordError("no schema of an envelope")

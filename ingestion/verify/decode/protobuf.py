@@ -10,7 +10,7 @@ import binascii
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -19,21 +19,20 @@ from google.protobuf.message import DecodeError
 from ingestion.declaration.parts import ExtraFields
 from ingestion.declaration.types import SqlType
 from ingestion.kafka.schema_registry import WriterSchema
-from ingestion.verify.decode import DecodedRecord, Expected, coerce, protobuf_binary
-from ingestion.verify.decode.coerce import Read, refuse
-from ingestion.verify.decode.strict_json import BadRecordError
-from ingestion.verify.decode.wire_format import ReadFramed, ReadPayload
+from ingestion.verify.decode import (
+    Decode,
+    DecodedRecord,
+    Expected,
+    ReadFramed,
+    coerce,
+    protobuf_binary,
+)
+from ingestion.verify.decode.coerce import BadRecordError, Read, refuse
 
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{each}Value"
     for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
 )
-
-
-class RepeatedItem(NamedTuple):
-    """One item of a repeated field."""
-
-    field: Any
 
 
 def reading(expected: Expected) -> ReadFramed:
@@ -42,7 +41,7 @@ def reading(expected: Expected) -> ReadFramed:
     return ReadFramed(expected, "PROTOBUF", lambda s: opened(s, wanted, expected.extra_fields))
 
 
-def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields) -> ReadPayload:
+def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFields) -> Decode:
     """Return what reads payloads of one schema."""
     messages = _messages_of(written)
 
@@ -61,36 +60,31 @@ def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFie
 
 def fit(node: Any, type_: SqlType) -> Read:
     """Return what takes a value that is not null as a declared type."""
-    if isinstance(node, RepeatedItem):
-        return _single(node.field, type_)
     if node.is_repeated and protobuf_binary.is_map(node.message_type):
         entry = node.message_type.fields_by_name
         if protobuf_binary.word_of(entry["key"]) != "string":
             return coerce.never("a map", type_)
         return coerce.nested("MAP", entry["value"], type_, fit)
     if node.is_repeated:
-        return coerce.nested("ARRAY", RepeatedItem(node), type_, fit)
-    return _single(node, type_)
+        return coerce.nested("ARRAY", node, type_, _item)
+    return _item(node, type_)
 
 
-def _single(field: Any, type_: SqlType) -> Read:
+def _item(field: Any, type_: SqlType) -> Read:
+    """Return what takes one item of a field that is repeated, or all of one that is not."""
     word = protobuf_binary.word_of(field)
     if word == "message":
         return _message(field.message_type, type_)
     if word == "enum" and type_.word == "STRING":
         symbols = field.enum_type.values_by_number
         return lambda value: symbols[value].name if value in symbols else refuse(value)
-    return _scalar(word, type_) or coerce.never(word, type_)
-
-
-def _scalar(word: str, type_: SqlType) -> Read | None:
-    if word == "bool":
-        return coerce.plain(type_, "BOOLEAN")
-    if word == "string":
-        return coerce.text(type_)
-    if word == "bytes":
-        return coerce.plain(type_, "BINARY")
-    return coerce.real(type_) if word in {"float", "double"} else coerce.whole(type_)
+    kinds = {
+        "bool": coerce.plain(type_, "BOOLEAN"),
+        "string": coerce.text(type_),
+        "bytes": coerce.plain(type_, "BINARY"),
+        **dict.fromkeys(("float", "double"), coerce.real(type_)),
+    }
+    return kinds.get(word, coerce.whole(type_)) or coerce.never(word, type_)
 
 
 def _message(message: Any, type_: SqlType) -> Read:

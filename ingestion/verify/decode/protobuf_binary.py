@@ -6,20 +6,21 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ingestion.verify.decode.coerce import utf8
-from ingestion.verify.decode.strict_json import BadRecordError
+from ingestion.verify.decode.coerce import BadRecordError, utf8
 
 _DEEPEST: Final = 100
 _LAST_FIELD: Final = 2**29 - 1
 _FIXED: Final = {
-    "double": "<d",
-    "float": "<f",
-    "fixed64": "<Q",
-    "fixed32": "<I",
-    "sfixed64": "<q",
-    "sfixed32": "<i",
+    "double": struct.Struct("<d"),
+    "fixed64": struct.Struct("<Q"),
+    "sfixed64": struct.Struct("<q"),
+    "float": struct.Struct("<f"),
+    "fixed32": struct.Struct("<I"),
+    "sfixed32": struct.Struct("<i"),
 }
 _BY_LENGTH: Final = ("string", "bytes", "message")
+# How many bytes a value of a wire type has; none says that this varies.
+_LENGTHS: Final = {0: None, 1: 8, 2: None, 5: 4}
 # By their numbers in a descriptor.
 _WORDS: Final = (
     *("", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string"),
@@ -79,19 +80,16 @@ def _fields(payload: bytes) -> Iterator[tuple[int, int, Any]]:
     while at < len(payload):
         tag, at = varint(payload, at)
         number, wire = tag >> 3, tag & 7
-        if not 1 <= number <= _LAST_FIELD or wire not in {0, 1, 2, 5}:
+        if not 1 <= number <= _LAST_FIELD or wire not in _LENGTHS:
             raise BadRecordError(f"field {number} of wire type {wire}")
-        if wire == 0:
+        value: Any = _LENGTHS[wire]
+        if value is None:
             value, at = varint(payload, at)
-            yield number, wire, value
-            continue
-        length = {1: 8, 5: 4}.get(wire, 0)
-        if wire == 2:
-            length, at = varint(payload, at)
-        if at + length > len(payload):
+        if wire != 0:
+            value, at = payload[at : at + value], at + value
+        if at > len(payload):
             raise BadRecordError("the bytes end too early")
-        yield number, wire, payload[at : at + length]
-        at += length
+        yield number, wire, value
 
 
 def _values(field: Any, wire: int, value: Any) -> list[Any] | None:
@@ -99,30 +97,26 @@ def _values(field: Any, wire: int, value: Any) -> list[Any] | None:
     word = word_of(field)
     if word in _BY_LENGTH:
         return [value] if wire == 2 else None
-    size = struct.calcsize(_FIXED[word]) if word in _FIXED else 0
-    if wire == {8: 1, 4: 5}.get(size, 0):
+    size = _FIXED[word].size if word in _FIXED else None
+    if wire != 2 and _LENGTHS[wire] == size:
         return [_scalar(word, value)]
     if wire != 2 or not field.is_repeated:
         return None
     return [_scalar(word, number) for number in _packed(value, size)]
 
 
-def _packed(value: bytes, size: int) -> Iterator[Any]:
+def _packed(value: bytes, size: int | None) -> Iterator[Any]:
     if size and len(value) % size:
         raise BadRecordError("packed numbers end too early")
     at = 0
     while at < len(value):
-        if size:
-            yield value[at : at + size]
-            at += size
-        else:
-            number, at = varint(value, at)
-            yield number
+        number, at = (value[at : at + size], at + size) if size else varint(value, at)
+        yield number
 
 
 def _scalar(word: str, value: Any) -> Any:
     if word in _FIXED:
-        return struct.unpack(_FIXED[word], value)[0]
+        return _FIXED[word].unpack(value)[0]
     if word == "bool":
         return value != 0
     if word in {"sint32", "sint64"}:
@@ -140,18 +134,14 @@ def _value(field: Any, values: list[Any] | None, depth: int) -> Any:
         if field.is_repeated:
             return {} if is_map(field.message_type) else []
         return None if field.has_presence else field.default_value
-    if word_of(field) == "message":
-        return _messages(field, values, depth)
     if word_of(field) == "string":
         values = [utf8(value) for value in values]
-    return values if field.is_repeated else values[-1]
-
-
-def _messages(field: Any, payloads: list[bytes], depth: int) -> Any:
+    if word_of(field) != "message":
+        return values if field.is_repeated else values[-1]
     inner = field.message_type
     if not field.is_repeated:
-        return read_message(b"".join(payloads), inner, depth + 1)
-    messages = [read_message(payload, inner, depth + 1) for payload in payloads]
+        return read_message(b"".join(values), inner, depth + 1)
+    messages = [read_message(value, inner, depth + 1) for value in values]
     if not is_map(inner):
         return messages
     value_type = inner.fields_by_name["value"].message_type

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -22,10 +23,8 @@ from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
 from ingestion.verify.decode import DecodedRecord, DecodeWithKey, Expected, reading
-from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.decode.strict_json import BadRecordError, UnknownSchemaError
-from ingestion.verify.fold.predicate import Condition
-from ingestion.verify.fold.transform import ApplyTransformation, Value, transformation
+from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
+from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
 from ingestion.verify.read.record import (
     EPOCH,
     SYSTEM_COLUMNS,
@@ -68,54 +67,39 @@ class Classifier:
         *,
         epoch: int = 1,
         settings: Settings | None = None,
-        apply_transformation: ApplyTransformation | None = None,
+        apply: ApplyTransformation | None = None,
     ) -> None:
-        """Compile the declaration for records of one epoch.
-
-        Raises:
-            UnprovableError: it has a format, a type or a condition that only the engine knows.
-        """
+        """Compile the declaration for records of one epoch."""
         self._epoch = epoch
-        self._types = spec.types
-        value = Expected(
-            columns=spec.value_columns,
-            options=spec.format.options,
-            settings=settings,
-            extra_fields=spec.extra_fields,
-        )
+        self.types = spec.types
+        columns, extra, options = spec.value_columns, spec.extra_fields, spec.format.options
+        value = Expected(columns=columns, options=options, settings=settings, extra_fields=extra)
         self._read = reading(spec.format, value)
-        self.transformation = transformation(spec, settings, apply_transformation)
+        self.transformation = transformation(spec, settings, apply)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
         self._value_required = [value_names.index(name) for name in spec.required_value_columns]
-        names = list(self._types)
+        names = list(self.types)
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
         for name in spec.sequence_by:
-            if name in self._types and self._types[name].word in _NO_SEQUENCE:
-                raise UnprovableError(f"an order by {self._types[name]} is not provable")
+            if name in self.types and self.types[name].word in _NO_SEQUENCE:
+                raise UnprovableError(f"an order by {self.types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
-        self._is_delete = (
-            Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
-            if spec.apply_as_deletes
-            else None
-        )
-        self._read_key = None
+        self._is_delete = self._read_key = None
+        if spec.apply_as_deletes:
+            self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
         if self._tombstones == "delete":
-            columns, options = [spec.columns[i] for i in self._key_at], spec.key_format.options
-            key = Expected(columns=columns, options=options, settings=settings, is_key=True)
+            keys, options = [spec.columns[i] for i in self._key_at], spec.key_format.options
+            key = Expected(columns=keys, options=options, settings=settings, is_key=True)
             self._read_key = reading(spec.key_format, key)
 
     def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
-        """Classify records of one batch.
-
-        Raises:
-            UnprovableError: DuckDB cannot evaluate which of them are deletes.
-        """
+        """Classify records of one batch."""
         result = Classified()
         values = self._values(records, result)
         rows = self._transformed(values)
@@ -164,17 +148,16 @@ class Classifier:
 
     def _exploded(self, record: Record, decoded: DecodedRecord, result: Classified) -> list[Value]:
         """Return one value an element; a record without any counts as filtered."""
-        at = self._array_at
+        at, values, is_delete = self._array_at, decoded.values, decoded.is_delete
         if record.value is None:
-            return [Value(record, decoded)]
-        lacks = any(decoded.values[i] is None for i in self._value_required)
+            return [Value(record, values, is_delete)]
+        lacks = any(values[i] is None for i in self._value_required)
         if at is None:
-            return [Value(record, decoded, lacks=lacks)]
-        before, behind = decoded.values[:at], decoded.values[at + 1 :]
-        elements = decoded.values[at] or ((None,) if decoded.is_delete else ())
+            return [Value(record, values, is_delete, lacks=lacks)]
+        elements = values[at] or ((None,) if is_delete else ())
         result.filtered += not elements
         return [
-            Value(record, replace(decoded, values=(*before, element, *behind)), n, lacks)
+            Value(record, (*values[:at], element, *values[at + 1 :]), is_delete, n, lacks)
             for n, element in enumerate(elements)
         ]
 
@@ -183,23 +166,30 @@ class Classifier:
         if self.transformation is None:
             return list(values)
         rows = iter(self.transformation([v for v in values if v.record.value is not None]))
-        return [v if v.record.value is None else _with_row(v, next(rows)) for v in values]
+        return [value if value.record.value is None else next(rows) for value in values]
 
     def _deletes(self, rows: Sequence[Value]) -> list[bool]:
         if self._is_delete is None or not rows:
-            return [row.decoded.is_delete for row in rows]
-        selected = self._is_delete([row.decoded.values for row in rows])
-        return [a or row.decoded.is_delete for a, row in zip(selected, rows, strict=True)]
+            return [row.is_delete for row in rows]
+        selected = self._is_delete([row.values for row in rows])
+        return [a or row.is_delete for a, row in zip(selected, rows, strict=True)]
 
     def _decoded(self, record: Record) -> DecodedRecord:
-        if record.value is None:
-            return self._of_tombstone(record)
-        if isinstance(self._read, DecodeWithKey):
-            return self._read(record.value, record.key)
-        return self._read(record.value)
+        if record.value is not None:
+            if isinstance(self._read, DecodeWithKey):
+                return self._read(record.value, record.key)
+            return self._read(record.value)
+        if self._tombstones == "quarantine":
+            raise BadRecordError("a tombstone is not for this stream")
+        if record.key is None:
+            raise BadRecordError("a tombstone without a key")
+        assert self._read_key is not None, "tombstones are read by their keys"
+        keys = dict(zip(self._key_at, self._read_key(record.key).values, strict=True))
+        values = tuple([keys.get(at) for at in range(len(self.types))])
+        return DecodedRecord(values=values, is_delete=True)
 
     def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
-        record, values = row.record, row.decoded.values
+        record, values = row.record, row.values
         sent = EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
@@ -214,27 +204,13 @@ class Classifier:
         at = record[:3]
         flag = (is_delete,) if self._is_soft else ()
         index = () if self._array_at is None else (row.element,)
-        return RowChange(
-            key=self.key_of(values),
-            place=(self._epoch, *order, *at, row.element),
-            row=None
-            if is_delete and not self._is_soft
-            else (*values, *flag, *index, *at, sent, self._epoch, seq),
-            seq=seq,
-        )
+        place = (self._epoch, *order, *at, row.element)
+        due = (*values, *flag, *index, *at, sent, self._epoch, seq)
+        is_gone = is_delete and not self._is_soft
+        return RowChange(self.key_of(values), place, None if is_gone else due, seq)
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])
-
-    def _of_tombstone(self, record: Record) -> DecodedRecord:
-        if self._tombstones == "quarantine":
-            raise BadRecordError("a tombstone is not for this stream")
-        if record.key is None:
-            raise BadRecordError("a tombstone without a key")
-        assert self._read_key is not None, "tombstones are read by their keys"
-        keys = dict(zip(self._key_at, self._read_key(record.key).values, strict=True))
-        values = tuple([keys.get(at) for at in range(len(self._types))])
-        return DecodedRecord(values=values, is_delete=True)
 
 
 def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
@@ -242,15 +218,8 @@ def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
         raise BadRecordError(f"{what} is null")
 
 
-def _with_row(value: Value, row: Row | None) -> Value | None:
-    return None if row is None else value._replace(decoded=replace(value.decoded, values=row))
-
-
-class Classify(Protocol):
-    """Classifies records of one batch."""
-
-    def __call__(self, records: Iterable[Record], *, seq: int) -> Classified:
-        """Return what they say."""
+# Classifies records of one batch, given its seq.
+Classify = Callable[[Iterable[Record], int], Classified]
 
 
 class Classifiers:
@@ -259,36 +228,29 @@ class Classifiers:
     def __init__(self, spec: StreamSpec, make: Callable[[StreamSpec], Classifier]) -> None:
         self._spec, self._make = spec, make
         self.today = make(spec)
-        self._by_columns: dict[str, Classify] = dict.fromkeys((spec.ddl, ""), self.today.classify)
+        self._by_columns = dict.fromkeys((spec.ddl, ""), self.today)
 
     def of(self, columns: str) -> Classify:
-        """Return what classifies records that were written under some columns, as DDL.
-
-        Raises:
-            UnprovableError: they do not fit the rest of the declaration.
-        """
+        """Return what classifies records that were written under some columns, as DDL."""
         if columns not in self._by_columns:
-            self._by_columns[columns] = self._earlier(columns)
-        return self._by_columns[columns]
+            self._by_columns[columns] = self._under(columns)
+        return partial(self._with_columns_of_today, self._by_columns[columns])
 
-    def _earlier(self, columns: str) -> Classify:
-        earlier, today = parse_columns(columns), self._spec.columns
-        if earlier == today:
-            return self.today.classify
+    def _with_columns_of_today(
+        self, classifier: Classifier, records: Iterable[Record], seq: int
+    ) -> Classified:
+        result = classifier.classify(records, seq=seq)
+        names, names_today = list(classifier.types), list(self.today.types)
+        if names != names_today:
+            at = [names.index(name) if name in names else None for name in names_today]
+            result.changes = [_widened(change, at, len(names)) for change in result.changes]
+        return result
+
+    def _under(self, columns: str) -> Classifier:
+        earlier = parse_columns(columns)
+        if earlier == self._spec.columns:
+            return self.today
         names = [column.name for column in earlier]
-        classify = self._under(columns, names).classify
-        if [(c.name, c.type) for c in earlier] == [(c.name, c.type) for c in today]:
-            return classify
-        at = [names.index(c.name) if c.name in names else None for c in today]
-
-        def classify_with_columns_of_today(records: Iterable[Record], *, seq: int) -> Classified:
-            result = classify(records, seq=seq)
-            changes = [_widened(change, at, len(names)) for change in result.changes]
-            return replace(result, changes=changes)
-
-        return classify_with_columns_of_today
-
-    def _under(self, columns: str, names: Sequence[str]) -> Classifier:
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
         declared = self._spec.model_dump(by_alias=True, exclude_unset=True)
         try:

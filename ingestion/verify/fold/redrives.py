@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,16 +20,14 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.spec import engine_version
 from ingestion.verify.coverage import Coverage
-from ingestion.verify.read.delta_log import Batch
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import rows_of
+from ingestion.verify.read.snapshot import Batch, rows_of
 from ingestion.verify.read.spill import SpillStore, SpillTable
 from ingestion.verify.verdict import Difference
 
-_PLACE = ("_topic", "_partition", "_offset", "_seq")
-_CLASSIFIED_BY = ("declaration", "engine_version")
-_WHY = ("reason", "detail")
-_MARK = "redriven_seq"
+_NAMES = ("_topic", "_partition", "_offset", "_seq")
+# Columns that a quarantine of an earlier version may lack.
+_LATER = ("redriven_seq", "declaration", "engine_version", "reason", "detail")
 
 
 class QuarantineEntry(NamedTuple):
@@ -39,21 +36,6 @@ class QuarantineEntry(NamedTuple):
     seq: int
     redriven_seq: int | None
     is_classified_today: bool
-
-
-@dataclass(kw_only=True, slots=True)
-class Partitioned:
-    """Records of one batch.
-
-    Attributes:
-        classified: Those that today's declaration classifies.
-        kept: Those that were bad for another one, and that wait in quarantine.
-        redriven: Those that a later redrive has sent in.
-    """
-
-    classified: list[Record] = field(default_factory=list)
-    kept: list[Record] = field(default_factory=list)
-    redriven: list[Record] = field(default_factory=list)
 
 
 class Redrives:
@@ -67,7 +49,8 @@ class Redrives:
         self._today = (declaration, engine_version())
         self._marks: Counter[int] = Counter()
         self._found: Counter[int] = Counter()
-        self._good_today = 0
+        # How many records in quarantine are good today.
+        self.good_today = 0
         self._is_empty = True
 
     def learn(self, quarantine: Path, *, last_seq: int) -> Iterator[Difference]:
@@ -79,43 +62,52 @@ class Redrives:
         if not DeltaTable.is_deltatable(str(quarantine)):
             return
         columns = {column.name for column in DeltaTable(quarantine).schema().fields}
-        names = [*_PLACE, *(name for name in (_MARK, *_CLASSIFIED_BY, *_WHY) if name in columns)]
+        names = [*_NAMES, *(name for name in _LATER if name in columns)]
         for rows in rows_of(quarantine, None, names):
             entries = {}
             for row in (dict(zip(names, row, strict=True)) for row in rows if row[3] <= last_seq):
-                mark = row.get(_MARK)
+                at = (row["_topic"], row["_partition"], row["_offset"])
+                seq, mark = row["_seq"], row.get("redriven_seq")
                 mark = mark if mark is not None and mark <= last_seq else None
-                if mark is not None and not self._is_redrive(mark, row["_seq"]):
-                    yield _false_mark(row)
+                if mark is not None and not self._is_redrive(mark, seq):
+                    what = f"is marked as redriven by batch {mark}, which is no later redrive"
+                    yield Difference("quarantine", what, *at, seq=seq)
                     mark = None
                 self._marks.update([mark] if mark is not None else [])
-                if self.coverage.epoch_of(row["_seq"]) == self.coverage.epoch:
-                    by_today = tuple(map(row.get, _CLASSIFIED_BY)) == self._today
+                if self.coverage.epoch_of(seq) == self.coverage.epoch:
+                    by_today = (row.get("declaration"), row.get("engine_version")) == self._today
                     by_today = by_today and not _lacked_a_schema(row)
-                    entries[_name(row)] = QuarantineEntry(row["_seq"], mark, by_today)
+                    name = str(Record(*at, 0, None, None))
+                    entries[name] = QuarantineEntry(seq, mark, by_today)
             self._entries.put(entries)
             self._is_empty = self._is_empty and not entries
 
-    def partition(self, records: Sequence[Record], seq: int) -> Partitioned:
-        """Partition the records of a batch, and remember those that are folded later."""
-        parts, later = Partitioned(), {}
+    def partition(
+        self, records: Sequence[Record], seq: int
+    ) -> tuple[list[Record], list[Record], list[Record]]:
+        """Partition the records of a batch, and remember those that are folded later.
+
+        Returns:
+            Those that today's declaration classifies; those that were bad for another one, and that
+            wait in quarantine; those that a later redrive has sent in.
+        """
+        classified: list[Record] = []
+        kept: list[Record] = []
+        redriven: list[Record] = []
+        later = {}
         entries = {} if self._is_empty else self._entries.get(map(str, records))
         for record in records:
             entry = entries.get(str(record))
             if entry is None or entry.seq != seq:
-                parts.classified.append(record)
+                classified.append(record)
             elif entry.redriven_seq is not None:
-                parts.redriven.append(record)
+                redriven.append(record)
                 later[f"{entry.redriven_seq:020d} {record}"] = record
                 self._found[entry.redriven_seq] += 1
             else:
-                (parts.classified if entry.is_classified_today else parts.kept).append(record)
+                (classified if entry.is_classified_today else kept).append(record)
         self._redriven.put(later)
-        return parts
-
-    def add_good_today(self, records: int) -> None:
-        """Count records in quarantine that are good today."""
-        self._good_today += records
+        return classified, kept, redriven
 
     def of(self, batch: Batch) -> Iterator[list[Record]]:
         """Yield the records that a redrive sent in, as far as the topic still has them."""
@@ -134,9 +126,9 @@ class Redrives:
                     f"batch {seq} redrove {gone:,} records that Kafka no longer holds, so its "
                     "counts were not recounted"
                 )
-        if self._good_today:
+        if self.good_today:
             yield (
-                f"{self._good_today:,} records in quarantine were bad for another declaration or "
+                f"{self.good_today:,} records in quarantine were bad for another declaration or "
                 "engine, or without their schema, and are good today; oncelake redrive sends them "
                 "in"
             )
@@ -146,15 +138,6 @@ class Redrives:
         return batch is not None and batch.kind == "redrive" and mark > seq
 
 
-def _name(row: dict[str, Any]) -> str:
-    return str(Record(row["_topic"], row["_partition"], row["_offset"], 0, None, None))
-
-
 def _lacked_a_schema(row: dict[str, Any]) -> bool:
     """Tell a record whose schema id was unknown: a registry learns; so may it be of a key."""
     return "unknown_schema_id" in (row.get("reason"), str(row.get("detail")).partition(":")[0])
-
-
-def _false_mark(row: dict[str, Any]) -> Difference:
-    what = f"is marked as redriven by batch {row[_MARK]}, which is no later redrive"
-    return Difference("quarantine", what, *(row[name] for name in _PLACE[:3]), seq=row["_seq"])

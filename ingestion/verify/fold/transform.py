@@ -1,23 +1,32 @@
 """What stands between a value and its row, applied a second time.
 
-A condition that DuckDB understands as Spark does is evaluated there. Anything else only Spark can
-evaluate: whoever asks for the proof hands in what applies it, to what this proof has decoded. That
-is no second opinion on the statement itself, and the verdict says so; which records it was applied
-to, and what became of its rows, is still proven.
+A condition is written in Spark's SQL: sqlglot translates it, and DuckDB, another engine, evaluates
+it over typed rows. What the two engines might understand differently is not evaluated there at all,
+for a wrong guess would be a wrong proof.
+
+A ``where`` of that kind, and any other transformation, only Spark can evaluate: whoever asks for
+the proof hands in what applies it, to what this proof has decoded. That is no second opinion on the
+statement itself, and the verdict says so; which records it was applied to, and what became of its
+rows, is still proven.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
+
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
-from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.predicate import Condition
 from ingestion.verify.read.record import EPOCH, Record, Row
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
 
 NOT_INDEPENDENT: Final = "transform: not independent: Spark itself was asked again"
 
@@ -26,12 +35,42 @@ Rows = dict[int, Row]
 # is a dictionary with its number as ``_at``, and the rows come by these numbers.
 ApplyTransformation = Callable[[StreamSpec, Settings], Callable[[Sequence[dict[str, Any]]], Rows]]
 
+# Constructs that mean the same to Spark and to DuckDB, by their names in sqlglot.
+_UNDERSTOOD: Final = frozenset(
+    {
+        *("Column", "Identifier", "Literal", "Null", "Boolean", "Paren", "Tuple"),
+        *("And", "Or", "Not", "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "Is", "In", "Between"),
+        *("NullSafeEQ", "NullSafeNEQ", "Like", "Case", "If", "Coalesce", "Nullif"),
+        *("Lower", "Upper", "Length", "Add", "Sub", "Mul", "Mod", "Neg"),
+        *("Cast", "DataType"),
+    }
+)
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+# Nothing may be fetched while a proof is made.
+_CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "threads": 1,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+
 
 class Value(NamedTuple):
     """What a record holds, or one element of it; ``lacks`` a column that may not be null."""
 
     record: Record
-    decoded: DecodedRecord
+    values: Row
+    is_delete: bool
     element: int = 0
     lacks: bool = False
 
@@ -39,12 +78,9 @@ class Value(NamedTuple):
 def transformation(
     spec: StreamSpec, settings: Settings | None, apply: ApplyTransformation | None
 ) -> _Filter | _OfTheEngine | None:
-    """Return what makes rows of values, and no row of one that is filtered out; deletes never are.
+    """Return what makes rows of values, and nothing of one that is filtered out; deletes never are.
 
     A declaration that does nothing to values needs none.
-
-    Raises:
-        UnprovableError: it takes a Spark that is not there.
     """
     if not spec.is_transformed:
         return None
@@ -68,14 +104,13 @@ class _Filter:
         self._taken = [names.index(column.name) for column in spec.columns]
         self._where = Condition("where", spec.where or "TRUE", spec.exploded_columns)
 
-    def __call__(self, values: Sequence[Value]) -> list[Row | None]:
-        decoded = [value.decoded for value in values]
-        wanted = self._where([record.values for record in decoded]) if decoded else []
+    def __call__(self, values: Sequence[Value]) -> list[Value | None]:
+        wanted = self._where([value.values for value in values]) if values else []
         return [
-            tuple([record.values[i] for i in self._taken])
-            if is_wanted or record.is_delete
+            value._replace(values=tuple([value.values[i] for i in self._taken]))
+            if is_wanted or value.is_delete
             else None
-            for record, is_wanted in zip(decoded, wanted, strict=True)
+            for value, is_wanted in zip(values, wanted, strict=True)
         ]
 
 
@@ -88,25 +123,25 @@ class _OfTheEngine:
         self._spec, self._apply = spec, apply
         self._names = [column.name for column in spec.exploded_columns]
 
-    def __call__(self, values: Sequence[Value]) -> list[Row | None]:
+    def __call__(self, values: Sequence[Value]) -> list[Value | None]:
         if not values:
             return []
         rows = self._apply([self._as_row(at, value) for at, value in enumerate(values)])
-        if self._spec.transform:
-            deletes = (at for at, value in enumerate(values) if value.decoded.is_delete)
-            rows |= {at: self._of_delete(values[at].decoded) for at in deletes}
-        return [rows.get(at) for at in range(len(values))]
-
-    def _of_delete(self, decoded: DecodedRecord) -> Row:
-        """Take a delete's columns as they are: a function is not asked about it."""
-        values = dict(zip(self._names, decoded.values, strict=True))
-        return tuple([values.get(column.name) for column in self._spec.columns])
+        made: list[Value | None] = []
+        for at, value in enumerate(values):
+            row = rows.get(at)
+            if self._spec.transform and value.is_delete:
+                # A function is not asked about a delete, whose columns are taken as they are.
+                named = dict(zip(self._names, value.values, strict=True))
+                row = tuple([named.get(column.name) for column in self._spec.columns])
+            made.append(None if row is None else value._replace(values=row))
+        return made
 
     def _as_row(self, at: int, value: Value) -> dict[str, Any]:
         record = value.record
         return {
             "_at": at,
-            "_is_delete": value.decoded.is_delete,
+            "_is_delete": value.is_delete,
             "_topic": record.topic,
             "_partition": record.partition,
             "_offset": record.offset,
@@ -114,5 +149,70 @@ class _OfTheEngine:
             "_key": record.key,
             "_headers": [{"key": k, "value": v} for k, v in record.headers] or None,
             "_index": value.element,
-            **dict(zip(self._names, value.decoded.values, strict=True)),
+            **dict(zip(self._names, value.values, strict=True)),
         }
+
+
+class Condition:
+    """Tells which rows a condition selects."""
+
+    def __init__(self, field: str, sql: str, columns: Sequence[DeclaredColumn]) -> None:
+        """Translate the condition in a field of the declaration, over rows of these columns."""
+        from sqlglot.expressions import Column
+
+        self._field, self._condition = field, sql
+        expression = self._parsed()
+        names = [column.name for column in columns]
+        # Of ``a.b``, which is a field, the column counts.
+        used = {column.parts[0].name.lower() for column in expression.find_all(Column)}
+        if strange := used - {name.lower() for name in names}:
+            raise self._unprovable(f"{', '.join(sorted(strange))} is no column of the value")
+        at = [i for i, name in enumerate(names) if name.lower() in used]
+        self._columns = {names[i]: (i, self._arrow(columns[i].type)) for i in at}
+        self._sql = f"SELECT {expression.sql(dialect='duckdb', identify=True)} FROM chunk"
+        self._connection: Any = None
+
+    def __call__(self, rows: Sequence[Row]) -> list[bool]:
+        """Tell for each row whether it is selected; a condition that is null selects nothing."""
+        import duckdb
+
+        if self._connection is None:
+            self._connection = duckdb.connect(config=_CLOSED)
+            self._connection.execute("SET TimeZone = 'UTC'")
+        columns = {n: pa.array([r[i] for r in rows], t) for n, (i, t) in self._columns.items()}
+        columns["_row"] = pa.nulls(len(rows))
+        try:
+            self._connection.register("chunk", pa.table(columns))
+            answer = self._connection.execute(self._sql)
+            if str(answer.description[0][1]) != "BOOLEAN":
+                raise self._unprovable("DuckDB takes it for no condition")
+            return [bool(found) for (found,) in answer.fetchall()]
+        except duckdb.Error as error:
+            raise self._unprovable(f"DuckDB: {error}") from error
+
+    def _parsed(self) -> Expr:
+        from sqlglot import errors, parse_one
+
+        if "\\" in self._condition:
+            raise self._unprovable("a backslash may be read in two ways")
+        try:
+            parsed = parse_one(self._condition, read="spark")
+        except errors.SqlglotError as error:
+            raise self._unprovable(str(error)) from error
+        for node in parsed.walk():
+            name = type(node).__name__
+            is_plain_cast = name != "Cast" or type(node.this).__name__ == "Literal"
+            if name not in _UNDERSTOOD or not is_plain_cast:
+                raise self._unprovable(f"{node.sql(dialect='spark')} may be read in two ways")
+        return parsed
+
+    def _arrow(self, type_: SqlType) -> pa.DataType:
+        if type_.word == "DECIMAL":
+            return pa.decimal128(type_.precision, type_.scale)
+        if type_.word not in _ARROW:
+            raise self._unprovable(f"a column of type {type_} may be compared in two ways")
+        return _ARROW[type_.word]
+
+    def _unprovable(self, why: str) -> UnprovableError:
+        reason = why.partition("\n")[0]
+        return UnprovableError(f"{self._field} is not provable: `{self._condition}`: {reason}")

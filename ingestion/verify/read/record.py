@@ -19,12 +19,12 @@ SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoc
 
 def text_of(values: Iterable[Any]) -> str:
     """Return a text that is the same for equal values, whatever the time zone of a moment."""
-    return repr([_in_utc(value) for value in values])
-
-
-def _in_utc(value: Any) -> Any:
-    is_moment = isinstance(value, dt.datetime) and value.tzinfo is not None
-    return value.astimezone(dt.UTC) if is_moment else value
+    return repr(
+        [
+            value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
+            for value in values
+        ]
+    )
 
 
 def at_of(place: Place) -> TopicPartition:

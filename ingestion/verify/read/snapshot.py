@@ -1,31 +1,114 @@
 """What is on disk, as of one moment: one version of the table, its log, and its ledger.
 
+Ledger and log are read here a second time, by delta-rs and as plain JSON, into shapes of their own
+that refuse nothing, since what is wrong must be reported and not raised.
+
 A run may be committing right now. Then its last commit has no ledger row yet, and the proof stops
 before it; when nobody holds the stream, such a commit is left over from a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import open_dataset
-from ingestion.verify.read.delta_log import Batch, LoggedCommit, read_ledger, read_log
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
 _ROWS = 8_192
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of one partition, end exclusive, and how many of them hold a record."""
+
+    at: TopicPartition
+    start: int
+    end: int
+    records: int
+    gaps: int
+
+    @property
+    def span(self) -> int:
+        """How many offsets there are."""
+        return max(0, self.end - self.start)
+
+    def __str__(self) -> str:
+        """Write it as mathematics does."""
+        return f"{self.at} [{self.start}, {self.end})"
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> OffsetRange:
+        """Read one as ledger and commits write it."""
+        at = TopicPartition(row["topic"], row["partition"])
+        return cls(at, row["start"], row["end"], row["records"], row["gaps"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """One row of the ledger."""
+
+    table_id: str
+    seq: int
+    kind: str
+    epoch: int
+    run_id: str
+    delta_version: int
+    ranges: tuple[OffsetRange, ...]
+    counts: Mapping[str, int]
+    balanced: bool
+    accepted: str | None
+    columns: str = ""
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Batch:
+        """Read one as the ledger's table has it."""
+        given = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
+        given["columns"] = json.loads(row.get("identity") or "{}").get("columns", "")
+        given["ranges"] = tuple(map(OffsetRange.of_row, row["ranges"] or ()))
+        return cls(**{**given, "counts": row["counts"] or {}})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedCommit:
+    """One version of a table's log.
+
+    Attributes:
+        txn: The version that it records for our application id, if any.
+        metadata: What a commit of ours says of itself.
+    """
+
+    version: int
+    txn: int | None
+    metadata: Mapping[str, Any] | None
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether the stream's engine made it."""
+        return self.txn is not None or self.metadata is not None
+
+    @property
+    def seq(self) -> int:
+        """Number of its batch; -1 when it is not ours."""
+        return int((self.metadata or {}).get("seq", -1 if self.txn is None else self.txn))
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """What it says that it read."""
+        return tuple(map(OffsetRange.of_row, (self.metadata or {}).get("ranges", ())))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +210,42 @@ def row_count(path: Path, version: int) -> int:
     return int(DeltaTable(path, version=version).count())
 
 
+def read_ledger(path: Path) -> tuple[Batch, ...]:
+    """Read every row of a ledger, by seq; none when there is no ledger."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return ()
+    rows = open_dataset(DeltaTable(path)).to_table().to_pylist(maps_as_pydicts="lossy")
+    return tuple(sorted(map(Batch.of_row, rows), key=lambda batch: batch.seq))
+
+
+def read_log(path: Path, stream: str, *, through: int) -> tuple[LoggedCommit, ...]:
+    """Read the commits that are still in a table's log, oldest first, up to a version."""
+    files = sorted((path / "_delta_log").glob("*.json"))
+    numbered = ((int(file.stem), file) for file in files if file.stem.isdigit())
+    return tuple(_commit(n, file, stream) for n, file in numbered if n <= through)
+
+
+def _commit(version: int, file: Path, stream: str) -> LoggedCommit:
+    with file.open(encoding="utf-8") as lines:
+        # A commit's other actions are about files, which may be many.
+        actions = [json.loads(n) for n in lines if n.startswith(('{"commitInfo"', '{"txn"'))]
+    made: Mapping[str, Any] = {}
+    txn = None
+    for action in actions:
+        made = action.get("commitInfo", made)
+        if (mark := action.get("txn", {})).get("appId") == f"oncelake:{stream}":
+            txn = mark["version"]
+    return LoggedCommit(version=version, txn=txn, metadata=_metadata(made.get("userMetadata")))
+
+
+def _metadata(text: str | None) -> Mapping[str, Any] | None:
+    try:
+        metadata = json.loads(text or "")
+    except ValueError:
+        return None
+    return metadata if isinstance(metadata, dict) and "oncelake" in metadata else None
+
+
 def _unfinished(
     commits: Sequence[LoggedCommit], ledger: Sequence[Batch]
 ) -> tuple[LoggedCommit, ...]:
@@ -143,24 +262,17 @@ def _until(
 
 
 def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) -> Batch:
-    if batch is not None and commit is None:
+    if commit is None:
+        assert batch is not None, "a batch is in the ledger, or has a commit"
         return batch
-    assert commit is not None
     metadata = commit.metadata or {}
-    columns = str(metadata.get("columns") or (batch.columns if batch else ""))
-    return Batch(
-        table_id=table_id,
-        seq=commit.seq,
-        kind=metadata["kind"],
-        epoch=metadata["epoch"],
-        run_id=metadata["run_id"],
-        delta_version=commit.version,
-        ranges=commit.ranges,
-        counts=batch.counts if batch else metadata["counts"],
-        balanced=batch.balanced if batch else True,
-        accepted=batch.accepted if batch else metadata["reason"],
-        columns=columns,
-    )
+    own = {name: metadata[name] for name in ("kind", "epoch", "run_id")}
+    own |= {"ranges": commit.ranges, "delta_version": commit.version}
+    own |= {"columns": str(columns)} if (columns := metadata.get("columns")) else {}
+    if batch is None:
+        told = {"counts": metadata["counts"], "balanced": True, "accepted": metadata["reason"]}
+        return Batch(table_id=table_id, seq=commit.seq, **told, **own)
+    return replace(batch, **own)
 
 
 def _no_table(

@@ -21,8 +21,8 @@ from ingestion.errors import DependencyError
 from ingestion.kafka.client import client_options, unreachable
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
-from ingestion.verify.read.delta_log import OffsetRange
 from ingestion.verify.read.record import Record
+from ingestion.verify.read.snapshot import OffsetRange
 
 _MESSAGES: Final = 5_000
 # A partition that is not being read waits, once so much of all of them has come ahead of time.
@@ -51,7 +51,6 @@ class _PartitionState:
             records.append(self.ahead.popleft())
         return records
 
-    @property
     def bytes_ahead(self) -> int:
         return sum(_RECORD_BYTES + len(each.value or b"") for each in self.ahead)
 
@@ -84,14 +83,14 @@ class TopicReader:
             yield reader
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[list[Record]]:
-        """Yield every record of some ranges, in chunks, a partition's in order.
-
-        Raises:
-            DependencyError: Kafka stopped answering, or retention overtook the reading.
-        """
+        """Yield every record of some ranges, in chunks, a partition's in order."""
         ends = {}
         for part in (part for part in ranges if part.span):
-            self._go_to(part.at, part.start)
+            state = self._partitions.setdefault(part.at, _PartitionState())
+            if state.served_to != part.start:
+                self._pause(part.at)
+                state.ahead.clear()
+                state.known_to = part.start
             ends[part.at] = part.end
         while True:
             for at, end in list(ends.items()):
@@ -104,13 +103,6 @@ class TopicReader:
             if not ends:
                 return
             self._fetch(ends)
-
-    def _go_to(self, at: TopicPartition, start: int) -> None:
-        state = self._partitions.setdefault(at, _PartitionState())
-        if state.served_to != start:
-            self._pause(at)
-            state.ahead.clear()
-            state.known_to = start
 
     def _fetch(self, ends: Iterable[TopicPartition]) -> None:
         """Read the next records, at least those of the partitions in ``ends``."""
@@ -126,7 +118,7 @@ class TopicReader:
                 state.ahead.append(_record(message, at))
                 offset += 1
             state.known_to = max(state.known_to, offset)
-        if sum(state.bytes_ahead for state in self._partitions.values()) > _AHEAD_BYTES:
+        if sum(state.bytes_ahead() for state in self._partitions.values()) > _AHEAD_BYTES:
             for at in self._partitions.keys() - set(ends):
                 self._pause(at)
 
@@ -137,7 +129,11 @@ class TopicReader:
             state.is_assigned = False
 
     def _consume(self) -> list[Message]:
-        """Return the next messages; one whose error is set says that its partition has no more."""
+        """Return the next messages; one whose error is set says that its partition has no more.
+
+        Raises:
+            DependencyError: Kafka stopped answering, or retention overtook the reading.
+        """
         timeout = self._settings.kafka_timeout_seconds
         silent_since = time.monotonic()
         while time.monotonic() - silent_since < timeout:

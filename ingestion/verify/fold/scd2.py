@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.verify.fold.modes.rule import FoldContext, Rule
-from ingestion.verify.fold.recount import Recount
+from ingestion.verify.fold.rule import FoldContext, Recount, Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
 
@@ -23,12 +22,10 @@ class HistoryRule(Rule):
         self._tail = len(SYSTEM_COLUMNS) + bool(context.spec.explode)
         self._new: SpillTable[_Events] = context.store.table("new")
         self._events: SpillTable[_Events] = context.store.table("events")
-        self._rows: SpillTable[RowChange] = context.store.table("rows")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the events of a batch, by key."""
-        keys = {change.key for change in changes}
-        known = {key: list(events) for key, events in self._new.get(keys).items()}
+        known = {key: list(old) for key, old in self._new.get({c.key for c in changes}).items()}
         for change in changes:
             known.setdefault(change.key, []).append(change)
         self._new.put({key: tuple(events) for key, events in known.items()})
@@ -67,8 +64,8 @@ class HistoryRule(Rule):
         )
 
     def _count(self, before: _Events, new: _Events, after: _Events, recount: Recount) -> None:
-        ends, ended = dict(_ends(before)), dict(_ends(after))
         if not self._is_partial:
+            ends, ended = dict(_ends(before)), dict(_ends(after))
             recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
         recount.extra["versions"] += sum(change.row is not None for change in new)
         previous = {b.place: a for a, b in pairwise(after)}

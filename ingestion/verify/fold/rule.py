@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifiers
-from ingestion.verify.fold.recount import Recount
 from ingestion.verify.read.record import Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillStore, SpillTable
+from ingestion.verify.verdict import Difference
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoldContext:
+class FoldContext(NamedTuple):
     """What a rule works with: the declaration, and where its state is kept."""
 
     spec: StreamSpec
     classifiers: Classifiers
     store: SpillStore
     coverage: Coverage
+
+
+@dataclass(kw_only=True, slots=True)
+class Recount:
+    """What a batch's records became, counted again.
+
+    Attributes:
+        exploded: Rows beyond the first of their record.
+        dispositions: Dispositions of the winners that leave no doubt.
+        doubtful: Winners whose disposition depends on what can no longer be seen.
+        clashes: Keys whose records have no order.
+        extra: Counts that are no disposition, by name.
+    """
+
+    records: Counter[TopicPartition] = field(default_factory=Counter)
+    ignored: int = 0
+    filtered: int = 0
+    quarantined: int = 0
+    exploded: int = 0
+    superseded: int = 0
+    dispositions: Counter[str] = field(default_factory=Counter)
+    doubtful: int = 0
+    clashes: list[Difference] = field(default_factory=list)
+    extra: Counter[str] = field(default_factory=Counter)
 
 
 class Rule:
@@ -30,6 +56,7 @@ class Rule:
         # The columns to compare, without the system's.
         self.columns: tuple[str, ...] = tuple(column.name for column in context.spec.columns)
         self._classifier, self._coverage = context.classifiers.today, context.coverage
+        self._rows: SpillTable[RowChange] = context.store.table("rows")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Take some of a batch's good records."""
@@ -39,12 +66,8 @@ class Rule:
         """End the batch: give each record that has none yet a disposition."""
 
     def rows(self) -> SpillTable[RowChange]:
-        """Return what must be in the table, by ``key_of`` of the rows; deleted rows too.
-
-        Raises:
-            UnprovableError: some of what decides it is gone from Kafka.
-        """
-        raise NotImplementedError
+        """Return what must be in the table, by ``key_of`` of the rows; deleted rows too."""
+        return self._rows
 
     def key_of(self, row: Row) -> str:
         """Return the text that identifies a row: its place, unless a mode has keys."""
@@ -70,15 +93,7 @@ class Rule:
 class AppendRule(Rule):
     """Remembers every record: each is a row, told apart by its place in Kafka."""
 
-    def __init__(self, context: FoldContext) -> None:
-        super().__init__(context)
-        self._rows: SpillTable[RowChange] = context.store.table("rows")
-
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep each record, and count it as inserted."""
         self._rows.put({text_of(change.place): change for change in changes})
         recount.dispositions["inserted"] += len(changes)
-
-    def rows(self) -> SpillTable[RowChange]:
-        """Return every record, by its place."""
-        return self._rows

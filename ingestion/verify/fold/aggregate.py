@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,8 +12,7 @@ from typing import Any, Final
 from ingestion.declaration.aggregates import Aggregate, aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.modes.rule import FoldContext, Rule
-from ingestion.verify.fold.recount import Recount
+from ingestion.verify.fold.rule import FoldContext, Recount, Rule
 from ingestion.verify.read.record import EPOCH, SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
 
@@ -52,25 +52,19 @@ def _rank(value: Any) -> Any:
     return (is_nan, 0 if is_nan else value)
 
 
-def _add_to_average(state: Any, value: Any, _: Place) -> Any:
-    return state if value is None else (value + (state[0] or 0), state[1] + 1)
-
-
 def _average(state: Any) -> Mapping[str, Any]:
     total, count = state
     return {"": float(total) / count if count else None, "_sum": total, "_count": count}
 
 
-def _at_place(state: Any) -> Mapping[str, Any]:
-    return dict(zip(("_place", ""), state, strict=True))
-
-
-def _first(state: Any, value: Any, place: Place) -> Any:
-    return (place, value) if state is None or place < state[0] else state
-
-
-def _last(state: Any, value: Any, place: Place) -> Any:
-    return (place, value) if state is None or place > state[0] else state
+def _from_place(is_better: Callable[[Place, Place], bool]) -> AggregateFunction:
+    """Keep the value of one record: the place of no other is better."""
+    return AggregateFunction(
+        add=lambda state, value, place: (
+            (place, value) if state is None or is_better(place, state[0]) else state
+        ),
+        columns=lambda state: dict(zip(("_place", ""), state, strict=True)),
+    )
 
 
 AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
@@ -78,14 +72,20 @@ AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
     "sum": AggregateFunction(add=_unless_null(lambda a, b: a + b)),
     "min": AggregateFunction(add=_unless_null(lambda a, b: min(a, b, key=_rank))),
     "max": AggregateFunction(add=_unless_null(lambda a, b: max(a, b, key=_rank))),
-    "avg": AggregateFunction(empty=(None, 0), add=_add_to_average, columns=_average),
+    "avg": AggregateFunction(
+        empty=(None, 0),
+        add=lambda state, value, _: (
+            state if value is None else (value + (state[0] or 0), state[1] + 1)
+        ),
+        columns=_average,
+    ),
     "set": AggregateFunction(
         empty=frozenset(),
         add=lambda values, value, _: values if value is None else values | {value},
         columns=lambda values: {"": sorted(values)},
     ),
-    "first": AggregateFunction(add=_first, columns=_at_place),
-    "last": AggregateFunction(add=_last, columns=_at_place),
+    "first": _from_place(operator.lt),
+    "last": _from_place(operator.gt),
 }
 
 
@@ -114,22 +114,19 @@ class AggregateRule(Rule):
     def __init__(self, context: FoldContext) -> None:
         super().__init__(context)
         spec = context.spec
+        self._keys, self._window, self._is_exploded = spec.keys, spec.window, bool(spec.explode)
         aggregates = aggregates_of(spec)
         self._proven = [a for a in aggregates if a.function != _DEPENDENT]
         self._dependent = [a.name for a in aggregates if a.function == _DEPENDENT]
         self._at = {column.name: nth for nth, column in enumerate(spec.columns)}
-        self._keys = spec.keys
-        self._is_exploded = spec.explode is not None
         nth = (f"sequence_{n}" for n, _ in enumerate(spec.sequence_by, 1))
         self._place_fields = ("epoch", *nth, *(name.removeprefix("_") for name in spec.origin))
-        self._window = spec.window
         by_time = WINDOW_COLUMNS if spec.window else ()
         names = [name for aggregate in self._proven for name in aggregate.columns("")]
         self.columns = (*spec.keys, *by_time, *names)
         self._key_width = len(spec.keys) + len(by_time)
         self._clocks: dict[str, int] = {}
         self._groups: SpillTable[_Group] = context.store.table("groups")
-        self._rows: SpillTable[RowChange] = context.store.table("rows")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Fold each record, and count it by whether its group was there before the batch."""
@@ -172,9 +169,10 @@ class AggregateRule(Rule):
 
     def limits(self) -> Sequence[str]:
         """Name the columns whose values this proof takes on trust."""
+        if not self._dependent:
+            return ()
         named = ", ".join(self._dependent)
-        why = f"{named}: not independent; an estimate that only Spark makes this way"
-        return (why,) if named else ()
+        return (f"{named}: not independent; an estimate that only Spark makes this way",)
 
     def _key(self, change: RowChange) -> Row:
         row = _row_of(change)
@@ -213,22 +211,16 @@ class AggregateRule(Rule):
 
     def _row(self, name: str, group: _Group) -> RowChange:
         epoch, topic, partition, offset, element, timestamp = group.newest
-        values = (
-            value
-            for aggregate, state in zip(self._proven, group.states, strict=True)
-            for value in self._in_order(aggregate, AGGREGATES[aggregate.function].columns(state))
-        )
+        states = zip(self._proven, group.states, strict=True)
+        values = (value for each, state in states for value in self._columns(each, state))
         index = (element,) if self._is_exploded else ()
         system = (topic, partition, offset, timestamp, epoch, group.seq)
-        return RowChange(
-            key=name,
-            place=(epoch, topic, partition, offset, element),
-            row=(*group.key, *values, *index, *system),
-            seq=group.accepted or group.seq,
-        )
+        row = (*group.key, *values, *index, *system)
+        return RowChange(name, group.newest[:-1], row, group.accepted or group.seq)
 
-    def _in_order(self, aggregate: Aggregate, columns: Mapping[str, Any]) -> Iterator[Any]:
+    def _columns(self, aggregate: Aggregate, state: Any) -> Iterator[Any]:
         """Yield the values of an aggregate's columns, in the order of the table's."""
+        columns = AGGREGATES[aggregate.function].columns(state)
         for name in aggregate.columns(""):
             value = columns[suffix := name.removeprefix(aggregate.name)]
             # A place ends with an element's index, which only exploded records have in the table.

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 
 class FrameCache:
-    """Keeps frames until the batch is done; made for a ``with`` block."""
+    """Keeps frames until the batch is done."""
 
     def __init__(self) -> None:
         self._kept: list[DataFrame] = []
-
-    def __enter__(self) -> FrameCache:
-        """Begin a batch."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let go of what was kept."""
-        while self._kept:
-            self._kept.pop()._jdf.queryExecution().logical().rdd().unpersist(False)
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Compute a frame now, and return its copy."""
@@ -38,6 +22,11 @@ class FrameCache:
         On disk, since they are read twice and in order.
         """
         return self._keep(records.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY))
+
+    def close(self) -> None:
+        """Let go of what was kept."""
+        while self._kept:
+            self._kept.pop()._jdf.queryExecution().logical().rdd().unpersist(False)
 
     def _keep(self, copy: DataFrame) -> DataFrame:
         self._kept.append(copy)

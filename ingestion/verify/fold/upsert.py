@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from ingestion.declaration.modes import DELETED_COLUMN
 from ingestion.verify.decode.coerce import UnprovableError
-from ingestion.verify.fold.modes.rule import FoldContext, Rule
-from ingestion.verify.fold.recount import Recount
+from ingestion.verify.fold.rule import FoldContext, Recount, Rule
 from ingestion.verify.read.record import Place, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference
 
 
 class UpsertRule(Rule):
-    """Remembers the newest change of each key; deletes are never forgotten.
+    """Remembers the newest change of each key in its rows; deletes are never forgotten.
 
     Every winner of a batch is compared with what the earlier batches left behind.
     """
@@ -23,7 +22,6 @@ class UpsertRule(Rule):
         super().__init__(context)
         self._has_order = bool(context.spec.sequence_by)
         self._winners: SpillTable[RowChange] = context.store.table("winners")
-        self._newest: SpillTable[RowChange] = context.store.table("newest")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the winners so far."""
@@ -43,10 +41,6 @@ class UpsertRule(Rule):
             self._apply(winners, recount)
         self._winners.clear()
 
-    def rows(self) -> SpillTable[RowChange]:
-        """Return the newest change of each key."""
-        return self._newest
-
     def key_of(self, row: Row) -> str:
         """Return the text of the key columns."""
         return self._classifier.key_of(row)
@@ -62,7 +56,7 @@ class UpsertRule(Rule):
 
     def _apply(self, winners: Mapping[str, RowChange], recount: Recount) -> None:
         """Give winners their dispositions, and remember the newest change of their keys."""
-        known = self._newest.get(winners)
+        known = self._rows.get(winners)
         newer = {}
         for key, winner in winners.items():
             state = known.get(key)
@@ -73,7 +67,7 @@ class UpsertRule(Rule):
                 recount.dispositions[disposition] += 1
             if state is None or self.outranks(winner.place, state.place):
                 newer[key] = self._together(winner, state)
-        self._newest.put(newer)
+        self._rows.put(newer)
 
     def _together(self, winner: RowChange, state: RowChange | None) -> RowChange:
         """Return what is then known of the key: what the winner says, and nothing older."""

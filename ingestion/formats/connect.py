@@ -1,0 +1,214 @@
+"""JSON from Kafka Connect's converter, with or without a schema next to the payload.
+
+Many values it encodes indirectly: decimals in base64, timestamps as numbers, NaN as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from ctypes import c_float
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import types as sql
+
+from ingestion.formats.coerce import (
+    Convert,
+    MisfitError,
+    Source,
+    array_of,
+    decimal_of,
+    exact,
+    exact_ticks,
+    from_base64,
+    map_of,
+    moment,
+    refuse_kind,
+    struct_of,
+)
+from ingestion.formats.strict_json import parse
+
+_SPLIT: Final = b',"payload":'
+_MOST_SCHEMAS: Final = 100
+DEBEZIUM_TICKS: Final = {
+    "io.debezium.time.Timestamp": 10**3,
+    "io.debezium.time.MicroTimestamp": 10**6,
+    "io.debezium.time.NanoTimestamp": 10**9,
+}
+_TICKS: Final = {"org.apache.kafka.connect.data.Timestamp": 10**3, **DEBEZIUM_TICKS}
+_DAYS: Final = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+_MOMENT: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
+)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_SCALARS: Final = {
+    sql.BooleanType: (bool, "boolean"),
+    sql.StringType: (str, "string"),
+    sql.VarcharType: (str, "string"),
+}
+_DAY: Final = 86_400_000_000
+_MOST_DIGITS: Final = 400
+
+
+class Hint(NamedTuple):
+    """What is known of a value apart from its JSON.
+
+    Attributes:
+        unit: Ticks per second of a numeric timestamp; 0 if unknown.
+        days: Whether a number may be a date.
+        scale: The scale of a decimal in base64; ``None`` if decimals are plain text.
+        items: The hint for the items of a list.
+    """
+
+    unit: int = 0
+    days: bool = False
+    scale: int | None = None
+    items: Any = None
+
+
+class ConnectJson:
+    """Splits documents into schema and payload; parses each schema once, not once per record."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
+
+    def split(self, raw: bytes) -> tuple[Any, Any]:
+        """Return both; raise ``ValueError`` if one is missing, or the bytes are not JSON."""
+        front, found, rest = raw.partition(_SPLIT)
+        if found and front in self._known and rest.endswith(b"}"):
+            return self._known[front], parse(rest[:-1])
+        whole = parse(raw)
+        if type(whole) is not dict or whole.keys() != {"schema", "payload"}:
+            raise ValueError("no object of `schema` and `payload`")
+        self._remember(front, whole["schema"])
+        return whole["schema"], whole["payload"]
+
+    def _remember(self, front: bytes, schema: Any) -> None:
+        """Cache the schema by the bytes before the payload, if they contain nothing else."""
+        with suppress(ValueError):
+            if len(self._known) < _MOST_SCHEMAS and parse(front + b"}") == {"schema": schema}:
+                self._known[front] = schema
+
+
+def hints(schema: Any, *path: str) -> Mapping[str, Hint]:
+    """Return the hints of a schema for the fields of a struct inside it, by name."""
+    for name in path:
+        schema = next((each for each in _fields(schema) if each.get("field") == name), None)
+    return {str(each.get("field")): hint(each) for each in _fields(schema)}
+
+
+def hint(schema: Mapping[str, Any]) -> Hint:
+    """Return what a field's schema says of its values."""
+    name = schema.get("name")
+    items = schema.get("items")
+    if name == _DECIMAL:
+        return Hint(scale=int(schema.get("parameters", {}).get("scale", 0)))
+    return Hint(
+        unit=_TICKS.get(str(name), 0),
+        days=name in _DAYS,
+        items=hint(items) if isinstance(items, dict) else None,
+    )
+
+
+def _fields(schema: Any) -> list[Mapping[str, Any]]:
+    found = schema.get("fields") if isinstance(schema, dict) else None
+    return [each for each in found or () if isinstance(each, dict)]
+
+
+def json_value(hint: Hint, target: sql.DataType) -> Convert:
+    """Return the conversion of a parsed, non-null value to the declared type."""
+    if isinstance(target, sql.StructType):
+        inner = struct_of(dict.fromkeys(target.names, hint), target, json_value)
+        return lambda value: inner(_of(dict, value, target))
+    if isinstance(target, sql.ArrayType):
+        items = array_of(hint.items or hint, target, json_value)
+        return lambda value: items(_of(list, value, target))
+    if isinstance(target, sql.MapType):
+        values = map_of(hint, target, json_value)
+        return lambda value: values(_of(dict, value, target))
+    if isinstance(target, sql.DecimalType):
+        return lambda value: _decimal(value, hint, target)
+    if isinstance(target, sql.DateType):
+        return lambda value: _days(value, hint, target)
+    if isinstance(target, sql.TimestampType | sql.TimestampNTZType):
+        return lambda value: _moment(value, hint, target)
+    if isinstance(target, sql.BinaryType):
+        return lambda value: _base64(_of(str, value, target), target)
+    if isinstance(target, sql.FloatType | sql.DoubleType):
+        return lambda value: _float(value, target)
+    kind, name = _SCALARS.get(type(target), (int, "integer"))
+    convert = exact(Source(name), target)
+    return lambda value: convert(_of(kind, value, target))
+
+
+def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
+    convert = exact(Source("decimal"), target)
+    if type(value) is dict and value.keys() == {"scale", "value"}:
+        number = _base64(_of(str, value["value"], target), target)
+        return convert(decimal_of(number, _of(int, value["scale"], target)))
+    if type(value) is int or isinstance(value, Decimal):
+        is_sane = abs(Decimal(value).adjusted()) < _MOST_DIGITS
+        return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
+    text = _of(str, value, target)
+    if hint.scale is not None:
+        return convert(decimal_of(_base64(text, target), hint.scale))
+    return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
+
+
+def _days(value: Any, hint: Hint, target: sql.DataType) -> int:
+    if type(value) is int and hint.days:
+        return int(exact(Source("date"), target)(value))
+    if type(value) is not str or not _DATE.fullmatch(value):
+        refuse_kind(value, target)
+    try:
+        return moment(value) // _DAY
+    except ValueError:
+        return refuse_kind(value, target)
+
+
+def _moment(value: Any, hint: Hint, target: sql.DataType) -> int:
+    zoned = isinstance(target, sql.TimestampType)
+    if type(value) is int:
+        if not hint.unit:
+            raise MisfitError(f"{value} has no unit; say which in the option `timestamps`")
+        return int(exact_ticks(hint.unit, target)(value))
+    found = _MOMENT.fullmatch(value) if type(value) is str else None
+    if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
+        refuse_kind(value, target)
+    try:
+        return moment(value)
+    except ValueError:
+        return refuse_kind(value, target)
+
+
+def _float(value: Any, target: sql.DataType) -> float:
+    """Round a number to the nearest float: writers use the shortest text that identifies it."""
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    if type(value) is not int and not isinstance(value, Decimal):
+        refuse_kind(value, target)
+    try:
+        near = float(value)
+    except OverflowError:
+        return refuse_kind(value, target)
+    if isinstance(target, sql.FloatType):
+        near = c_float(near).value
+    return near if math.isfinite(near) else refuse_kind(value, target)
+
+
+def _base64(text: str, target: sql.DataType) -> bytes:
+    try:
+        return from_base64(text)
+    except ValueError:
+        return refuse_kind(text, target)
+
+
+def _of(kind: type, value: Any, target: sql.DataType) -> Any:
+    return value if type(value) is kind else refuse_kind(value, target)

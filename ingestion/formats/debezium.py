@@ -1,0 +1,250 @@
+"""Debezium's envelopes, in JSON or Avro: each is one change of one database row.
+
+The row of ``c``, ``r`` and ``u`` is ``after``; a ``d`` is itself a delete, so the null value that
+follows it only repeats it. Schemas, in Avro or next to JSON, have the units and scales that JSON
+alone leaves to the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField, TimestampType
+
+from ingestion.declaration.formats import DebeziumOptions
+from ingestion.formats import avro
+from ingestion.formats.avro.types import converter, fields, is_record, record_in
+from ingestion.formats.coerce import Convert, MisfitError, exact_ticks
+from ingestion.formats.connect import ConnectJson, Hint, hints, json_value
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, by_record
+from ingestion.formats.strict_json import parse
+from ingestion.formats.wire_format import by_writer_schema
+from ingestion.kafka.schema_registry import WriterSchema
+
+REASONS: Final[dict[str, str]] = {
+    **avro.REASONS,
+    "malformed_debezium": "no envelope with `op`, and `after` or `before`",
+    "unavailable_value": "a column that the database did not send, since it had not changed",
+    "truncate": "the whole table was emptied, which a person must apply",
+    "not_a_change": "a message of the log that changes no row",
+}
+_UNITS: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+
+_ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
+_CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
+_POSITION: Final = ("lsn", "file", "pos")
+_MISSING: Final = "__debezium_unavailable_value"
+# Connectors differ in how they write a schema; each text of it would be kept.
+_MOST_PLANS: Final = 200
+_MISSING_BYTES: Final = _MISSING.encode()
+_MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+
+def opened(encoded: Encoded) -> Decode:
+    """Decode each envelope.
+
+    Columns that a delete's ``before`` lacks come from the Kafka key, which only JSON needs: with a
+    registry's converter, ``before`` has the key of every table that has one.
+    """
+    options = encoded.options
+    assert isinstance(options, DebeziumOptions), "options are of the format's own model"
+    if options.encoding == "avro":
+        return by_writer_schema(encoded, "AVRO", partial(_avro_reader, options))
+    return by_record(_JsonEnvelopes(encoded, options), encoded)
+
+
+class _JsonEnvelopes:
+    """Reads one envelope and its Kafka key; keeps a plan of each schema."""
+
+    def __init__(self, encoded: Encoded, options: DebeziumOptions) -> None:
+        self._columns, self._options = encoded.schema, options
+        self._paths = _paths_of(options)
+        self._connect = ConnectJson()
+        self._plans: dict[tuple[int, str], _RowPlan] = {}
+        self._schemas: list[Any] = []
+
+    def __call__(self, raw: bytes, key: bytes | None) -> Decoded:
+        try:
+            schema, envelope = self._split(raw)
+        except ValueError as error:
+            raise BadBytesError("malformed_debezium", str(error)) from None
+        side, row = _row_of(envelope)
+        if side == "before":
+            row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
+        extra = (name for name in row if name not in self._columns.names)
+        return self._plan(schema, side).decoded(row, envelope, extra)
+
+    def _split(self, raw: bytes) -> tuple[Any, Any]:
+        return self._connect.split(raw) if self._options.schemas else (None, parse(raw))
+
+    def _of_key(self, key: bytes | None) -> Mapping[str, Any]:
+        try:
+            found = self._split(key)[1] if key else None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _plan(self, schema: Any, side: str) -> _RowPlan:
+        at = (id(schema), side)
+        if at not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans, self._schemas = {}, []
+            self._schemas.append(schema)  # Kept, so that no other gets its id.
+            told = hints(schema, side) if self._options.schemas else None
+            converts = {c.name: json_value(self._hint(c, told), c.dataType) for c in self._columns}
+            self._plans[at] = _RowPlan(converts, self._paths, is_delete=side == "before")
+        return self._plans[at]
+
+    def _hint(self, column: StructField, told: Mapping[str, Hint] | None) -> Hint:
+        if column.name in self._paths:
+            return Hint(unit=_CLOCKS.get(self._paths[column.name][-1], 0))
+        if told is not None:
+            return told.get(column.name, Hint())
+        unit = self._options.timestamps
+        unit = unit.get(column.name) if isinstance(unit, dict) else unit
+        precise = self._options.decimals == "precise"
+        return _declared_hint(column.dataType, _UNITS[unit] if unit else 0, precise=precise)
+
+
+def _declared_hint(type_: DataType, unit: int, *, precise: bool) -> Hint:
+    """Return the hint that the declaration gives for values without a schema."""
+    if isinstance(type_, ArrayType):
+        return Hint(items=_declared_hint(type_.elementType, unit, precise=precise))
+    scale = type_.scale if precise and isinstance(type_, DecimalType) else None
+    return Hint(unit=unit, days=True, scale=scale)
+
+
+def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encoded) -> Read:
+    """Return a reader of the envelopes of one schema of Avro."""
+    read, root = avro.parsed(schema)
+    nodes = fields(root) if is_record(root) else {}
+    if not {"op", "before", "after"} <= nodes.keys():
+        raise BadBytesError("malformed_debezium", "the schema has no op, before and after")
+    paths = _paths_of(options)
+    plans, extra = {}, {}
+    for side in ("before", "after"):
+        row = fields(record_in(nodes[side]))
+        types = {**row, **{name: _node_at(nodes, path) for name, path in paths.items()}}
+        converts = {c.name: _convert(types, paths, c) for c in encoded.schema}
+        plans[side] = _RowPlan(converts, paths, is_delete=side == "before")
+        extra[side] = [name for name in row if name not in encoded.schema.names]
+
+    def read_envelope(payload: bytes) -> Decoded:
+        envelope = {name: _bare(value) for name, value in read(payload).items()}
+        side, row = _row_of(envelope)
+        return plans[side].decoded(row, envelope, extra[side])
+
+    return read_envelope
+
+
+def _node_at(nodes: Mapping[str, Any], path: list[str]) -> Any:
+    node = nodes.get(path[0])
+    for name in path[1:]:
+        node = None if node is None else fields(record_in(node)).get(name)
+    return node
+
+
+def _convert(
+    types: Mapping[str, Any], paths: Mapping[str, list[str]], column: StructField
+) -> Convert | None:
+    unit = _CLOCKS.get(paths.get(column.name, [""])[-1])
+    if unit and isinstance(column.dataType, TimestampType):
+        return exact_ticks(unit, column.dataType)
+    node = types.get(column.name)
+    return None if node is None else converter(node, column.dataType)
+
+
+def _bare(value: Any) -> Any:
+    """Return a value without the name that fastavro gives to records of a union."""
+    return value[1] if type(value) is tuple else value
+
+
+def _row_of(envelope: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return the side of an envelope that has its row, and the row."""
+    if not isinstance(envelope, dict) or "op" not in envelope:
+        raise BadBytesError(
+            "malformed_debezium", "no object with `op`; events that an SMT has unwrapped are `json`"
+        )
+    op = envelope["op"]
+    if op == "t":
+        raise BadBytesError("truncate", f"op t{_position(envelope)}")
+    if op == "m":
+        raise BadBytesError("not_a_change", "op m")
+    side = _ROWS.get(op) if isinstance(op, str) else None
+    if side is None:
+        raise BadBytesError("malformed_debezium", f"op {op!s:.20} is unknown")
+    row = envelope.get(side)
+    if row is None and side == "before":
+        return side, {}
+    if not isinstance(row, dict):
+        raise BadBytesError("malformed_debezium", f"op {op} without `{side}`")
+    return side, row
+
+
+def _at_path(envelope: Mapping[str, Any], path: Iterable[str]) -> Any:
+    found: Any = envelope
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _position(envelope: Mapping[str, Any]) -> str:
+    """Write an event's position in the database's log, if the envelope has it."""
+    told = {name: _at_path(envelope, ("source", name)) for name in _POSITION}
+    known = [f"{name} {value}" for name, value in told.items() if value is not None]
+    return f" at {', '.join(known)}" if known else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _RowPlan:
+    """Converts the rows of one side of an envelope to the declared columns.
+
+    For a deleted row the connector makes up the columns that are not in its key: there a value of
+    the row that does not fit becomes null.
+
+    Attributes:
+        converts: Each column's conversion, if it has one.
+        paths: Where columns are that are not of the row but of the envelope around it.
+        is_delete: Whether the side is ``before``.
+    """
+
+    converts: Mapping[str, Convert | None]
+    paths: Mapping[str, list[str]]
+    is_delete: bool
+
+    def decoded(
+        self, row: Mapping[str, Any], envelope: Mapping[str, Any], extra: Iterable[str]
+    ) -> Decoded:
+        """Convert a row, in which there may be names that no column has."""
+        values = [self._value(name, row, envelope) for name in self.converts]
+        return Decoded(values, None if self.is_delete else list(extra), self.is_delete)
+
+    def _value(self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Any:
+        path, convert = self.paths.get(name), self.converts[name]
+        value = _at_path(envelope, path) if path else row.get(name)
+        if value is None or convert is None:
+            return None
+        if not path and _is_missing(value):
+            if self.is_delete:
+                return None
+            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
+        try:
+            return convert(value)
+        except MisfitError as error:
+            if self.is_delete and not path:
+                return None
+            raise error.within(name) from None
+
+
+def _paths_of(options: DebeziumOptions) -> dict[str, list[str]]:
+    return {name: path.split(".") for name, path in options.columns.items()}
+
+
+def _is_missing(value: Any) -> bool:
+    """Tell whether a value is the placeholder for one that the database did not send."""
+    if type(value) is list and len(value) == 1:
+        return _is_missing(value[0])
+    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)

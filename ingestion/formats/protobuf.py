@@ -1,0 +1,267 @@
+"""Protobuf: each record is decoded with its writer's schema; fields are matched by name.
+
+A registry may hold ``.proto`` text or compiled files: the driver compiles them, and executors need
+no compiler. An absent field without presence has its default, as in proto3; every other absent
+field is null.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+from pyspark.sql.types import DataType, StringType, StructType, TimestampType
+
+from ingestion.formats import wire_format
+from ingestion.formats.coerce import (
+    Convert,
+    MisfitError,
+    Source,
+    array_of,
+    columns_of,
+    exact,
+    exact_ticks,
+    map_of,
+    mismatch,
+    struct_of,
+)
+from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read
+from ingestion.formats.wire_format import by_writer_schema
+from ingestion.kafka.schema_registry import WriterSchema
+
+REASONS: Final[dict[str, str]] = {
+    **wire_format.REASONS,
+    "malformed_protobuf": "the bytes are not what the schema says, or name no message of it",
+}
+_MOST_INDEXES: Final = 100
+_MAIN: Final = "oncelake_main.proto"
+_KINDS: Final = {
+    Field.CPPTYPE_BOOL: "boolean",
+    Field.CPPTYPE_INT32: "integer",
+    Field.CPPTYPE_INT64: "integer",
+    Field.CPPTYPE_UINT32: "integer",
+    Field.CPPTYPE_UINT64: "integer",
+    Field.CPPTYPE_FLOAT: "float",
+    Field.CPPTYPE_DOUBLE: "double",
+    Field.CPPTYPE_STRING: "string",
+}
+_NANOS: Final = 10**9
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{each}Value"
+    for each in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
+)
+
+
+def opened(encoded: Encoded) -> Decode:
+    """Decode each value with its writer's schema, as any of its messages."""
+    return by_writer_schema(encoded, "PROTOBUF", _Messages)
+
+
+class _Messages:
+    """Reads the payloads of one schema; opens each of its messages once."""
+
+    def __init__(self, schema: WriterSchema, encoded: Encoded) -> None:
+        self._encoded, self._reader = encoded, cache(self._opened)
+        try:
+            found = FileDescriptorSet.FromString(base64.b64decode(schema.text))
+            pool = descriptor_pool.DescriptorPool()
+            for each in found.file:
+                pool.Add(each)
+            self._main = pool.FindFileByName(found.file[-1].name)
+        except (DecodeError, TypeError, KeyError, IndexError) as error:
+            raise BadBytesError("unusable_schema", f"{error!s:.200}") from None
+        self._in_order = [each.name for each in found.file[-1].message_type]
+
+    def __call__(self, payload: bytes) -> Decoded:
+        path, rest = _message_path(payload)
+        return self._reader(path)(rest)
+
+    def _opened(self, path: tuple[int, ...]) -> Read:
+        try:
+            message = self._main.message_types_by_name[self._in_order[path[0]]]
+            for index in path[1:]:
+                message = message.nested_types[index]
+        except IndexError:
+            raise BadBytesError("malformed_protobuf", f"no message at {list(path)}") from None
+        make = message_factory.GetMessageClass(message)
+        to_row, extra = columns_of(_nodes(message), self._encoded.schema, _converter)
+
+        def read(payload: bytes) -> Decoded:
+            try:
+                found = make.FromString(payload)
+            except DecodeError as error:
+                raise BadBytesError("malformed_protobuf", f"{error!s:.200}") from None
+            return Decoded(to_row(_View(found)), [*extra, *_unknown(found)])
+
+        return read
+
+
+def _message_path(payload: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Return the message indexes of a payload, and the bytes after them."""
+    count, at = _zigzag(payload, 0)
+    if not 0 <= count <= _MOST_INDEXES:
+        raise BadBytesError("malformed_protobuf", f"{count} message indexes")
+    path = []
+    for _ in range(count):
+        index, at = _zigzag(payload, at)
+        if index < 0:
+            raise BadBytesError("malformed_protobuf", f"a message index of {index}")
+        path.append(index)
+    return tuple(path) or (0,), payload[at:]
+
+
+def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(payload) and shift < 35:
+        byte = payload[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+    raise BadBytesError("malformed_protobuf", "no message indexes")
+
+
+def _unknown(message: Any) -> list[str]:
+    """Return the fields that the schema does not have, by number: ``#9``."""
+    numbers: Mapping[int, None] = dict.fromkeys(e.field_number for e in UnknownFieldSet(message))
+    return [f"#{number}" for number in numbers]
+
+
+class _Node(NamedTuple):
+    """A field, or one item of a repeated field."""
+
+    field: Any
+    is_item: bool = False
+
+
+class _View(NamedTuple):
+    """A message as a mapping by field name; an absent field with presence is null."""
+
+    message: Any
+
+    def get(self, name: str) -> Any:
+        field = self.message.DESCRIPTOR.fields_by_name.get(name)
+        if field is None or (field.has_presence and not self.message.HasField(name)):
+            return None
+        return getattr(self.message, name)
+
+
+def _nodes(message: Any) -> dict[str, _Node]:
+    return {each.name: _Node(each) for each in message.fields}
+
+
+def _converter(node: _Node, target: DataType) -> Convert:
+    field = node.field
+    if field.is_repeated and not node.is_item:
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            return _map(entry, target)
+        return array_of(_Node(field, is_item=True), target, _converter)
+    if field.cpp_type == Field.CPPTYPE_MESSAGE:
+        return _message(field.message_type, target)
+    if field.cpp_type == Field.CPPTYPE_ENUM:
+        return _enum(field.enum_type, target)
+    is_bytes = field.type == Field.TYPE_BYTES
+    return exact(Source("bytes" if is_bytes else _KINDS[field.cpp_type]), target)
+
+
+def _map(entry: Any, target: DataType) -> Convert:
+    key, value = (entry.fields_by_name[name] for name in ("key", "value"))
+    if key.type != Field.TYPE_STRING:
+        return mismatch("a map without text keys", target)
+    return map_of(_Node(value), target, _converter)
+
+
+def _message(message: Any, target: DataType) -> Convert:
+    if message.full_name == "google.protobuf.Timestamp" and isinstance(target, TimestampType):
+        moment = exact_ticks(_NANOS, target)
+        return lambda value: moment(value.seconds * _NANOS + value.nanos)
+    if message.full_name in _WRAPPERS and not isinstance(target, StructType):
+        inner = _converter(_Node(message.fields_by_name["value"]), target)
+        return lambda value: inner(value.value)
+    to_struct = struct_of(_nodes(message), target, _converter)
+    return lambda value: to_struct(_View(value))
+
+
+def _enum(enum: Any, target: DataType) -> Convert:
+    if not isinstance(target, StringType):
+        return exact(Source("integer"), target)
+    names = {number: each.name for number, each in enum.values_by_number.items()}
+
+    def convert(number: int) -> str:
+        if number not in names:
+            raise MisfitError(f"{number} is no value of {enum.name}")
+        return str(names[number])
+
+    return convert
+
+
+def prepared(schema: WriterSchema) -> WriterSchema:
+    """Return a schema that executors can use without a compiler.
+
+    Its text becomes the base64 of its compiled files, dependencies first and the main file last;
+    empty if it cannot be compiled.
+    """
+    if schema.type != "PROTOBUF":
+        return schema
+    try:
+        found = _compiled_files(schema.text, dict(schema.references))
+    except ValueError:
+        return replace(schema, text="")
+    return replace(schema, text=base64.b64encode(found.SerializeToString()).decode())
+
+
+def _compiled_files(text: str, references: dict[str, str]) -> FileDescriptorSet:
+    """Compile a schema and what it refers to; raise ``ValueError`` if it is not valid."""
+    found = FileDescriptorSet()
+    texts = {**references, _MAIN: text}
+    compiled = {name: _already_compiled(name, each) for name, each in texts.items()}
+    if all(compiled.values()):
+        # Serializers leave out the files that come with every compiler.
+        needed = {name for each in compiled.values() if each for name in each.dependency}
+        known = _protoc({}, sorted(needed - compiled.keys())) if needed - compiled.keys() else found
+        known.file.extend(each for each in compiled.values() if each)
+        return known
+    if any(compiled.values()):
+        raise ValueError("some of its files are text, and some are compiled")
+    return _protoc(texts, [_MAIN])
+
+
+def _already_compiled(name: str, text: str) -> FileDescriptorProto | None:
+    try:
+        found = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    found.name = name
+    return found
+
+
+def _protoc(texts: dict[str, str], names: list[str]) -> FileDescriptorSet:
+    from grpc_tools import protoc
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "descriptors"
+        for name, text in texts.items():
+            path = (Path(folder) / "in" / name).resolve()
+            if not path.is_relative_to(Path(folder).resolve()):
+                raise ValueError(f"{name} is no name of a file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        includes = [f"-I{folder}/in"] if texts else []
+        includes.append(f"-I{files('grpc_tools') / '_proto'}")
+        command = ["protoc", *includes, "--include_imports", f"--descriptor_set_out={out}", *names]
+        if protoc.main(command) != 0:
+            raise ValueError("protoc cannot compile it")
+        return FileDescriptorSet.FromString(out.read_bytes())

@@ -1,0 +1,277 @@
+"""What only a person may decide: accept a loss, adopt another topic, reset, remove a dead lease.
+
+Whoever decides takes the lock first. An acceptance leaves one commit without rows, and its row in
+the ledger; a reset deletes nothing, and moves everything away.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import InvalidSpecError, StreamLockedError
+from ingestion.kafka.offsets import Offsets, Range
+from ingestion.lake.archive import archive_table
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.foreign_commits import foreign_commits
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import write_empty_commit
+from ingestion.recovery.heal import heal, heal_ledger, remove_leftovers
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.side_tables import read_side_tables, written_off_counts
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.recovery.start import begin_offsets, lost_ranges
+from ingestion.recovery.topics import identity_of, refuse_another_topic, resolve_topics
+from ingestion.settings import Settings
+
+
+def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) -> LedgerRow:
+    """Accept what the stream is refused for: lost ranges, red batches, what others have altered.
+
+    The lost ranges are skipped, and stay in the ledger with the reason; a red batch stays red,
+    with the reason beside it. A quarantine, or a table of tombstones, that is damaged or short of
+    rows moves into the archive.
+
+    Raises:
+        InvalidSpecError: there is nothing to accept, or no reason is given.
+        RefusedError: the stream is refused for something that cannot be accepted.
+    """
+    if not reason.strip():
+        raise InvalidSpecError(f"{spec.name}: say why, in --reason; it is kept in the ledger")
+    with _locked(spec, settings, run_id) as stream:
+        snapshot = read_snapshot(stream.paths, load_or_archive_ledger(stream.paths))
+        position = position_of(snapshot, even_if_altered=True)
+        if position is None:
+            raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
+        position, refused = _find_refused(stream, snapshot, position)
+        if not (refused.red or refused.lost or refused.forgotten or refused.is_altered):
+            raise InvalidSpecError(
+                f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
+            )
+        return _commit_acceptance(stream, position, refused, reason=reason, run_id=run_id)
+
+
+def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
+    """Begin a new epoch: read the topics that are new from their start, into the same table.
+
+    Rows of the earlier epoch stay, and lose against any record of the new one. So it also helps
+    where nothing remembers what was read: whatever the topics still hold is read again.
+
+    Raises:
+        InvalidSpecError: there is no table yet, or the topics are those it was filled from.
+        RefusedError: the table is not the one that the ledger remembers.
+    """
+    with _locked(spec, settings, run_id) as stream:
+        paths = stream.paths
+        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+        position = position_of(snapshot, even_if_forgotten=True)
+        if position is None:
+            raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
+        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
+        heal(stream.spec, paths, position, snapshot.rows)
+        topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
+        ends = stream.kafka.stable_end(topics.partitions)
+        cut = {at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)}
+        topic_ids = {**position.identity.topic_ids, **topics.ids}
+        identity = replace(position.identity, cluster_id=topics.cluster_id, topic_ids=topic_ids)
+        if identity == position.identity and not cut:
+            raise InvalidSpecError(
+                f"{spec.name}: the topic is the one the table was filled from; nothing to adopt"
+            )
+        rule = spec.rule if position.identity == UNKNOWN else identity.rule
+        metadata = replace(
+            position.next_metadata(run_id, kind="accept"),
+            epoch=position.epoch + 1,
+            identity=replace(identity, keys=spec.keys, order=spec.sequence_by, rule=rule),
+            next=_begin(position, identity, stream.kafka.earliest(topics.partitions), cut),
+            reason=f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}",
+        )
+        return _commit_decision(stream, metadata, position.table_id)
+
+
+def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
+    """Move a stream's tables into the lake's archive, and drop its checkpoints.
+
+    The next run makes a new table and begins at ``starting``. Returns where each table went.
+    """
+    paths = StreamPaths.of(stream, settings)
+    with (
+        translate_disk_errors(stream, *paths.written),
+        held_by_python(paths, Holder.me(run_id)),
+    ):
+        # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
+        # halfway cannot be mistaken for a new stream.
+        moved = archive_table(paths, [paths.tombstones, paths.quarantine, paths.data, paths.ledger])
+        shutil.rmtree(paths.checkpoints, ignore_errors=True)
+        return moved
+
+
+def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | None:
+    """Remove a dead run's lease; a kernel lock needs none of this.
+
+    Args:
+        force: A person vouches that a run on another host, which cannot be seen from here, is
+            dead. It is not taken for a run on this host, where the truth can be seen.
+
+    Returns:
+        The lease that was removed, or ``None`` when the stream was free.
+
+    Raises:
+        StreamLockedError: the holder lives, or may live; names it.
+    """
+    paths = StreamPaths.of(stream, settings)
+    if paths.lease is None:
+        if holder := holder_of(paths):
+            raise StreamLockedError(
+                f"{stream}: {holder} lives: a lock of the kernel goes with its process. Next: wait "
+                "for it to end, or end it"
+            )
+        return None
+    lease = read_lease(paths.lease)
+    if lease is None:
+        return None
+    run = f"{stream}: run {lease.run_id} on {lease.host} (since {lease.since})"
+    if lease.host == socket.gethostname():
+        if living := lease.living():
+            pids = ", ".join(str(worker.pid) for worker in living)
+            raise StreamLockedError(
+                f"{run} lives (pid {pids}) and may commit. Next: wait for it to end, or end it"
+            )
+    elif not force:
+        raise StreamLockedError(
+            f"{run} cannot be seen from here. Next: run this on {lease.host}; or, once that "
+            "host or run is certainly dead, oncelake unlock --force"
+        )
+    paths.lease.unlink()
+    return lease
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Refused:
+    """What a stream is refused for, and a person may accept.
+
+    Attributes:
+        rows: The ledger's rows, by seq, for the counts of what is written off.
+        lost: What retention has deleted before it was read.
+        forgotten: Side tables that are damaged or short of rows, by name.
+        is_altered: Whether somebody else has changed the rows.
+    """
+
+    rows: tuple[LedgerRow, ...]
+    lost: tuple[Range, ...]
+    forgotten: dict[str, Path]
+    is_altered: bool
+
+    @property
+    def red(self) -> tuple[LedgerRow, ...]:
+        """The batches whose books do not balance."""
+        return tuple(row for row in self.rows if row.is_red)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the acceptance leaves behind, as the ledger counts it."""
+        offsets = sum(map(len, self.lost))
+        lost = {"offsets": offsets, "lost": offsets} if self.lost else {}
+        return {**lost, **written_off_counts(self.forgotten, self.rows)}
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the books of the acceptance itself do not balance."""
+        ranges = [f"{len(self.lost)} ranges were lost"] if self.lost else []
+        return [*ranges, *(f"{name} was given up" for name in self.forgotten)]
+
+
+def _find_refused(
+    stream: Stream, snapshot: TableSnapshot, position: Position
+) -> tuple[Position, _Refused]:
+    """Find all that can be accepted, and complete an identity that nothing remembers."""
+    spec, kafka = stream.spec, stream.kafka
+    rows = heal_ledger(spec, stream.paths, position, snapshot.rows).rows
+    sides = read_side_tables(stream.paths, rows)
+    topics = refuse_another_topic(spec, kafka, position.identity)
+    if position.identity == UNKNOWN:
+        position = replace(position, identity=identity_of(spec, topics))
+    lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
+    # A topic that was made again meanwhile has first offsets that mean other records.
+    refuse_another_topic(spec, kafka, position.identity)
+    return position, _Refused(
+        rows=rows,
+        lost=lost,
+        forgotten={name: side.path for name, side in sides.items() if side.is_unfit},
+        is_altered=bool(snapshot.table and foreign_commits(snapshot.table.others)),
+    )
+
+
+def _commit_acceptance(
+    stream: Stream, position: Position, refused: _Refused, *, reason: str, run_id: str
+) -> LedgerRow:
+    archive_table(stream.paths, refused.forgotten.values())
+    # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
+    remove_leftovers(stream.paths, position)
+    skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)
+    made = position.next_metadata(run_id, kind="accept", ranges=skipped, counts=refused.counts)
+    return _commit_decision(
+        stream,
+        replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red)),
+        position.table_id,
+        counts=refused.counts,
+        problems=refused.problems,
+        accepted=[replace(row, accepted=reason) for row in refused.red],
+    )
+
+
+def _begin(position: Position, identity: Identity, earliest: Offsets, cut: set[str]) -> Offsets:
+    """Read the topics that are new from their start, and go on with the others where they were.
+
+    Those hold the same records as before, which a mode that folds or appends would take twice.
+    """
+    known = position.identity
+    is_same_cluster = known.cluster_id == identity.cluster_id and known != UNKNOWN
+    same = known.topic_ids.items() & identity.topic_ids.items() if is_same_cluster else ()
+    kept = {name for name, _ in same} - cut
+    begun = {at: position.next.get(at, first) for at, first in earliest.items() if at.topic in kept}
+    return Offsets({**earliest, **begun})
+
+
+@contextmanager
+def _locked(spec: StreamSpec, settings: Settings, run_id: str) -> Iterator[Stream]:
+    """Hold the stream's lock in this process, with its topics resolved under it."""
+    stream = Stream(spec=spec, settings=settings)
+    stream.kafka  # noqa: B018 (that no Kafka is configured is found before the lock is taken)
+    with (
+        translate_disk_errors(spec.name, *stream.paths.written),
+        held_by_python(stream.paths, Holder.me(run_id)),
+    ):
+        yield resolve_topics(stream)
+
+
+def _commit_decision(
+    stream: Stream,
+    metadata: CommitMetadata,
+    table_id: str,
+    *,
+    counts: Mapping[str, int] | None = None,
+    problems: Sequence[str] = (),
+    accepted: Sequence[LedgerRow] = (),
+) -> LedgerRow:
+    """Write a decision down: in the table's log, then in the ledger; return its row there.
+
+    Args:
+        problems: Why its own books do not balance.
+        accepted: Earlier batches, as the ledger shall show them from now on.
+    """
+    commit = write_empty_commit(stream.paths, metadata)
+    hit(Failpoint.DECIDED)
+    row = LedgerRow.of(metadata, commit, table_id, counts=counts or {}, problems=problems)
+    Ledger(stream.paths.ledger).put(row, *accepted)
+    return row
