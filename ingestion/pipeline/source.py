@@ -42,6 +42,10 @@ def read_stream(
         "kafka.isolation.level": "read_committed",
         "kafka.max.poll.records": "5000",
         "kafka.max.partition.fetch.bytes": "8388608",
+        # What is asked for is there. A fetch beyond it, which the consumer sends ahead, keeps its
+        # connection waiting, and Spark asks for a partition's ends on it after every fetch: half a
+        # second each by default, one partition after the other.
+        "kafka.fetch.max.wait.ms": "10",
         **_patience(settings),
         **java_options(settings),
     }
