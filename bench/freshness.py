@@ -20,7 +20,7 @@ import psutil
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from bench.cpu import cpu_seconds, memory_mb, process_tree
+from bench.cpu import memory_mb, process_tree
 from bench.topic import Topic
 from ingestion.kafka.client import client_options
 from ingestion.lake.ledger import Ledger
@@ -58,9 +58,7 @@ def measure_freshness(
         warm = memory_mb(process_tree(process.pid))
         _send(topics, rate=rate, seconds=minutes * 60 - 60)
         time.sleep(_SETTLED_AFTER_SECONDS)
-        before = cpu_seconds(process.pid)
-        time.sleep(60)
-        idle = (cpu_seconds(process.pid) - before) / 60
+        idle = _cores_used(process.pid, seconds=60)
         end = memory_mb(process_tree(process.pid))
     lake = Path(environment["ONCELAKE_LAKE"])
     latencies = np.concatenate([_latencies(lake, topic.name, since=began + 60) for topic in topics])
@@ -110,6 +108,15 @@ def _send(topics: Sequence[Topic], *, rate: int, seconds: float) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
     if producer.flush(30):
         raise SystemExit("not all records were acknowledged")
+
+
+def _cores_used(pid: int, *, seconds: float) -> float:
+    """Return the cores that a process and its descendants use; of those that end, nothing."""
+    before = {each: sum(each.cpu_times()[:2]) for each in process_tree(pid)}
+    time.sleep(seconds)
+    # PySpark ends workers that have been idle for a minute, and what those had used goes with them.
+    used = (sum(each.cpu_times()[:2]) - before.get(each, 0.0) for each in process_tree(pid))
+    return sum(used) / seconds
 
 
 def _latencies(lake: Path, stream: str, *, since: float) -> np.ndarray:
