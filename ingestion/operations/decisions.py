@@ -31,7 +31,7 @@ from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import read_side_tables, written_off_counts
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import begin_offsets, lost_ranges
-from ingestion.recovery.topics import identity_of, refuse_another_topic, resolve_topics
+from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
 
@@ -53,7 +53,7 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         position = position_of(snapshot, even_if_altered=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet, so nothing to accept")
-        position, refused = _find_refused(stream, snapshot, position)
+        refused = _find_refused(stream, snapshot, position)
         if not (refused.red or refused.lost or refused.forgotten or refused.is_altered):
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
@@ -191,20 +191,16 @@ class _Refused:
         return [*ranges, *(f"{name} was given up" for name in self.forgotten)]
 
 
-def _find_refused(
-    stream: Stream, snapshot: TableSnapshot, position: Position
-) -> tuple[Position, _Refused]:
-    """Find all that can be accepted, and complete an identity that nothing remembers."""
+def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -> _Refused:
+    """Find all that can be accepted."""
     spec, kafka = stream.spec, stream.kafka
     rows = heal_ledger(spec, stream.paths, position, snapshot.rows).rows
     sides = read_side_tables(stream.paths, rows)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    if position.identity == UNKNOWN:
-        position = replace(position, identity=identity_of(spec, topics))
     lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
     # A topic that was made again meanwhile has first offsets that mean other records.
     refuse_another_topic(spec, kafka, position.identity)
-    return position, _Refused(
+    return _Refused(
         rows=rows,
         lost=lost,
         forgotten={name: side.path for name, side in sides.items() if side.is_unfit},

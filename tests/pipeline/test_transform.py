@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from typing import Any
@@ -70,6 +71,18 @@ def test_expressions_make_the_columns(world: World) -> None:
     verdict = prove(world)
     assert (verdict.holds, verdict.limits) == (True, (NOT_INDEPENDENT,))
     assert world.ledger[0].counts["filtered"] == 1
+
+
+def test_a_moment_without_a_zone_is_utc(world: World) -> None:
+    """Whatever zone the machine is in, and whatever Spark would take for its own."""
+    moment = "CAST('2026-07-01 12:00:00' AS TIMESTAMP)"
+    world.declare(
+        schema="id INT NOT NULL, at TIMESTAMP", value_schema="id INT", select={"at": moment}
+    )
+    world.send({"id": 1})
+    world.run()
+
+    assert world.rows() == [{"id": 1, "at": dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)}]
 
 
 def test_a_function_makes_the_rows(world: World) -> None:
