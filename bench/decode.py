@@ -111,7 +111,7 @@ def seconds(case: DecodeCase, rounds: int) -> float:
     costs = []
     for _ in range(rounds):
         decode, before = case.opened(), time.process_time()
-        decoded = [decode(batch, None) for batch in batches]
+        decoded = [decode(batch) for batch in batches]
         costs.append(time.process_time() - before)
         if any(each.field(1).null_count < len(each) for each in decoded):
             raise ValueError(f"{case.name}: a record is refused")

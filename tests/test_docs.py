@@ -14,6 +14,7 @@ import yaml
 from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.pipeline import validate
+from ingestion.sinks import keep_columns
 from tests.support.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -50,6 +51,7 @@ def test_there_are_examples() -> None:
     "reasons",
     [
         pytest.param(validate.REASONS, id="every format"),
+        pytest.param(keep_columns.REASONS, id="kept columns"),
         *(
             pytest.param(import_module(each.module).REASONS, id=name)
             for name, each in FORMATS.items()

@@ -32,10 +32,11 @@ from ingestion.declaration.parts import (
     Starting,
     TombstonePolicy,
     Topic,
+    Unavailable,
     Window,
     one_of,
 )
-from ingestion.declaration.sql import refuse_absent_module, refuse_bad_sql
+from ingestion.declaration.sql import names_in, refuse_absent_module, refuse_bad_sql
 from ingestion.declaration.types import SqlType
 
 
@@ -219,9 +220,38 @@ class Declaration(Part):
         return tuple(name for name in required if name not in elsewhere)
 
     @property
+    def _makes_columns(self) -> bool:
+        """Tell whether the table's columns are made of the value's, which are others."""
+        return bool(self.select or self.transform or self.value_ddl or self.explode)
+
+    @property
     def is_transformed(self) -> bool:
         """Tell whether anything stands between the value and the row."""
         return bool(self.where or self.select or self.transform or self.value_ddl)
+
+    @property
+    def unavailable(self) -> Unavailable | None:
+        """What becomes of a column that a record leaves out because it has not changed.
+
+        ``keep`` what the row holds of it, or ``null``, which partial updates understand. ``None``
+        where the format leaves nothing out.
+        """
+        if not self.format.options.may_lack_columns:
+            return None
+        keeps = self.write_mode.keeps_columns and not self.ignore_null_updates
+        keeps = keeps and not self._makes_columns
+        return "keep" if keeps else "null"
+
+    @cached_property
+    def never_left_out(self) -> frozenset[str]:
+        """Columns that a record may not leave out: key and order, and what is asked of it."""
+        if self.unavailable is None:
+            return frozenset()
+        if self._makes_columns:
+            return frozenset(column.name for column in self.value_columns)
+        asked = names_in(self.where) | names_in(self.apply_as_deletes)
+        of_columns = (column.name for column in self.columns if column.name.lower() in asked)
+        return frozenset((*self.never_null, *self.sequence_by, *of_columns))
 
     @cached_property
     def types(self) -> Mapping[str, SqlType]:

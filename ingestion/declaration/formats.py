@@ -23,6 +23,9 @@ class Options(BaseModel):
 
     # Whether a null value only follows a delete that said so itself.
     tombstones_repeat_deletes: ClassVar[bool] = False
+    # Whether a record may leave out the value of a column that has not changed; its headers then
+    # name the key of the row that has it, if that is another.
+    may_lack_columns: ClassVar[bool] = False
 
     @property
     def uses_registry(self) -> bool:
@@ -51,6 +54,7 @@ class DebeziumOptions(Options):
     """How a connector was told to write its envelopes."""
 
     tombstones_repeat_deletes: ClassVar[bool] = True
+    may_lack_columns: ClassVar[bool] = True
 
     encoding: Literal["json", "avro"] = Field(
         "json", description="How the envelope is encoded; avro asks the schema registry."

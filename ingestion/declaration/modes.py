@@ -33,6 +33,7 @@ class Mode:
         has_keys: Whether ``keys`` identify its rows; else a record's coordinates do.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
+        keeps_columns: Whether a row takes over a column that its record leaves out.
         fields: Fields of a declaration that only some modes have.
     """
 
@@ -42,6 +43,7 @@ class Mode:
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
+    keeps_columns: bool = False
     fields: tuple[str, ...] = ()
 
 
@@ -50,13 +52,14 @@ MODES: Final[dict[str, Mode]] = {
         module="ingestion.sinks.upsert",
         soft_module="ingestion.sinks.soft_upsert",
         partial_module="ingestion.sinks.partial_upsert",
+        keeps_columns=True,
         fields=("deletes", "ignore_null_updates"),
     ),
     "append": Mode(
         module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
     ),
     "insert_only": Mode(module="ingestion.sinks.insert_only", has_deletes=False),
-    "scd2": Mode(module="ingestion.sinks.scd2"),
+    "scd2": Mode(module="ingestion.sinks.scd2", keeps_columns=True),
     "aggregate": Mode(
         module="ingestion.sinks.aggregate", has_deletes=False, fields=("aggregates", "window")
     ),

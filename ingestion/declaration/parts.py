@@ -30,6 +30,8 @@ DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_
 Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
 ExtraFields = Literal["ignore", "keep", "reject"]
+# What becomes of a column that a record leaves out because it has not changed.
+Unavailable = Literal["keep", "null"]
 Severity = Literal["critical", "warning", "info"]
 Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
 Cron = Annotated[str, StringConstraints(pattern=r"^(@[a-z]+|\S+( +\S+){4})$")]
@@ -68,7 +70,8 @@ class FormatSpec(BaseModel):
             return f"`{self.type}` has no option `{name}`; {options}"
         if details["type"] == "missing":
             return f"`{self.type}` needs the option `{name}`"
-        return f"option `{name}`: {details['msg']}"
+        problem = details["msg"].removeprefix("Value error, ")
+        return f"option `{name}`: {problem}" if name else problem
 
     @property
     def options(self) -> Options:

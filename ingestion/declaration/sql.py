@@ -46,6 +46,16 @@ def refuse_bad_sql(text: str) -> None:
             )
 
 
+def names_in(text: str | None) -> frozenset[str]:
+    """Return every name that an expression has, of columns and fields, in lower case."""
+    if text is None:
+        return frozenset()
+    from sqlglot import exp, parse_one
+
+    found = parse_one(text, read="spark").find_all(exp.Identifier)
+    return frozenset(each.name.lower() for each in found)
+
+
 def refuse_absent_module(name: str) -> None:
     """Raise a ``ValueError`` if a function's module is not there; imports only its package."""
     module = name.rpartition(".")[0]

@@ -6,7 +6,7 @@ schemas first: executors need no access to the registry, and none of them can st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -19,7 +19,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from ingestion.declaration.formats import FORMATS
-from ingestion.declaration.parts import ExtraFields, FormatSpec
+from ingestion.declaration.parts import ExtraFields, FormatSpec, Unavailable
 from ingestion.errors import InvalidSpecError
 from ingestion.formats.decoder import Encoded, decoded_struct
 from ingestion.formats.wire_format import HEADER_BYTES
@@ -39,7 +39,7 @@ class Decoding:
     Attributes:
         module: The format's module.
         encoded: The expected content.
-        column: Name of the bytes' column; the Kafka keys are in ``_key``.
+        column: Name of the bytes' column; ``_key`` has the Kafka keys, ``_headers`` the headers.
         into: Name of the column to add, of the type of ``decoded_struct``.
     """
 
@@ -51,7 +51,9 @@ class Decoding:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
-        return (self.column, "_key") if self.encoded.options.reads_key else (self.column,)
+        options, columns = self.encoded.options, [self.column]
+        columns += ["_key"] if options.reads_key else []
+        return (*columns, "_headers") if options.may_lack_columns else tuple(columns)
 
 
 def plan_decoding(
@@ -63,6 +65,9 @@ def plan_decoding(
     is_key: bool = False,
     schema: StructType,
     extra_fields: ExtraFields,
+    unavailable: Unavailable | None = None,
+    never_left_out: frozenset[str] = frozenset(),
+    keys: Sequence[str] = (),
     settings: Settings,
 ) -> Decoding:
     """Plan how to decode keys or values with their declared format.
@@ -75,6 +80,9 @@ def plan_decoding(
         is_key: Whether they are Kafka keys.
         schema: The declared columns, or for keys the key columns.
         extra_fields: What to do with fields that ``schema`` does not name.
+        unavailable: What to do with columns that a record leaves out.
+        never_left_out: Columns that no record may leave out.
+        keys: The key columns, by which the row is found that has them.
         settings: Where a schema registry is.
     """
     module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
@@ -84,6 +92,9 @@ def plan_decoding(
         is_key=is_key,
         options=options,
         extra_fields=extra_fields,
+        unavailable=unavailable,
+        never_left_out=never_left_out,
+        keys=keys,
         writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
     )
     return Decoding(module=module.__name__, encoded=encoded, column=column, into=into)

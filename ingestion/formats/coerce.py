@@ -32,6 +32,8 @@ _BASE64: Final = re.compile(
 )
 # Enough for 128 bits with any usual scale.
 _MOST_DIGITS: Final = 60
+# More than PostgreSQL's NUMERIC has, before the point or behind it.
+_LONGEST_DECIMAL: Final = 150_000
 # Rounds nothing; default arithmetic would round to 28 digits.
 _ENDLESS: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 BITS: Final[dict[type[DataType], int]] = {
@@ -210,6 +212,14 @@ def unscaled(number: int, scale: int) -> Decimal:
 def decimal_of(raw: bytes, scale: int) -> Decimal:
     """Return the decimal whose unscaled number stands in bytes, the most significant first."""
     return unscaled(int.from_bytes(raw, signed=True), scale)
+
+
+def decimal_text(raw: bytes, scale: int, target: DataType) -> str:
+    """Write the same decimal as a text, with all its digits and no exponent."""
+    value = decimal_of(raw, scale)
+    if max(abs(value.adjusted()), abs(scale)) > _LONGEST_DECIMAL:
+        refuse(value, target)
+    return f"{value:f}"
 
 
 def rescaled(value: Decimal, target: sql.DecimalType) -> Decimal:

@@ -21,6 +21,7 @@ from ingestion.formats.coerce import (
     Source,
     array_of,
     decimal_of,
+    decimal_text,
     exact,
     exact_ticks,
     from_base64,
@@ -145,14 +146,19 @@ def json_value(hint: Hint, target: sql.DataType) -> Convert:
         return lambda value: _float(value, target)
     kind, name = _SCALARS.get(type(target), (int, "integer"))
     convert = exact(Source(name), target)
+    if isinstance(target, sql.StringType):
+        return lambda value: (
+            decimal_text(*_variable_scale(value, target), target)
+            if _has_scale(value)
+            else convert(_of(kind, value, target))
+        )
     return lambda value: convert(_of(kind, value, target))
 
 
 def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
     convert = exact(Source("decimal"), target)
-    if type(value) is dict and value.keys() == {"scale", "value"}:
-        number = _base64(_of(str, value["value"], target), target)
-        return convert(decimal_of(number, _of(int, value["scale"], target)))
+    if _has_scale(value):
+        return convert(decimal_of(*_variable_scale(value, target)))
     if type(value) is int or isinstance(value, Decimal):
         is_sane = abs(Decimal(value).adjusted()) < _MOST_DIGITS
         return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
@@ -160,6 +166,16 @@ def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
     if hint.scale is not None:
         return convert(decimal_of(_base64(text, target), hint.scale))
     return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
+
+
+def _has_scale(value: Any) -> bool:
+    """Tell a VariableScaleDecimal, which says its own scale."""
+    return type(value) is dict and value.keys() == {"scale", "value"}
+
+
+def _variable_scale(value: Any, target: sql.DataType) -> tuple[bytes, int]:
+    number = _base64(_of(str, value["value"], target), target)
+    return number, _of(int, value["scale"], target)
 
 
 def _days(value: Any, hint: Hint, target: sql.DataType) -> int:

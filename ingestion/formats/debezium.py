@@ -7,10 +7,13 @@ alone leaves to the declaration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import md5
 from typing import Any, Final
+from uuid import UUID
 
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField, TimestampType
 
@@ -20,14 +23,15 @@ from ingestion.formats.avro.types import converter, fields, is_record, record_in
 from ingestion.formats.coerce import Convert, MisfitError, exact_ticks
 from ingestion.formats.connect import ConnectJson, Hint, hints, json_value
 from ingestion.formats.decoder import BadBytesError, Decode, Decoded, Encoded, Read, by_record
-from ingestion.formats.strict_json import parse
+from ingestion.formats.strict_json import LongNumberError, parse
 from ingestion.formats.wire_format import by_writer_schema
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
     **avro.REASONS,
     "malformed_debezium": "no envelope with `op`, and `after` or `before`",
-    "unavailable_value": "a column that the database did not send, since it had not changed",
+    "unavailable_value": "such a column decides what becomes of the record: it is of `keys` or "
+    "`sequence_by`, or a declared expression reads it",
     "truncate": "the whole table was emptied, which a person must apply",
     "not_a_change": "a message of the log that changes no row",
 }
@@ -37,10 +41,20 @@ _ROWS: Final = {"c": "after", "r": "after", "u": "after", "d": "before"}
 _CLOCKS: Final = {"ts_ms": 10**3, "ts_us": 10**6, "ts_ns": 10**9}
 _POSITION: Final = ("lsn", "file", "pos")
 _MISSING: Final = "__debezium_unavailable_value"
+# Of one record, as Spark delivers them: structs of key and value.
+Headers = Sequence[Mapping[str, Any]] | None
+
 # Connectors differ in how they write a schema; each text of it would be kept.
 _MOST_PLANS: Final = 200
+_OLD_KEY: Final = "__debezium.oldkey"
+_NEW_KEY: Final = "__debezium.newkey"
 _MISSING_BYTES: Final = _MISSING.encode()
 _MISSING_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+_MISSING_NUMBERS: Final = list(_MISSING_BYTES)
+# Java's UUID.nameUUIDFromBytes of the text.
+_MISSING_UUID: Final = str(
+    UUID(bytes=md5(_MISSING_BYTES, usedforsecurity=False).digest(), version=3)
+)
 
 
 def opened(encoded: Encoded) -> Decode:
@@ -63,19 +77,23 @@ class _JsonEnvelopes:
         self._columns, self._options = encoded.schema, options
         self._paths = _paths_of(options)
         self._connect = ConnectJson()
+        self._moves = _Moves(encoded, self._paths)
         self._plans: dict[tuple[int, str], _RowPlan] = {}
         self._schemas: list[Any] = []
 
-    def __call__(self, raw: bytes, key: bytes | None) -> Decoded:
+    def __call__(self, raw: bytes, key: bytes | None, headers: Headers = None) -> Decoded:
         try:
             schema, envelope = self._split(raw)
+        except LongNumberError as error:
+            raise BadBytesError("type_mismatch", str(error)) from None
         except ValueError as error:
             raise BadBytesError("malformed_debezium", str(error)) from None
         side, row = _row_of(envelope)
         if side == "before":
             row = {**self._of_key(key), **{n: v for n, v in row.items() if v is not None}}
         extra = (name for name in row if name not in self._columns.names)
-        return self._plan(schema, side).decoded(row, envelope, extra)
+        decoded = self._plan(schema, side).decoded(row, envelope, extra, headers)
+        return self._moves.noted(decoded, envelope, headers)
 
     def _split(self, raw: bytes) -> tuple[Any, Any]:
         return self._connect.split(raw) if self._options.schemas else (None, parse(raw))
@@ -132,12 +150,61 @@ def _avro_reader(options: DebeziumOptions, schema: WriterSchema, encoded: Encode
         plans[side] = _RowPlan(converts, paths, is_delete=side == "before")
         extra[side] = [name for name in row if name not in encoded.schema.names]
 
-    def read_envelope(payload: bytes) -> Decoded:
+    moves = _Moves(encoded, paths)
+
+    def read_envelope(payload: bytes, headers: Headers = None) -> Decoded:
         envelope = {name: _bare(value) for name, value in read(payload).items()}
         side, row = _row_of(envelope)
-        return plans[side].decoded(row, envelope, extra[side])
+        decoded = plans[side].decoded(row, envelope, extra[side], headers)
+        return moves.noted(decoded, envelope, headers)
 
     return read_envelope
+
+
+class _Moves:
+    """Knows a row whose key has changed: one event deletes it, and another makes it anew.
+
+    Headers of each name the key of the other, as JSON, which Kafka Connect's default converter of
+    headers writes. What cannot be read of an old key is null, and equals no row's.
+    """
+
+    def __init__(self, encoded: Encoded, paths: Mapping[str, list[str]]) -> None:
+        types = {name: encoded.schema[name].dataType for name in encoded.keys}
+        self._converts = {
+            name: json_value(_declared_hint(type_, 0, precise=True), type_)
+            for name, type_ in types.items()
+        }
+        fixed = {*paths, *encoded.keys, *encoded.never_left_out}
+        self._movable = [name for name in encoded.schema.names if name not in fixed]
+
+    def noted(self, decoded: Decoded, envelope: Mapping[str, Any], headers: Headers) -> Decoded:
+        """Note in what was decoded that the row has moved.
+
+        A delete leaves all columns out that the new row may take over. A new row that leaves any
+        out has the old key.
+        """
+        if decoded.is_delete and self._converts and _names(headers, _NEW_KEY):
+            return decoded._replace(unavailable=self._movable)
+        if not decoded.unavailable or not _is_move(envelope, headers):
+            return decoded
+        raw = next(each["value"] for each in reversed(headers or ()) if each["key"] == _OLD_KEY)
+        key: dict[str, Any] = {}
+        with suppress(ValueError):
+            found = parse(raw or b"")
+            if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
+                found = found["payload"]
+            if isinstance(found, dict):
+                key = {n: c(found[n]) for n, c in self._converts.items() if n in found}
+        return decoded._replace(moved_from={name: key.get(name) for name in self._converts})
+
+
+def _is_move(envelope: Mapping[str, Any], headers: Headers) -> bool:
+    """Tell whether an event makes the row anew that had another key before."""
+    return envelope["op"] == "c" and _names(headers, _OLD_KEY)
+
+
+def _names(headers: Headers, name: str) -> bool:
+    return any(each["key"] == name for each in headers or ())
 
 
 def _node_at(nodes: Mapping[str, Any], path: list[str]) -> Any:
@@ -216,21 +283,31 @@ class _RowPlan:
     is_delete: bool
 
     def decoded(
-        self, row: Mapping[str, Any], envelope: Mapping[str, Any], extra: Iterable[str]
+        self,
+        row: Mapping[str, Any],
+        envelope: Mapping[str, Any],
+        extra: Iterable[str],
+        headers: Headers,
     ) -> Decoded:
         """Convert a row, in which there may be names that no column has."""
-        values = [self._value(name, row, envelope) for name in self.converts]
-        return Decoded(values, None if self.is_delete else list(extra), self.is_delete)
+        # A row that is new was sent whole: a text of its own that looks so is that text.
+        may_lack = envelope["op"] == "u" or _is_move(envelope, headers)
+        values: list[Any] = []
+        unavailable: list[str] = []
+        for name in self.converts:
+            if may_lack and name not in self.paths and _is_missing(row.get(name)):
+                unavailable.append(name)
+                values.append(None)
+            else:
+                values.append(self._value(name, row, envelope))
+        others = None if self.is_delete else list(extra)
+        return Decoded(values, others, self.is_delete, unavailable=unavailable)
 
     def _value(self, name: str, row: Mapping[str, Any], envelope: Mapping[str, Any]) -> Any:
         path, convert = self.paths.get(name), self.converts[name]
         value = _at_path(envelope, path) if path else row.get(name)
         if value is None or convert is None:
             return None
-        if not path and _is_missing(value):
-            if self.is_delete:
-                return None
-            raise BadBytesError("unavailable_value", f"{name} has not changed, and is not here")
         try:
             return convert(value)
         except MisfitError as error:
@@ -244,7 +321,13 @@ def _paths_of(options: DebeziumOptions) -> dict[str, list[str]]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Tell whether a value is the placeholder for one that the database did not send."""
-    if type(value) is list and len(value) == 1:
-        return _is_missing(value[0])
-    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES)
+    """Tell whether a value stands for one that the database did not send, in whatever type.
+
+    As Debezium's PostgreSQL connector writes it: the text, its bytes, base64 of them in JSON; lists
+    of one of those, of the one UUID made of the text, or of the text's bytes as numbers; a map.
+    """
+    if type(value) is list:
+        return value == _MISSING_NUMBERS or (len(value) == 1 and _is_missing(value[0]))
+    if type(value) is dict:
+        return value == {_MISSING: _MISSING}
+    return value in (_MISSING, _MISSING_BASE64, _MISSING_BYTES, _MISSING_UUID)

@@ -18,7 +18,7 @@ from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ingestion.declaration.formats import Options
-from ingestion.declaration.parts import ExtraFields
+from ingestion.declaration.parts import ExtraFields, Unavailable
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
@@ -40,6 +40,10 @@ class Encoded:
         is_key: Whether they are a Kafka key, which may be a bare value instead of an object.
         options: The format's options in the declaration.
         extra_fields: What to do with fields that ``schema`` does not name.
+        unavailable: What becomes of columns that a record leaves out because they have not
+            changed; only in formats that know such a thing.
+        never_left_out: Columns of which that makes a record bad.
+        keys: The key columns, where such a column is kept.
         writer_schemas: The registry's schemas of all ids in the bytes.
     """
 
@@ -47,12 +51,15 @@ class Encoded:
     is_key: bool
     options: Options
     extra_fields: ExtraFields
+    unavailable: Unavailable | None = None
+    never_left_out: frozenset[str] = frozenset()
+    keys: Sequence[str] = ()
     writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
 
-# Takes values, and the Kafka keys where the format's options ask for them; returns the struct of
-# ``decoded_struct`` for each. If the bytes are null, every field of it is null.
-Decode = Callable[[pa.Array, pa.Array | None], pa.StructArray]
+# Takes values, then the Kafka keys and the headers where the format's options ask for them; returns
+# the struct of ``decoded_struct`` for each. If the bytes are null, every field of it is null.
+Decode = Callable[..., pa.StructArray]
 
 
 def decoded_struct(encoded: Encoded) -> sql.StructType:
@@ -62,7 +69,9 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     the bytes are good, and ``detail`` a text for people; ``extra`` has the names of the fields that
     are not in the schema; ``is_delete`` is true if the bytes themselves are a delete, and null in
     formats without deletes; ``kept`` has the fields that are not in the schema, if the declaration
-    says ``extra_fields: keep``.
+    says ``extra_fields: keep``; ``unavailable`` has the names of the columns whose value the record
+    leaves out, since it has not changed; where they are kept, ``moved_from`` has the key of the row
+    that has them, if that is not the record's own.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for Spark to parse.
@@ -75,7 +84,14 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
         .add("extra", sql.ArrayType(sql.StringType()))
         .add("is_delete", sql.BooleanType())
     )
-    return struct.add("kept", sql.StringType()) if encoded.extra_fields == "keep" else struct
+    if encoded.extra_fields == "keep":
+        struct = struct.add("kept", sql.StringType())
+    if encoded.unavailable:
+        struct = struct.add("unavailable", sql.ArrayType(sql.StringType()))
+    if encoded.unavailable == "keep":
+        key = sql.StructType([encoded.schema[name] for name in encoded.keys])
+        struct = struct.add("moved_from", _relaxed(key))
+    return struct
 
 
 def _relaxed(type_: sql.DataType) -> sql.DataType:
@@ -119,15 +135,20 @@ class Decoded(NamedTuple):
         extra: Fields that no column names.
         is_delete: Whether the bytes themselves are a delete.
         kept: The fields that no column names, as one JSON object.
+        unavailable: Columns whose value the record leaves out because it has not changed.
+        moved_from: The key of the row that has those values, if it is another; null in what cannot
+            be told of it.
     """
 
     row: Sequence[Any]
     extra: Sequence[str] | None = None
     is_delete: bool | None = None
     kept: str | None = None
+    unavailable: Sequence[str] | None = None
+    moved_from: Mapping[str, Any] | None = None
 
 
-# Reads the bytes of one record, or its value and its Kafka key; raises ``BadBytesError``.
+# Reads the bytes of one record, then what else the format asks for; raises ``BadBytesError``.
 Read = Callable[..., Decoded]
 
 
@@ -135,20 +156,22 @@ def by_record(read: Read, encoded: Encoded) -> Decode:
     """Return a decoding that reads one record after the other."""
     type_ = arrow_type(decoded_struct(encoded))
 
-    def read_strictly(*raw: bytes | None) -> Decoded:
-        decoded = read(*raw)
+    def read_strictly(raw: bytes, *more: Any) -> Decoded:
+        decoded = read(raw, *more)
         if decoded.extra and encoded.extra_fields == "reject":
             raise BadBytesError("unknown_field", f"not in `schema`: {', '.join(decoded.extra)}")
+        if needed := encoded.never_left_out.intersection(decoded.unavailable or ()):
+            raise BadBytesError("unavailable_value", f"not sent: {', '.join(sorted(needed))}")
         return decoded
 
-    def decode(values: pa.Array, keys: pa.Array | None = None) -> pa.StructArray:
-        columns = [each.to_pylist() for each in (values, keys) if each is not None]
+    def decode(values: pa.Array, *more: pa.Array) -> pa.StructArray:
+        columns = [each.to_pylist() for each in (values, *more)]
         return _assembled([_attempt(read_strictly, *each) for each in zip(*columns)], type_)  # noqa: B905
 
     return decode
 
 
-def _attempt(read: Read, raw: bytes | None, *more: bytes | None) -> Decoded | BadBytesError | None:
+def _attempt(read: Read, raw: bytes | None, *more: Any) -> Decoded | BadBytesError | None:
     """Read one record; null bytes give ``None``, and whatever fails an error to quarantine."""
     try:
         return None if raw is None else read(raw, *more)
@@ -178,6 +201,8 @@ def _assembled(
         extra=[each and (each.extra or None) for each in good],
         is_delete=[each and each.is_delete for each in good],
         kept=[each and each.kept for each in good],
+        unavailable=[each and (each.unavailable or None) for each in good],
+        moved_from=[each and each.moved_from for each in good],
     )
 
 

@@ -30,7 +30,7 @@ def opened(encoded: Encoded) -> Decode:
 
     def decode_many(content: Bytes, at: Numbers, end: Numbers) -> tuple[pa.StructArray, Flags]:
         raw, spans = content.tobytes(), zip(at.tolist(), end.tolist(), strict=True)
-        decoded = decode_json(pa.array([raw[a:b] for a, b in spans], pa.binary()), None)
+        decoded = decode_json(pa.array([raw[a:b] for a, b in spans], pa.binary()))
         return decoded, np.asarray(decoded.field("reason").is_null())
 
     return by_writer_schema(encoded, "JSON", lambda *_: read_strictly, lambda *_: decode_many)

@@ -28,11 +28,11 @@ def opened(encoded: Encoded) -> Decode:
     type_ = arrow_type(decoded_struct(encoded))
     row_type = type_.field("row").type
 
-    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+    def decode(values: pa.Array) -> pa.StructArray:
         try:
             column = values.cast(row_type.field(0).type)
         except pa.ArrowInvalid:
-            return one_by_one(values, None)
+            return one_by_one(values)
         row = pa.StructArray.from_arrays([column], fields=list(row_type), mask=values.is_null())
         return struct_of_parts(type_, row=row)
 

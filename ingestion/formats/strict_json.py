@@ -13,16 +13,19 @@ from ingestion.formats.decoder import BadBytesError, text_of
 WHITE_SPACE: Final = " \t\r\n"
 # As Spark's parser, so that what passes here passes there.
 MOST_NESTED: Final = 900
+LONGEST_NUMBER: Final = 1_000
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+class LongNumberError(BadBytesError):
+    """A number of more digits than any column holds."""
 
 
 class StrictParser:
     """Parses documents of JSON; makes numbers of the texts of fractions and of whole ones."""
 
-    def __init__(
-        self, fraction: Callable[[str], Any] = Decimal, whole: Callable[[str], Any] = int
-    ) -> None:
+    def __init__(self, fraction: Callable[[str], Any], whole: Callable[[str], Any] = int) -> None:
         numbers: dict[str, Any] = {"parse_float": fraction, "parse_int": whole}
         self._pairs = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=list, **numbers)
         self._strict = json.JSONDecoder(
@@ -101,4 +104,13 @@ def _refuse(text: str) -> NoReturn:
     raise _malformed(f"{text} is not JSON")
 
 
-parse: Final = StrictParser()
+def of_sane_length(number: str) -> str:
+    """Return a number as it is written, unless no column could hold it."""
+    if len(number.lstrip("-").replace(".", "", 1)) > LONGEST_NUMBER:
+        raise LongNumberError("malformed_json", f"a number of {len(number)} characters")
+    return number
+
+
+parse: Final = StrictParser(
+    lambda text: Decimal(of_sane_length(text)), lambda text: int(of_sane_length(text))
+)

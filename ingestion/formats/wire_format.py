@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -55,10 +55,10 @@ def by_writer_schema(
     """Return the decoding of framed bytes, each record with its writer's schema of one type."""
     reader = cache(lambda number: compile_(encoded.writer_schemas[number], encoded))
 
-    def read(raw: bytes) -> Decoded:
+    def read(raw: bytes, *more: Any) -> Decoded:
         number, payload = _split_frame(raw, encoded, schema_type)
         try:
-            return reader(number)(payload)
+            return reader(number)(payload, *more)
         except BadBytesError as error:
             raise _bad_schema(error.reason, number, str(error)) from None
 
@@ -68,7 +68,7 @@ def by_writer_schema(
     }
     many = cache(lambda number: compile_many(known[number], encoded))
 
-    def decode(values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+    def decode(values: pa.Array, *more: pa.Array) -> pa.StructArray:
         content, starts, ends = spans(values)
         ids = _schema_ids(values, content, starts, ends)
         is_done, parts = np.zeros(len(values), np.bool_), []
@@ -83,9 +83,10 @@ def by_writer_schema(
                     parts.append((at[is_sound], decoded.filter(pa.array(is_sound))))
                     is_done[at] = is_sound
         if not parts:
-            return one_by_one(values, None)
+            return one_by_one(values, *more)
         others = np.flatnonzero(~is_done)
-        return merged([*parts, (others, one_by_one(values.take(pa.array(others)), None))])
+        rest = (each.take(pa.array(others)) for each in (values, *more))
+        return merged([*parts, (others, one_by_one(*rest))])
 
     return decode
 

@@ -41,7 +41,7 @@ def overwrite_seq(rows: DataFrame, path: Path, seq: int, *, stats_on: Sequence[s
     """
     writer = rows.coalesce(1).write.format("delta").mode("overwrite")
     if DeltaTable.is_deltatable(str(path)):
-        writer = writer.option("replaceWhere", f"_seq = {seq}")
+        writer = writer.option("replaceWhere", f"_seq = {seq}").option("mergeSchema", "true")
     else:
         writer = writer.option("delta.dataSkippingStatsColumns", ",".join(stats_on))
     writer.save(str(path))

@@ -39,6 +39,7 @@ from ingestion.sinks import sql
 from ingestion.sinks.choose_engine import EngineName, open_engine
 from ingestion.sinks.engine import Engine
 from ingestion.sinks.frame_cache import FrameCache
+from ingestion.sinks.keep_columns import keep_columns
 from ingestion.sinks.sink import Good, Sink, Target, sink_class
 
 
@@ -92,12 +93,13 @@ class BatchWriter:
             transformed = transform(exploded, spec, frames)
             validated = validate(transformed, spec, overlap)
             engine.materialize(validated)
+            target = self._target(engine)
+            keep_columns(target)
             counts = self._count(engine)
             if not counts.read and not planned:
                 return None
             gaps = self._prove_gaps(engine, planned, counts)
             metadata = self._describe(engine, plan, planned, counts, gaps)
-            target = self._target(engine, metadata.seq)
             quarantined = self._quarantine(engine, counts, metadata)
             sink = sink_class(spec)(target, _define_good(engine, counts))
             metadata = _prepare(sink, metadata, quarantined)
@@ -155,16 +157,21 @@ class BatchWriter:
 
     def _extra_counts(self, engine: Engine, counted: BatchCounts) -> dict[str, int]:
         """Return what a stream counts beside the dispositions."""
-        exploded = {"exploded": counted.exploded} if self._spec.explode else {}
-        return {**extra_counts(engine, counted), **exploded}
+        counts = extra_counts(engine, counted)
+        if self._spec.explode:
+            counts["exploded"] = counted.exploded
+        if counted.unavailable:
+            is_kept = self._spec.unavailable == "keep"
+            counts["columns_kept" if is_kept else "columns_unavailable"] = counted.unavailable
+        return counts
 
-    def _target(self, engine: Engine, seq: int) -> Target:
+    def _target(self, engine: Engine) -> Target:
         return Target(
             engine=engine,
             spec=self._spec,
             paths=self._paths,
             epoch=self.position.epoch,
-            seq=seq,
+            seq=self.position.seq + 1,
             version=self._log.versions()[0],
         )
 

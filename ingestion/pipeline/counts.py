@@ -51,6 +51,7 @@ class BatchCounts:
         good_bytes: Size of the good records' values.
         with_extra: Records applied that have fields which the schema does not name.
         exploded: Rows beyond the first of their record.
+        unavailable: Columns that the rows applied left out, in all.
     """
 
     dispositions: Mapping[str, int]
@@ -58,6 +59,7 @@ class BatchCounts:
     good_bytes: int
     with_extra: int = 0
     exploded: int = 0
+    unavailable: int = 0
 
     @property
     def read(self) -> int:
@@ -72,6 +74,8 @@ class BatchCounts:
 
 def count_records(engine: Engine) -> BatchCounts:
     """Count a batch by disposition and by partition."""
+    may_lack = "_unavailable" in engine.columns("batch")
+    unavailable = "sum(coalesce(array_length(_unavailable), 0))" if may_lack else "0"
     rows = engine.rows(
         "SELECT _topic, _partition, _disposition, "
         'count(*) AS "rows", '
@@ -80,7 +84,8 @@ def count_records(engine: Engine) -> BatchCounts:
         "CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum, "
         'CAST(sum(_bytes) AS BIGINT) AS "bytes", '
         "CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT) "
-        "AS with_extra FROM batch GROUP BY _topic, _partition, _disposition"
+        f"AS with_extra, CAST({unavailable} AS BIGINT) AS unavailable "
+        "FROM batch GROUP BY _topic, _partition, _disposition"
     )
     dispositions: dict[str, int] = {}
     of_partition: dict[TopicPartition, list[dict[str, Any]]] = {}
@@ -93,6 +98,7 @@ def count_records(engine: Engine) -> BatchCounts:
         good_bytes=sum(row["bytes"] for row in rows if row["_disposition"] in GOOD),
         with_extra=sum(row["with_extra"] for row in rows if row["_disposition"] in GOOD),
         exploded=sum(row["rows"] - row["records"] for row in rows),
+        unavailable=sum(row["unavailable"] for row in rows if row["_disposition"] == "row"),
     )
 
 

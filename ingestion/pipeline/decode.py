@@ -42,6 +42,9 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
         into="_decoded",
         schema=value_type(spec),
         extra_fields=spec.extra_fields,
+        unavailable=spec.unavailable,
+        never_left_out=spec.never_left_out,
+        keys=spec.keys,
         settings=settings,
     )
     if spec.tombstone_policy != "delete":

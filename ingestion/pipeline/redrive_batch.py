@@ -141,8 +141,8 @@ class RedriveWriter(BatchWriter):
             )
         return 0
 
-    def _target(self, engine: Engine, seq: int) -> Target:
-        return replace(super()._target(engine, seq), epoch=self._of.number)
+    def _target(self, engine: Engine) -> Target:
+        return replace(super()._target(engine), epoch=self._of.number)
 
 
 def _reasons(engine: Engine) -> dict[str, int]:

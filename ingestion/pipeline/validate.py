@@ -14,7 +14,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -53,6 +53,8 @@ _FINDINGS: Final = {
     "_extra": "extra",
     "_says_delete": "is_delete",
 }
+# What only a record in quarantine needs.
+_OF_BAD: Final = ("_reason", "_detail", *RAW)
 
 
 def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
@@ -88,6 +90,7 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
     in_duckdb = _batch(f"({_judged(spec, reached)})", spec)
     work = _flat_in_worker(
         plan.work,
+        findings=_findings(spec),
         keys=spec.keys if spec.tombstone_policy == "delete" else (),
         needed=_needed(spec),
         has_deletes=spec.write_mode.has_deletes,
@@ -98,7 +101,7 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
 def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     """Take the row that a value gives, or the key of a tombstone, and what decoding found."""
     of_record = [*PLACE, *RAW, *(("_index",) if _has_index(spec) else ())]
-    found = {name: F.col(f"_decoded.{part}") for name, part in _FINDINGS.items()}
+    found = {name: F.col(f"_decoded.{part}") for name, part in _findings(spec).items()}
     found["_wrong_detail"] = _detail(spec)
     found["_is_tombstone"] = F.col("_value").isNull()
     found["_bytes"] = F.coalesce(F.octet_length("_value"), F.lit(0))
@@ -113,6 +116,12 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
     if spec.apply_as_deletes is None:
         return rows
     return rows.withColumn("_is_selected", F.expr(spec.apply_as_deletes))
+
+
+def _findings(spec: StreamSpec) -> dict[str, str]:
+    found = {"_unavailable": "unavailable"} if spec.unavailable else {}
+    found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
+    return _FINDINGS | found
 
 
 def _has_index(spec: StreamSpec) -> bool:
@@ -130,8 +139,16 @@ def _detail(spec: StreamSpec) -> Column:
 def _lacking(spec: StreamSpec) -> Column:
     """Name the columns of `value_schema` that are null and may not be, whatever is made of them."""
     names = spec.required_value_columns
-    nulls = (F.when(F.col(f"_decoded.row.{quoted(name)}").isNull(), F.lit(name)) for name in names)
+    nulls = (F.when(_is_null_in_value(name, spec), F.lit(name)) for name in names)
     return F.concat_ws(", ", *nulls)
+
+
+def _is_null_in_value(name: str, spec: StreamSpec) -> Column:
+    is_null = F.col(f"_decoded.row.{quoted(name)}").isNull()
+    if spec.unavailable != "keep":
+        return is_null
+    is_kept = F.array_contains("_decoded.unavailable", name)
+    return is_null & ~F.coalesce(is_kept, F.lit(False))
 
 
 def _row(spec: StreamSpec) -> Column:
@@ -150,12 +167,18 @@ def _row(spec: StreamSpec) -> Column:
 
 
 def _flat_in_worker(
-    decode: Work, *, keys: Sequence[str], needed: Sequence[str], has_deletes: bool
+    decode: Work,
+    *,
+    findings: Mapping[str, str],
+    keys: Sequence[str],
+    needed: Sequence[str],
+    has_deletes: bool,
 ) -> Work:
     """Return work that takes the same columns, where nothing is transformed.
 
     Args:
         decode: Work that decodes.
+        findings: What to take of what decoding found, by the name that it gets.
         keys: Key columns that a null value takes from its Kafka key.
         needed: Columns that may not be null.
         has_deletes: Whether the write mode applies deletes.
@@ -165,7 +188,7 @@ def _flat_in_worker(
         for batch in decode(batches):
             value, raw = _fields(batch.column("_decoded")), batch.column("_value")
             columns = {name: batch.column(name) for name in PLACE}
-            columns |= {name: value[part] for name, part in _FINDINGS.items()}
+            columns |= {name: value[part] for name, part in findings.items()}
             columns["_is_tombstone"] = pc.is_null(raw)
             columns["_bytes"] = pc.fill_null(pc.binary_length(raw), 0)
             columns |= _fields(value["row"])
@@ -178,6 +201,8 @@ def _flat_in_worker(
             # Their bytes are kept of records that may be bad; the rules tell which of them are.
             doubts = [pc.is_valid(columns["_wrong"]), columns["_is_tombstone"]]
             doubts += [pc.is_null(columns[name]) for name in needed]
+            if "_unavailable" in columns:
+                doubts.append(pc.is_valid(columns["_unavailable"]))
             if not has_deletes:
                 doubts.append(pc.fill_null(columns["_says_delete"], False))
             may_be_bad = reduce(pc.or_, doubts)
@@ -219,14 +244,15 @@ def _batch(judged: str, spec: StreamSpec) -> str:
     """Select the columns of a batch from judged rows."""
     kept = [EXTRA_COLUMN] if spec.extra_fields == "keep" else []
     names = [*PLACE, "_index", *(column.name for column in spec.columns), *kept]
-    of_bad = (
-        f"CASE WHEN _disposition = 'quarantined' THEN {name} END AS {name}"
-        for name in ("_reason", "_detail", *RAW)
-    )
-    return (
-        f"SELECT {sql.names(names)}, _disposition, _extra, _bytes, {', '.join(of_bad)} "
-        f"FROM {judged} j"
-    )
+    columns = ["_disposition", "_extra", "_bytes"]
+    is_bad = "_disposition = 'quarantined'"
+    if spec.unavailable:
+        # Whether there is anything to keep shows only beside the table.
+        is_bad += " OR _unavailable IS NOT NULL"
+        columns.append("_unavailable")
+        columns += ["_moved_from"] if spec.unavailable == "keep" else []
+    of_bad = (f"CASE WHEN {is_bad} THEN {name} END AS {name}" for name in _OF_BAD)
+    return f"SELECT {sql.names(names)}, {', '.join(columns)}, {', '.join(of_bad)} FROM {judged} j"
 
 
 def _fault(spec: StreamSpec) -> str:
@@ -239,7 +265,7 @@ def _fault(spec: StreamSpec) -> str:
         faults.append((is_tombstone, sql.text(_why_no_tombstone(spec))))
     if not spec.write_mode.has_deletes:
         faults.append(("_is_delete", "'unexpected_delete'"))
-    lacks = [*_nulls(_required(spec)), *(["_lacks <> ''"] if spec.is_transformed else [])]
+    lacks = [*_required_nulls(spec), *(["_lacks <> ''"] if spec.is_transformed else [])]
     faults += [
         (f"{is_tombstone} AND {without_key}", "'tombstone_without_key'"),
         (without_key, "'missing_key'"),
@@ -254,6 +280,18 @@ def _why_no_tombstone(spec: StreamSpec) -> str:
     if not spec.write_mode.has_deletes:
         return "unexpected_tombstone"
     return "tombstone_quarantined" if spec.tombstones_have_an_order else "tombstone_without_order"
+
+
+def _required_nulls(spec: StreamSpec) -> list[str]:
+    """Tell the columns that are null and may not be; one that is kept is not null in the end."""
+    required = _required(spec)
+    if spec.unavailable != "keep":
+        return _nulls(required)
+    return [f"({sql.name(name)} IS NULL AND NOT {_lacks(name)})" for name in required]
+
+
+def _lacks(name: str) -> str:
+    return f"coalesce(list_contains(_unavailable, {sql.text(name)}), FALSE)"
 
 
 def _missing(spec: StreamSpec) -> str:

@@ -75,7 +75,9 @@ class LocalEngine:
         statement = _for(sql, _IN_DUCKDB)
         with _translated():
             if keep:
-                self._tables.register(name, self._tables.sql(statement).to_arrow_table())
+                rows = self._tables.sql(statement).to_arrow_table()
+                self._tables.execute(f"DROP VIEW IF EXISTS {name}")
+                self._tables.register(name, rows)
             else:
                 self._tables.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {statement}")
 
@@ -138,7 +140,8 @@ class LocalEngine:
         """Replace the rows of ``seq``, or make the table."""
         rows = self._arrow(sql)
         if DeltaTable.is_deltatable(str(path)):
-            write_deltalake(path, rows, mode="overwrite", predicate=f"_seq = {seq}")
+            where = f"_seq = {seq}"
+            write_deltalake(path, rows, mode="overwrite", predicate=where, schema_mode="merge")
         else:
             settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
             write_deltalake(path, rows, configuration=settings)

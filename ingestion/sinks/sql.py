@@ -37,9 +37,9 @@ def equal(columns: Iterable[str], one: str, other: str) -> str:
     return " AND ".join(f"{name(column, one)} = {name(column, other)}" for column in columns)
 
 
-def ranked(columns: Sequence[str], direction: str) -> str:
+def ranked(columns: Sequence[str], direction: str, side: str = "") -> str:
     """Order rows along columns, ``DESC`` or ``ASC``."""
-    return ", ".join(f"{name(column)} {direction}" for column in columns)
+    return ", ".join(f"{name(column, side)} {direction}" for column in columns)
 
 
 def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> str:
@@ -56,7 +56,7 @@ def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> s
         has_order: Whether a person has declared what orders the records.
     """
     if has_order:
-        beyond = _beyond(("_epoch", *line), one, other)
+        beyond = is_beyond(("_epoch", *line), one, other)
         return f"({name('_offset', other)} IS NULL OR {beyond})"
     epochs = f"{name('_epoch', one)} <> {name('_epoch', other)}"
     return (
@@ -64,7 +64,7 @@ def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> s
         f"(CASE WHEN {name('_offset', one)} IS NULL THEN FALSE "
         f"WHEN {name('_offset', other)} IS NULL THEN TRUE "
         f"WHEN {epochs} THEN {name('_epoch', one)} > {name('_epoch', other)} "
-        f"WHEN {equal(('_topic', '_partition'), one, other)} THEN {_beyond(line, one, other)} "
+        f"WHEN {equal(('_topic', '_partition'), one, other)} THEN {is_beyond(line, one, other)} "
         f"ELSE {FAIL} END)"
     )
 
@@ -90,9 +90,10 @@ def is_incomparable(one: str, other: str) -> str:
     return f"{name('_epoch', one)} = {name('_epoch', other)} AND {elsewhere}"
 
 
-def _beyond(columns: Sequence[str], one: str, other: str) -> str:
+def is_beyond(columns: Sequence[str], one: str, other: str) -> str:
+    """Tell whether the row of ``one`` is beyond that of ``other``; no column of theirs is null."""
     first, *rest = columns
     mine, theirs = name(first, one), name(first, other)
     if not rest:
         return f"{mine} > {theirs}"
-    return f"({mine} > {theirs} OR ({mine} = {theirs} AND {_beyond(rest, one, other)}))"
+    return f"({mine} > {theirs} OR ({mine} = {theirs} AND {is_beyond(rest, one, other)}))"

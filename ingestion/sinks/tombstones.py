@@ -7,17 +7,37 @@ that the next does not replace; rows of a seq that was never committed are not r
 
 from __future__ import annotations
 
+from typing import Final
+
 from deltalake import DeltaTable
 
 from ingestion.sinks import sql
 from ingestion.sinks.sink import Target
 
+# Whether a delete is remembered with the row that it ended, in streams where that may be needed.
+HAS_ROW: Final = "_has_row"
+
 
 def remember_deletes(target: Target, deletes: str) -> None:
-    """Write the place of each delete of this batch, which a query selects."""
+    """Write the place of each delete of this batch, which a query selects.
+
+    Where a later record may take over columns of a row that has moved to another key, its delete
+    is written with the row.
+    """
     spec = target.spec
     names = dict.fromkeys([*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"])
     remembered = f"SELECT {sql.names(names)} FROM ({deletes}) d"
+    if spec.unavailable == "keep" and spec.mode != "scd2":
+        rows = "".join(
+            f", CASE WHEN _unavailable IS NOT NULL THEN {sql.name(column.name)} END "
+            f"AS {sql.name(column.name)}"
+            for column in spec.columns
+            if column.name not in names
+        )
+        remembered = (
+            f"SELECT {sql.names(names)}, _unavailable IS NOT NULL AS {HAS_ROW}{rows} "
+            f"FROM ({deletes}) d"
+        )
     path = target.paths.tombstones
     target.engine.replace_seq(remembered, path, target.seq, stats_on=("_seq",))
 

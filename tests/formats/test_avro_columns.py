@@ -137,7 +137,7 @@ def test_a_part_of_a_larger_array_is_read_where_it_is(monkeypatch: pytest.Monkey
     decode = opened("avro", "a INT, b STRING", schemas=schemas)
     records = [framed(0, b"\2"), framed(1, b"\2x")] * 50
 
-    rows = decode(pa.array([b"before", *records], pa.binary())[1:], None).field("row").to_pylist()
+    rows = decode(pa.array([b"before", *records], pa.binary())[1:]).field("row").to_pylist()
 
     assert rows == [{"a": 1, "b": None}, {"a": None, "b": "x"}] * 50
 

@@ -88,8 +88,8 @@ def decoded(
     decode: Decode, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
 ) -> list[dict[str, Any]]:
     """Decode values, and return the struct of each."""
-    raw_keys = None if keys is None else pa.array(keys, pa.binary())
-    found = decode(pa.array(values, pa.binary()), raw_keys)
+    columns = [values] if keys is None else [values, keys]
+    found = decode(*(pa.array(column, pa.binary()) for column in columns))
     structs: list[dict[str, Any]] = found.to_pylist(maps_as_pydicts="strict")
     return structs
 

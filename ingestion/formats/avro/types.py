@@ -14,6 +14,7 @@ from ingestion.formats.coerce import (
     Source,
     array_of,
     decimal_of,
+    decimal_text,
     exact,
     exact_ticks,
     map_of,
@@ -168,6 +169,8 @@ def _special(word: str, found: Mapping[str, Any], target: sql.DataType) -> Conve
     if way == ("record", "io.debezium.data.VariableScaleDecimal", sql.DecimalType):
         convert = exact(Source("decimal"), target)
         return lambda value: convert(decimal_of(value["value"], value["scale"]))
+    if way == ("record", "io.debezium.data.VariableScaleDecimal", sql.StringType):
+        return lambda value: decimal_text(value["value"], value["scale"], target)
     if way == ("int", "io.debezium.time.Date", sql.DateType):
         return exact(Source("date"), target)
     if way == ("string", "io.debezium.time.ZonedTimestamp", sql.TimestampType):

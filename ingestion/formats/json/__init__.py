@@ -34,8 +34,8 @@ from ingestion.formats.decoder import (
 )
 from ingestion.formats.json.columns import Learned, count_colons, shape_of
 from ingestion.formats.json.names import Undeclared, paths_of
-from ingestion.formats.json.strict import LONGEST_NUMBER, LONGEST_VARIANT, StrictReader
-from ingestion.formats.strict_json import MOST_NESTED
+from ingestion.formats.json.strict import LONGEST_VARIANT, StrictReader
+from ingestion.formats.strict_json import LONGEST_NUMBER, MOST_NESTED
 
 REASONS: Final[dict[str, str]] = {
     **decoder.REASONS,
@@ -87,7 +87,7 @@ class _JsonDecoder:
         self._one_by_one = by_record(self._read, encoded)
         self._is_new = True
 
-    def __call__(self, values: pa.Array, _: pa.Array | None = None) -> pa.StructArray:
+    def __call__(self, values: pa.Array) -> pa.StructArray:
         if self._is_new and len(values) > _SAMPLE:
             # Names are learnt from a sample, before all others are decoded.
             self._is_new = False
@@ -96,7 +96,7 @@ class _JsonDecoder:
             decoded, is_sound = self._fast(values)
         except decoder.UNFORESEEN:
             # Nothing in a record may stop the stream: one by one has the last word.
-            return self._one_by_one(values, None)
+            return self._one_by_one(values)
         if is_sound.all():
             return decoded
         others = self._doubtful(values.filter(pa.array(~is_sound)))
@@ -104,9 +104,9 @@ class _JsonDecoder:
 
     def _doubtful(self, values: pa.Array) -> pa.StructArray:
         """Decode a sample one by one, and then the others fast if there was something to learn."""
-        sample, others = self._one_by_one(values[:_SAMPLE], None), values[_SAMPLE:]
+        sample, others = self._one_by_one(values[:_SAMPLE]), values[_SAMPLE:]
         rest = self if self._fast.learn() else self._one_by_one
-        return pa.concat_arrays([sample, rest(others, None)]) if len(others) else sample
+        return pa.concat_arrays([sample, rest(others)]) if len(others) else sample
 
     def _read(self, raw: bytes) -> Decoded:
         decoded, undeclared = self._strict.read(raw)

@@ -33,11 +33,10 @@ from ingestion.formats.coerce import (
 )
 from ingestion.formats.decoder import BadBytesError, Decoded, Encoded, text_of
 from ingestion.formats.json.names import Undeclared, paths_of, spelt
-from ingestion.formats.strict_json import StrictParser
+from ingestion.formats.strict_json import LONGEST_NUMBER, StrictParser, of_sane_length
 
 MOST_DIGITS: Final = 38
 # Of the longest number, name (as UTF-16) and value that Spark's own parser takes for a VARIANT.
-LONGEST_NUMBER: Final = 1_000
 LONGEST_NAME: Final = 50_000
 LONGEST_VARIANT: Final = 16 * 2**20
 # Forms of what a column takes, as Python and Arrow both read them.
@@ -313,15 +312,9 @@ def _parse(raw: bytes) -> Any:
     return _PARSE(raw) if len(raw) <= LONGEST_NUMBER else _PARSE_LONG(raw)
 
 
-def _of_sane_length(number: str) -> str:
-    if len(number.lstrip("-").replace(".", "", 1)) > LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(number)} characters")
-    return number
-
-
 _PARSE: Final = StrictParser(Raw)
 _PARSE_LONG: Final = StrictParser(
-    lambda text: Raw(_of_sane_length(text)), lambda text: int(_of_sane_length(text))
+    lambda text: Raw(of_sane_length(text)), lambda text: int(of_sane_length(text))
 )
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.formats import Options
@@ -45,21 +45,34 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedRecord:
-    """One value a column, as delta-rs hands them out, and whether the row is gone."""
+    """One value a column, as delta-rs hands them out, and whether the row is gone.
+
+    Attributes:
+        left_out: Columns that the record leaves out because they have not changed.
+        moved_from: What could be read of the key that the row had before, if it was another.
+    """
 
     values: Row
     is_delete: bool = False
+    left_out: frozenset[str] = frozenset()
+    moved_from: Mapping[str, Any] | None = None
+
+
+# Of one record: names and values.
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 # Reads a value, or the bytes behind a schema's id.
-Decode = Callable[[bytes], DecodedRecord]
+Decode = Callable[..., DecodedRecord]
 
 
-class DecodeWithKey(ABC):
-    """Reads values that may leave out what their Kafka key says."""
+class DecodeRecord(ABC):
+    """Reads values that may leave out what their Kafka key or headers say."""
 
     @abstractmethod
-    def __call__(self, raw: bytes, key: bytes | None = None) -> DecodedRecord:
+    def __call__(
+        self, raw: bytes, key: bytes | None = None, headers: Headers = ()
+    ) -> DecodedRecord:
         """Decode one value."""
 
 
@@ -84,8 +97,8 @@ class ReadFramed:
         self._type, self._compile = type_, compile_schema
         self._readers: dict[int, Decode] = {}
 
-    def __call__(self, raw: bytes) -> DecodedRecord:
-        """Read one record.
+    def __call__(self, raw: bytes, *more: Any) -> DecodedRecord:
+        """Read one record; ``more`` is passed on.
 
         Raises:
             UnknownSchemaError: it belongs in quarantine if its schema was unknown then, too.
@@ -97,7 +110,7 @@ class ReadFramed:
         if number not in self._readers:
             self._readers[number] = self._reader(number)
         try:
-            return self._readers[number](raw[5:])
+            return self._readers[number](raw[5:], *more)
         except UnknownSchemaError:
             raise
         except BadRecordError as error:
@@ -116,7 +129,7 @@ class ReadFramed:
 
 
 def _refuse(error: type[BadRecordError], reason: str) -> Decode:
-    def read(payload: bytes) -> DecodedRecord:
+    def read(payload: bytes, *more: Any) -> DecodedRecord:
         raise error(reason)
 
     return read

@@ -171,6 +171,8 @@ def _of_connect(node: Any, type_: SqlType) -> Read | None:
         return lambda value: coerce.iso_moment(value, zoned=True)
     if node.type == "record" and name == "data.VariableScaleDecimal" and type_.word == "DECIMAL":
         return lambda value: coerce.unscaled(value["value"], value["scale"], type_)
+    if node.type == "record" and name == "data.VariableScaleDecimal" and type_.word == "STRING":
+        return lambda value: coerce.unscaled_text(value["value"], value["scale"])
     return None
 
 

@@ -35,6 +35,7 @@ _PLAIN: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _MOST_DIGITS: Final = 38
 # No column holds a number so small, or so large; and powers of ten take their time.
 _FARTHEST: Final = 1_000
+_LONGEST: Final = 150_000
 # Fewer digits never round twice on their way through a double.
 _SAFE_DIGITS: Final = 16
 NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -275,6 +276,21 @@ def unscaled(digits: bytes, scale: int, type_: SqlType) -> Decimal:
         refuse(number)
     scale = scale if number else 0
     return exact_decimal(Fraction(number) / Fraction(10) ** scale, type_)
+
+
+def unscaled_text(digits: bytes, scale: int) -> str:
+    """Write such a decimal with all its digits."""
+    number = int.from_bytes(digits, signed=True)
+    # Unlike str(int), it has no limit.
+    figures = str(Decimal(abs(number)))
+    if max(abs(scale), abs(len(figures) - 1 - scale)) > _LONGEST:
+        refuse(scale)
+    if scale <= 0:
+        whole, fraction = figures + "0" * (-scale if number else 0), ""
+    else:
+        figures = figures.zfill(scale + 1)
+        whole, fraction = figures[:-scale], "." + figures[-scale:]
+    return f"{'-' if number < 0 else ''}{whole}{fraction}"
 
 
 def iso_moment(value: Any, zoned: bool) -> dt.datetime:

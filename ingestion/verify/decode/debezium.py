@@ -19,8 +19,9 @@ from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import (
     Decode,
     DecodedRecord,
-    DecodeWithKey,
+    DecodeRecord,
     Expected,
+    Headers,
     ReadFramed,
     coerce,
 )
@@ -37,16 +38,34 @@ _TICKS: Final = {
     "io.debezium.time.NanoTimestamp": 10**9,
 }
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
-_PLACEHOLDERS: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+_PLACEHOLDER: Final = "__debezium_unavailable_value"
+# The text, its base64, and the UUID of version 3 that Java makes of it.
+_PLACEHOLDERS: Final = (
+    _PLACEHOLDER,
+    "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
+    "b68a35a7-17ad-35b3-af2a-ae46edb4545a",
+)
 
 
-def reading(expected: Expected) -> DecodeWithKey | ReadFramed:
+def reading(expected: Expected) -> DecodeRecord:
     """Return what reads one envelope."""
     assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
     if expected.options.encoding == "json":
         return ReadJsonEnvelope(expected, expected.options)
     row = _RowOfEnvelope(expected, expected.options)
-    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
+    return _FramedEnvelopes(expected, "AVRO", lambda schema: _avro_reader(schema, row))
+
+
+class _FramedEnvelopes(DecodeRecord):
+    """Reads envelopes behind the id of their schema."""
+
+    def __init__(self, *given: Any) -> None:
+        self._read = ReadFramed(*given)
+
+    def __call__(
+        self, raw: bytes, key: bytes | None = None, headers: Headers = ()
+    ) -> DecodedRecord:
+        return self._read(raw, headers)
 
 
 class _RowOfEnvelope:
@@ -56,9 +75,14 @@ class _RowOfEnvelope:
         self.options = options
         self.wanted = coerce.provable_types(expected.columns)
         self._rejects = expected.extra_fields == "reject"
+        self._movable = self.wanted.keys() - options.columns.keys()
 
     def record(
-        self, envelope: Any, key: Mapping[str, Any], readers: Callable[[str], Mapping[str, Read]]
+        self,
+        envelope: Any,
+        key: Mapping[str, Any],
+        headers: Headers,
+        readers: Callable[[str], Mapping[str, Read]],
     ) -> DecodedRecord:
         """Return the row of a parsed envelope; ``key`` is for a delete that leaves it out.
 
@@ -76,20 +100,54 @@ class _RowOfEnvelope:
             row = {**key, **{name: value for name, value in row.items() if value is not None}}
         elif self._rejects and (unknown := row.keys() - self.wanted.keys()):
             raise BadRecordError(f"fields that no column names: {sorted(unknown)}")
-        values = []
+        moved_from = self._old_key(headers) if op == "c" else None
+        moves_away = is_delete and any(name == "__debezium.newkey" for name, _ in headers)
+        values, left_out = [], set()
         for name, read in readers(side).items():
             path = self.options.columns.get(name)
             value = _at(envelope, path) if path else row.get(name)
+            # A row that is new is sent whole, unless it is an old one under another key.
+            may_lack = op == "u" or moved_from is not None
+            if may_lack and not path and _is_placeholder(value):
+                value = None
+                left_out.add(name)
             try:
-                if not path and _is_placeholder(value):
-                    raise BadRecordError(f"{name} was not sent")
                 values.append(None if value is None else read(value))
             except (ValueError, OverflowError):
                 # A value of a row that is gone only counts where it is part of the key.
                 if path or not is_delete:
                     raise
                 values.append(None)
-        return DecodedRecord(values=tuple(values), is_delete=is_delete)
+        return DecodedRecord(
+            values=tuple(values),
+            is_delete=is_delete,
+            left_out=frozenset(self._movable if moves_away else left_out),
+            moved_from=moved_from if left_out else None,
+        )
+
+    def _old_key(self, headers: Headers) -> dict[str, Any] | None:
+        """Read the key that the row had before; empty if it cannot be read, none if there is none.
+
+        It is JSON, as the default converter of headers writes it.
+        """
+        named = [value for name, value in headers if name == "__debezium.oldkey"]
+        if not named:
+            return None
+        try:
+            found = parse(named[-1] or b"")
+            if isinstance(found, dict) and sorted(found) == ["payload", "schema"]:
+                found = found["payload"]
+            meant = _Meaning(is_days=True)
+            is_precise = {n: t.word == "DECIMAL" for n, t in self.wanted.items()}
+            return {
+                name: _fit(meant._replace(scale=type_.scale if is_precise[name] else None), type_)(
+                    found[name]
+                )
+                for name, type_ in self.wanted.items()
+                if isinstance(found, dict) and found.get(name) is not None
+            }
+        except (ValueError, OverflowError):
+            return {}
 
 
 def _at(envelope: Any, path: str) -> Any:
@@ -105,22 +163,28 @@ def _bare(value: Any) -> Any:
 
 def _is_placeholder(value: Any) -> bool:
     value = _bare(value)
-    if isinstance(value, list) and len(value) == 1:
-        return _is_placeholder(value[0])
-    return value in _PLACEHOLDERS or value == _PLACEHOLDERS[0].encode()
+    if isinstance(value, list):
+        return value == list(_PLACEHOLDER.encode()) or (
+            len(value) == 1 and _is_placeholder(value[0])
+        )
+    if isinstance(value, dict):
+        return value == {_PLACEHOLDER: _PLACEHOLDER}
+    return value in _PLACEHOLDERS or value == _PLACEHOLDER.encode()
 
 
-class ReadJsonEnvelope(_RowOfEnvelope, DecodeWithKey):
+class ReadJsonEnvelope(_RowOfEnvelope, DecodeRecord):
     """Reads envelopes that are JSON; what takes their values is made once a schema."""
 
     def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
         super().__init__(expected, options)
         self._readers: dict[str, dict[str, Read]] = {}
 
-    def __call__(self, raw: bytes, key: bytes | None = None) -> DecodedRecord:
+    def __call__(
+        self, raw: bytes, key: bytes | None = None, headers: Headers = ()
+    ) -> DecodedRecord:
         """Read one envelope, and from the key what a delete leaves out."""
         schema, envelope = self._split(raw)
-        return self.record(envelope, self._key(key), partial(self._readers_of, schema))
+        return self.record(envelope, self._key(key), headers, partial(self._readers_of, schema))
 
     def _split(self, raw: bytes) -> tuple[Any, Any]:
         document = parse(raw)
@@ -218,15 +282,31 @@ def _fit(meaning: _Meaning, type_: SqlType) -> Read:
             if type(value) is str and value in coerce.NOT_FINITE
             else coerce.SCALARS[word](value)
         )
-    return coerce.of_json(type_)
+    plain = coerce.of_json(type_)
+    if word == "STRING":
+        return lambda value: _decimal_text(value) if type(value) is dict else plain(value)
+    return plain
+
+
+def _decimal_text(value: dict[str, Any]) -> str:
+    digits, scale = _variable_scale(value)
+    return coerce.unscaled_text(base64.b64decode(digits, validate=True), scale)
+
+
+def _variable_scale(value: dict[str, Any]) -> tuple[str, int]:
+    """Take digits and scale of a number that says its own scale."""
+    if sorted(value) != ["scale", "value"]:
+        refuse(value)
+    digits, scale = value["value"], value["scale"]
+    if type(digits) is not str or type(scale) is not int:
+        refuse(digits)
+    return digits, scale
 
 
 def _decimal(value: Any, meaning: _Meaning, type_: SqlType) -> Decimal:
     digits, scale = value, meaning.scale
-    if type(value) is dict and sorted(value) == ["scale", "value"]:
-        digits, scale = value["value"], value["scale"]
-        if type(digits) is not str or type(scale) is not int:
-            refuse(digits)
+    if type(value) is dict:
+        digits, scale = _variable_scale(value)
     if type(digits) is str and scale is not None:
         return coerce.unscaled(base64.b64decode(digits, validate=True), scale, type_)
     if type(value) not in (int, str, coerce.WrittenNumber):
@@ -240,9 +320,9 @@ def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
         raise BadRecordError("no schema of an envelope")
     readers = {side: _avro_readers(root, side, row) for side in ("before", "after")}
 
-    def read(payload: bytes) -> DecodedRecord:
+    def read(payload: bytes, headers: Headers) -> DecodedRecord:
         envelope = {name: _bare(value) for name, value in read_datum(root, payload).items()}
-        return row.record(envelope, {}, readers.__getitem__)
+        return row.record(envelope, {}, headers, readers.__getitem__)
 
     return read
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import DecodedRecord, DecodeWithKey, Expected, reading
+from ingestion.verify.decode import DecodedRecord, DecodeRecord, Expected, reading
 from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
 from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
 from ingestion.verify.read.record import (
@@ -78,8 +78,10 @@ class Classifier:
         self.transformation = transformation(spec, settings, apply)
         value_names = [column.name for column in spec.value_columns]
         self._array_at = value_names.index(spec.explode) if spec.explode else None
-        self._value_required = [value_names.index(name) for name in spec.required_value_columns]
+        required = spec.required_value_columns
+        self._value_required = [(name, value_names.index(name)) for name in required]
         names = list(self.types)
+        self._keys = spec.keys
         self._key_at = [names.index(name) for name in spec.keys]
         self._never_null = [names.index(name) for name in spec.never_null]
         self._order_at = [names.index(n) if n != "_timestamp" else -1 for n in spec.sequence_by]
@@ -87,6 +89,8 @@ class Classifier:
             if name in self.types and self.types[name].word in _NO_SEQUENCE:
                 raise UnprovableError(f"an order by {self.types[name]} is not provable")
         self._required = [i for i, column in enumerate(spec.columns) if not column.nullable]
+        self._keeps = spec.unavailable == "keep"
+        self._never_left_out = spec.never_left_out
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
@@ -151,9 +155,14 @@ class Classifier:
         at, values, is_delete = self._array_at, decoded.values, decoded.is_delete
         if record.value is None:
             return [Value(record, values, is_delete)]
-        lacks = any(values[i] is None for i in self._value_required)
+        kept = decoded.left_out if self._keeps else ()
+        lacks = any(values[i] is None for name, i in self._value_required if name not in kept)
+        needed = self._never_left_out & decoded.left_out
+        if needed and not is_delete:
+            raise BadRecordError(f"not sent, and asked for: {sorted(needed)}")
         if at is None:
-            return [Value(record, values, is_delete, lacks=lacks)]
+            left_out, moved = decoded.left_out, decoded.moved_from
+            return [Value(record, values, is_delete, 0, lacks, left_out, moved)]
         elements = values[at] or ((None,) if is_delete else ())
         result.filtered += not elements
         return [
@@ -176,8 +185,8 @@ class Classifier:
 
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
-            if isinstance(self._read, DecodeWithKey):
-                return self._read(record.value, record.key)
+            if isinstance(self._read, DecodeRecord):
+                return self._read(record.value, record.key, record.headers)
             return self._read(record.value)
         if self._tombstones == "quarantine":
             raise BadRecordError("a tombstone is not for this stream")
@@ -197,8 +206,16 @@ class Classifier:
         _refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
+        left_out = [i for i, name in enumerate(self.types) if name in row.left_out]
+        if is_delete:
+            # Of a row that gets another key, and stays as a deleted one: all but key and order.
+            fixed = {*self._keys, *self._never_left_out}
+            left_out = [
+                i for i, name in enumerate(self.types) if i in left_out and name not in fixed
+            ]
         if not is_delete:
-            _refuse_null(values, self._required, "a NOT NULL column")
+            required = [i for i in self._required if not (self._keeps and i in left_out)]
+            _refuse_null(values, required, "a NOT NULL column")
             if row.lacks:
                 raise BadRecordError("a NOT NULL column of value_schema is null")
         at = record[:3]
@@ -207,7 +224,13 @@ class Classifier:
         place = (self._epoch, *order, *at, row.element)
         due = (*values, *flag, *index, *at, sent, self._epoch, seq)
         is_gone = is_delete and not self._is_soft
-        return RowChange(self.key_of(values), place, None if is_gone else due, seq)
+        change = RowChange(self.key_of(values), place, None if is_gone else due, seq)
+        if not left_out or is_gone:
+            return change
+        old = None
+        if row.moved_from is not None:
+            old = text_of(row.moved_from.get(name) for name in self._keys)
+        return change._replace(left_out=tuple(left_out), moved_from=old, record=record)
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])
@@ -268,4 +291,5 @@ def _widened(change: RowChange, at: Sequence[int | None], width: int) -> RowChan
     if change.row is None:
         return change
     values = [None if i is None else change.row[i] for i in at]
-    return change._replace(row=(*values, *change.row[width:]))
+    left_out = tuple(i for i, then in enumerate(at) if then in change.left_out)
+    return change._replace(row=(*values, *change.row[width:]), left_out=left_out)

@@ -14,10 +14,11 @@ from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold import upsert
 from ingestion.verify.fold.aggregate import AggregateRule
 from ingestion.verify.fold.classify import Classify
+from ingestion.verify.fold.kept_columns import KeptColumns
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.fold.rule import AppendRule, FoldContext, Recount, Rule
 from ingestion.verify.fold.scd2 import HistoryRule
-from ingestion.verify.read.record import Record
+from ingestion.verify.read.record import Record, RowChange
 from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillTable
 
@@ -63,6 +64,8 @@ class Fold:
         self._is_compacted = is_compacted
         self._redrives = redrives or Redrives(context.store, context.coverage, declaration="")
         self.rule = rule_of(context)
+        self._unavailable = context.spec.unavailable
+        self._kept = KeptColumns(context, self._redrives.is_kept_back)
         self.bad: SpillTable[BadRecord] = context.store.table("bad")
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
@@ -71,6 +74,10 @@ class Fold:
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)
+        for settled in self._kept.settle():
+            self._put_aside(settled.bad, batch.seq, recount)
+            recount.extra["columns_kept"] += settled.kept
+            self._apply(settled.changes, recount)
         self.rule.settle(recount)
         return recount
 
@@ -93,11 +100,22 @@ class Fold:
         recount.records.update(record.at for record in records)
         recount.ignored += result.ignored
         recount.filtered += result.filtered
-        recount.quarantined += len(result.bad) + len(held_back)
         recount.exploded += result.exploded
         bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
+        self._put_aside(bad, seq, recount)
+        if self._unavailable == "keep":
+            self._kept.take(result.changes)
+        else:
+            self._apply(result.changes, recount)
+
+    def _put_aside(self, bad: Sequence[tuple[Record, str]], seq: int, recount: Recount) -> None:
+        recount.quarantined += len(bad)
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in bad))
-        self.rule.take(result.changes, recount)
+
+    def _apply(self, changes: Sequence[RowChange], recount: Recount) -> None:
+        if self._unavailable == "null":
+            recount.extra["columns_unavailable"] += sum(len(each.left_out) for each in changes)
+        self.rule.take(changes, recount)
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
         covered = {part.at for part in self._coverage.covered_ranges(batch)}

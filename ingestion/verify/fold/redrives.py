@@ -109,6 +109,12 @@ class Redrives:
         self._redriven.put(later)
         return classified, kept, redriven
 
+    def is_kept_back(self, record: Record) -> bool:
+        """Tell whether the quarantine holds a record that no redrive has sent in."""
+        name = str(record)
+        entry = self._entries.get([name]).get(name)
+        return entry is not None and entry.redriven_seq is None
+
     def of(self, batch: Batch) -> Iterator[list[Record]]:
         """Yield the records that a redrive sent in, as far as the topic still has them."""
         for chunk in self._redriven.chunks_of(f"{batch.seq:020d} "):

@@ -66,13 +66,21 @@ _CLOSED: Final[dict[str, str | bool | int | float | list[str]]] = {
 
 
 class Value(NamedTuple):
-    """What a record holds, or one element of it; ``lacks`` a column that may not be null."""
+    """What a record holds, or one element of it.
+
+    Attributes:
+        lacks: Whether a column is null that may not be.
+        left_out: Columns that the record leaves out because they have not changed.
+        moved_from: What could be read of the key that the row had before.
+    """
 
     record: Record
     values: Row
     is_delete: bool
     element: int = 0
     lacks: bool = False
+    left_out: frozenset[str] = frozenset()
+    moved_from: Mapping[str, Any] | None = None
 
 
 def transformation(

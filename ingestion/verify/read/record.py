@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from ingestion.kafka.offsets import TopicPartition
@@ -15,6 +16,15 @@ EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 # What the engine adds to the declared columns, in the order in which rows are compared.
 SYSTEM_COLUMNS: Final = ("_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq")
+
+
+class Unseen(Enum):
+    """Stands for a value that only a record had which Kafka no longer holds."""
+
+    VALUE = "unseen"
+
+
+UNSEEN: Final = Unseen.VALUE
 
 
 def text_of(values: Iterable[Any]) -> str:
@@ -67,12 +77,18 @@ class RowChange(NamedTuple):
             (0 where it is not exploded): greater is newer.
         row: The expected row: declared columns, the element's index where records are exploded,
             ``SYSTEM_COLUMNS``; none for a delete.
+        left_out: Which of the declared columns the record leaves out because they have not changed.
+        moved_from: By ``text_of``, the key of the row that has them, if it is another.
+        record: The record, where it leaves any out.
     """
 
     key: str
     place: Place
     row: Row | None
     seq: int
+    left_out: tuple[int, ...] = ()
+    moved_from: str | None = None
+    record: Record | None = None
 
     @property
     def at(self) -> TopicPartition:

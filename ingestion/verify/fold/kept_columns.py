@@ -1,0 +1,187 @@
+"""Columns that updates leave out because they have not changed, filled by a second reading.
+
+The events of each key, those of a batch and what earlier batches left of it, are walked in their
+order: an update takes over what the row before it has, a delete leaves nothing to take over, and an
+update that finds nothing belongs in quarantine. A row that had another key before takes over what
+that key's row had right before its delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ingestion.verify.fold.rule import FoldContext
+from ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
+from ingestion.verify.read.spill import SpillTable
+
+_NOTHING = "an update left out a column that has not changed, and no row has its value"
+# Of each key: its events, with whether each is of this batch.
+_Events = dict[str, list[tuple[RowChange, bool]]]
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of some of a batch's changes; ``kept`` columns were left out of them."""
+
+    changes: list[RowChange] = field(default_factory=list)
+    bad: list[tuple[Record, str]] = field(default_factory=list)
+    kept: int = 0
+
+
+class KeptColumns:
+    """Fills the changes of a stream whose updates may leave columns out."""
+
+    def __init__(self, context: FoldContext, is_quarantined: Callable[[Record], bool]) -> None:
+        """Begin before the first batch; ``is_quarantined`` tells what the engine did."""
+        self._context, self._is_quarantined = context, is_quarantined
+        self._new: SpillTable[tuple[RowChange, ...]] = context.store.table("unsettled")
+        # Of each key the newest event, before a delete the row that it ended; of history all.
+        self._known: SpillTable[tuple[RowChange, ...]] = context.store.table("settled")
+        # Keys whose rows have moved in this batch, and the keys that they had before.
+        self._linked: set[str] = set()
+
+    def take(self, changes: Sequence[RowChange]) -> None:
+        """Keep changes of a batch until it is whole."""
+        known = {key: list(old) for key, old in self._new.get({c.key for c in changes}).items()}
+        for change in changes:
+            known.setdefault(change.key, []).append(change)
+            if change.moved_from is not None:
+                self._linked |= {change.key, change.moved_from}
+        self._new.put({key: tuple(found) for key, found in known.items()})
+
+    def settle(self) -> Iterator[Settled]:
+        """Fill the changes of the batch, key by key; linked keys together."""
+        linked, self._linked = self._linked, set()
+        if linked:
+            yield self._settled(self._new.get(linked), self._known.get(linked))
+        for new in self._new.chunks():
+            rest = {key: changes for key, changes in new.items() if key not in linked}
+            yield self._settled(rest, self._known.get(rest))
+        self._new.clear()
+
+    def _settled(
+        self,
+        new: Mapping[str, Sequence[RowChange]],
+        known: Mapping[str, Sequence[RowChange]],
+    ) -> Settled:
+        events: _Events = {key: [(event, False) for event in old] for key, old in known.items()}
+        for key, changes in new.items():
+            events.setdefault(key, []).extend((change, True) for change in changes)
+        walk = _Walk(self._context, self._is_quarantined, events)
+        self._known.put({key: tuple(walk.remembered(key)) for key in new})
+        return walk.settled
+
+
+class _Walk:
+    """Walks the lines of some keys, each as far as somebody asks."""
+
+    def __init__(
+        self, context: FoldContext, is_quarantined: Callable[[Record], bool], events: _Events
+    ) -> None:
+        spec = context.spec
+        self._coverage, self._is_quarantined = context.coverage, is_quarantined
+        self._is_history = spec.mode == "scd2"
+        self._flag = len(spec.columns) if spec.deletes == "soft" else None
+        # Where the declared order stands in a place, behind the epoch.
+        self._order = slice(1, 1 + len(spec.sequence_by))
+        self._lines = {key: sorted(found, key=self._when) for key, found in events.items()}
+        # Of each key: the row that is there before each event so far, and the events as filled.
+        self._held: dict[str, list[RowChange | None]] = {key: [None] for key in events}
+        self._filled: dict[str, list[RowChange | None]] = {key: [] for key in events}
+        self._unseen = {
+            key: all(is_new for _, is_new in found) and context.coverage.doubts(None)
+            for key, found in events.items()
+        }
+        self.settled = Settled()
+
+    def remembered(self, key: str) -> list[RowChange]:
+        """Walk the whole line of a key; return what later batches must know of it."""
+        self._go(key, len(self._lines[key]))
+        line = [event for event in self._filled[key] if event is not None]
+        if self._is_history or not line:
+            return line
+        return line[-2:] if self._is_gone(line[-1]) else line[-1:]
+
+    def _go(self, key: str, until: int) -> RowChange | None:
+        """Walk a key's line up to an event; return the row that is there before it."""
+        line, held, filled = self._lines[key], self._held[key], self._filled[key]
+        while len(filled) < until:
+            at = len(filled)
+            event, is_new = line[at]
+            made = self._made(event, at) if is_new and event.left_out else event
+            filled.append(made)
+            if made is None:
+                assert event.record is not None, "whoever leaves columns out has its record"
+                self.settled.bad.append((event.record, _NOTHING))
+            elif is_new:
+                self.settled.changes.append(made)
+                self.settled.kept += 0 if self._is_gone(made) else len(event.left_out)
+            if made is None or made.left_out:
+                held.append(held[-1])
+            else:
+                held.append(None if self._is_gone(made) else made)
+                self._unseen[key] = False
+        return held[until]
+
+    def _made(self, event: RowChange, at: int) -> RowChange | None:
+        """Return an update with all its columns; without them when it is stale; else nothing."""
+        assert event.row is not None, "only updates leave columns out"
+        assert event.record is not None, "whoever leaves columns out has its record"
+        line = self._lines[event.key]
+        if event.moved_from is None:
+            held, is_unseen = self._held[event.key][at], self._unseen[event.key]
+        else:
+            held, is_unseen = self._before_the_move(event, event.moved_from, event.record)
+        source: Row
+        if held is not None and held.row is not None:
+            source = held.row
+        elif self._is_gone(event):
+            source = event.row
+        elif not self._is_history and any(not is_new for _, is_new in line[at:]):
+            return event
+        elif is_unseen and not self._is_quarantined(event.record):
+            source = (UNSEEN,) * len(event.row)
+        else:
+            return None
+        row = tuple(source[i] if i in event.left_out else v for i, v in enumerate(event.row))
+        return event._replace(row=row, left_out=(), moved_from=None, record=None)
+
+    def _before_the_move(
+        self, move: RowChange, old: str, record: Record
+    ) -> tuple[RowChange | None, bool]:
+        """Return the row that the old key had before its delete, and whether it may be unseen."""
+        if old not in self._lines:
+            return None, self._coverage.doubts(None)
+        line = [event for event, _ in self._lines[old]]
+        before = [at for at, event in enumerate(line) if self._may_precede(event, move)]
+        ends = [at for at in before if self._is_gone(line[at])]
+        if not ends:
+            return self._go(old, before[-1] + 1 if before else 0), self._unseen[old]
+        # An event that comes a second time has its delete beside the first one's.
+        newest = max(self._moment(line[at]) for at in ends)
+        end = next(at for at in ends if self._moment(line[at]) == newest)
+        held = self._go(old, end if newest else ends[-1])
+        # The engine finds a row of an earlier batch only while the table's history reaches it.
+        is_earlier = held is not None and held.seq < move.seq and not self._is_history
+        if is_earlier and self._is_quarantined(record):
+            return None, False
+        return held, self._unseen[old]
+
+    def _may_precede(self, event: RowChange, move: RowChange) -> bool:
+        if self._order.stop > 1:
+            return self._moment(event) <= self._moment(move)
+        return event.at != move.at or event.offset < move.offset
+
+    def _moment(self, event: RowChange) -> Place:
+        """Return the part of a place that the declared order gives."""
+        return event.place[self._order]
+
+    def _when(self, event: tuple[RowChange, bool]) -> tuple[Place, bool]:
+        change, is_new = event
+        epoch, *order = change.place
+        moment, coordinates = order[: self._order.stop - 1], order[self._order.stop - 1 :]
+        return (*moment, epoch, *coordinates) if self._is_history else change.place, is_new
+
+    def _is_gone(self, event: RowChange) -> bool:
+        return event.row is None or (self._flag is not None and bool(event.row[self._flag]))
