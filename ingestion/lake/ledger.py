@@ -51,6 +51,9 @@ SCHEMA = pa.schema(
     ]
 )
 _COMPOSED = frozenset({"ranges", "counts", "identity"})
+# Every run reads the whole ledger, and each row is written as a file of its own.
+_MOST_FILES = 50
+_SETTINGS = {"delta.checkpointInterval": "10"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +181,7 @@ class Ledger:
         if not rows:
             return
         written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
-        table = DeltaTable.create(self.path, SCHEMA, mode="ignore")
+        table = DeltaTable.create(self.path, SCHEMA, mode="ignore", configuration=_SETTINGS)
         (
             table.merge(
                 written,
@@ -191,6 +194,8 @@ class Ledger:
             .when_not_matched_insert_all()
             .execute()
         )
+        if len(table.file_uris()) >= _MOST_FILES:
+            table.optimize.compact()
 
 
 def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import CountedRange, Identity
@@ -55,6 +55,17 @@ def test_putting_a_row_again_replaces_it(tmp_path: Path) -> None:
         (2, False, "why"),
     ]
     assert red.is_red
+
+
+def test_many_rows_do_not_stay_many_files(tmp_path: Path) -> None:
+    """What a run reads grows with the rows alone: they are put together now and then."""
+    ledger = Ledger(tmp_path / "ledger")
+    put = [batch(seq, seq * 10, seq * 10 + 10) for seq in range(60)]
+    for row in put:
+        ledger.put(row)
+
+    assert ledger.rows_of("one") == tuple(put)
+    assert len(DeltaTable(ledger.path).file_uris()) < 50
 
 
 def test_rows_of_another_table_are_kept_apart(tmp_path: Path) -> None:
