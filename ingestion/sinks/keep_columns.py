@@ -149,9 +149,9 @@ class _Filling:
 
     def _events(self) -> str:
         """Select the lines of all keys concerned."""
-        spec, others = self._target.spec, self._others
+        spec = self._target.spec
         soft = f"t.{sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "FALSE"
-        nowhere = "NULL, NULL, NULL"
+        nowhere, nulls = "NULL, NULL, NULL", "NULL, " * len(self._said)
         concerned = f"({self._concerned()})"
         # Key, order, values; what it leaves out; whether no row is left; whether it was there
         # before; its turn among those at one place; the record's own place.
@@ -162,27 +162,23 @@ class _Filling:
             "b._disposition = 'delete' AS _is_gone, 0 AS _is_known, 1 AS _turn, "
             + ", ".join(f"b.{name} AS _of{name}" for name in COORDINATES)
             + f" FROM batch b JOIN {concerned} k ON {sql.equal(spec.keys, 'b', 'k')} "
-            "WHERE b._disposition IN ('row', 'delete')"
-        ]
-        events.append(
+            "WHERE b._disposition IN ('row', 'delete')",
             f"SELECT {sql.names([*self._place, *self._said], 't')}, t._epoch, NULL, {soft}, "
             f'1, 0, {nowhere} FROM "before" t '
-            f"JOIN {concerned} k ON {sql.equal(spec.keys, 't', 'k')}"
-        )
+            f"JOIN {concerned} k ON {sql.equal(spec.keys, 't', 'k')}",
+        ]
         if self._has_deletes:
             of_deletes = (
                 f"d._epoch, NULL, {{}}, 1, {{}}, {nowhere} FROM deletes d "
                 f"JOIN {concerned} k ON {sql.equal(spec.keys, 'd', 'k')}"
             )
             place = sql.names(self._place, "d")
-            nulls = "NULL, " * len(self._said)
             events.append(f"SELECT {place}, {nulls}{of_deletes.format('TRUE', '1')}")
             if {HAS_ROW, *self._said} <= set(self._target.engine.columns("deletes")):
                 said = "".join(f"{sql.name(name, 'd')}, " for name in self._said)
                 ended = of_deletes.format("FALSE", "-3")
                 events.append(f"SELECT {place}, {said}{ended} WHERE d.{HAS_ROW}")
         if not self._is_history:
-            nulls = "NULL, " * len(self._said)
             events.append(
                 f"SELECT {sql.names(self._place, 'b')}, {nulls}{self._epoch}, b._unavailable, "
                 f"FALSE, 0, -2, {sql.names(COORDINATES, 'b')} FROM batch b WHERE {_IS_END}"
@@ -192,7 +188,7 @@ class _Filling:
             ends |= {
                 name: f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
                 for name in spec.sequence_by
-                if name in others
+                if name in self._others
             }
             place = ", ".join(ends.values())
             said = "".join(f"{sql.name(name, 'm')}, " for name in self._said)
@@ -223,11 +219,11 @@ class _Filling:
         """
         spec = self._target.spec
         deaths = (
-            f"SELECT {sql.names(self._place)}, {self._epoch} AS _epoch, "
-            "CAST(NULL AS BIGINT) AS _seq FROM batch WHERE _disposition = 'delete'"
+            f"SELECT {sql.names(self._place)}, {self._epoch} AS _epoch "
+            "FROM batch WHERE _disposition = 'delete'"
         )
         if self._has_deletes:
-            deaths += f" UNION ALL SELECT {sql.names(self._place)}, _epoch, _seq FROM deletes"
+            deaths += f" UNION ALL SELECT {sql.names(self._place)}, _epoch FROM deletes"
         if spec.sequence_by:
             is_before = f"NOT {sql.is_beyond(spec.sequence_by, 'd', 'm')}"
             newest = f"{sql.ranked(spec.sequence_by, 'DESC', 'd')}, "
@@ -242,7 +238,7 @@ class _Filling:
         moves = self._old_keys(*map(sql.name, dict.fromkeys(place)))
         return (
             f"SELECT * FROM (SELECT {sql.names(spec.keys, 'm')}, {sql.names(self._others, 'd')}, "
-            f"d._epoch, d._seq, {of_record}, row_number() OVER (PARTITION BY "
+            f"d._epoch, {of_record}, row_number() OVER (PARTITION BY "
             f"{sql.names(COORDINATES, 'm')} ORDER BY {newest}) AS _rank FROM ({moves}) m "
             f"LEFT JOIN ({deaths}) d ON {sql.equal(spec.keys, 'm', 'd')} AND {is_before}) e "
             "WHERE _rank = 1"

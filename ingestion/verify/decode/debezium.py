@@ -137,14 +137,13 @@ class _RowOfEnvelope:
             found = parse(named[-1] or b"")
             if isinstance(found, dict) and sorted(found) == ["payload", "schema"]:
                 found = found["payload"]
-            meant = _Meaning(is_days=True)
-            is_precise = {n: t.word == "DECIMAL" for n, t in self.wanted.items()}
+            known = found if isinstance(found, dict) else {}
             return {
-                name: _fit(meant._replace(scale=type_.scale if is_precise[name] else None), type_)(
-                    found[name]
-                )
+                name: _fit(
+                    _Meaning(None, True, type_.scale if type_.word == "DECIMAL" else None), type_
+                )(known[name])
                 for name, type_ in self.wanted.items()
-                if isinstance(found, dict) and found.get(name) is not None
+                if known.get(name) is not None
             }
         except (ValueError, OverflowError):
             return {}

@@ -206,15 +206,11 @@ class Classifier:
         _refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
-        left_out = [i for i, name in enumerate(self.types) if name in row.left_out]
-        if is_delete:
-            # Of a row that gets another key, and stays as a deleted one: all but key and order.
-            fixed = {*self._keys, *self._never_left_out}
-            left_out = [
-                i for i, name in enumerate(self.types) if i in left_out and name not in fixed
-            ]
+        left_out = self._left_out(row, is_delete=is_delete) if row.left_out else ()
         if not is_delete:
-            required = [i for i in self._required if not (self._keeps and i in left_out)]
+            required = self._required
+            if left_out and self._keeps:
+                required = [i for i in required if i not in left_out]
             _refuse_null(values, required, "a NOT NULL column")
             if row.lacks:
                 raise BadRecordError("a NOT NULL column of value_schema is null")
@@ -230,7 +226,16 @@ class Classifier:
         old = None
         if row.moved_from is not None:
             old = text_of(row.moved_from.get(name) for name in self._keys)
-        return change._replace(left_out=tuple(left_out), moved_from=old, record=record)
+        return change._replace(left_out=left_out, moved_from=old, record=record)
+
+    def _left_out(self, row: Value, *, is_delete: bool) -> tuple[int, ...]:
+        """Return which columns a record leaves out.
+
+        A delete leaves any out only of a row that gets another key: all but key and order.
+        """
+        fixed = {*self._keys, *self._never_left_out} if is_delete else ()
+        names = enumerate(self.types)
+        return tuple(i for i, name in names if name in row.left_out and name not in fixed)
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])

@@ -18,7 +18,7 @@ from ingestion.verify.fold.kept_columns import KeptColumns
 from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.fold.rule import AppendRule, FoldContext, Recount, Rule
 from ingestion.verify.fold.scd2 import HistoryRule
-from ingestion.verify.read.record import Record, RowChange
+from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillTable
 
@@ -74,10 +74,11 @@ class Fold:
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)
-        for settled in self._kept.settle():
-            self._put_aside(settled.bad, batch.seq, recount)
-            recount.extra["columns_kept"] += settled.kept
-            self._apply(settled.changes, recount)
+        if self._unavailable == "keep":
+            for settled in self._kept.settle():
+                self._put_aside(settled.bad, batch.seq, recount)
+                recount.extra["columns_kept"] += settled.kept
+                self.rule.take(settled.changes, recount)
         self.rule.settle(recount)
         return recount
 
@@ -105,17 +106,15 @@ class Fold:
         self._put_aside(bad, seq, recount)
         if self._unavailable == "keep":
             self._kept.take(result.changes)
-        else:
-            self._apply(result.changes, recount)
+            return
+        if self._unavailable == "null":
+            left_out = sum(len(change.left_out) for change in result.changes)
+            recount.extra["columns_unavailable"] += left_out
+        self.rule.take(result.changes, recount)
 
     def _put_aside(self, bad: Sequence[tuple[Record, str]], seq: int, recount: Recount) -> None:
         recount.quarantined += len(bad)
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in bad))
-
-    def _apply(self, changes: Sequence[RowChange], recount: Recount) -> None:
-        if self._unavailable == "null":
-            recount.extra["columns_unavailable"] += sum(len(each.left_out) for each in changes)
-        self.rule.take(changes, recount)
 
     def _notice_thinning(self, batch: Batch, recount: Recount) -> None:
         covered = {part.at for part in self._coverage.covered_ranges(batch)}
