@@ -134,6 +134,10 @@ class TableAlteredError(RefusedError):
     """Somebody else changed the table's rows after our last commit."""
 
 
+class RewindError(RefusedError):
+    """The stream cannot be set back to the savepoint that was asked for."""
+
+
 class TableSettingsError(RefusedError):
     """A property or feature of the table breaks the guarantee."""
 

@@ -15,6 +15,7 @@ from ingestion.cli import (
     kafka,
     plan,
     quarantine,
+    rewind,
     run,
     status,
     streams,
@@ -54,6 +55,7 @@ for command in (
     *(run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
+    *(rewind.history, rewind.rewind),
     *(streams.validate, streams.schema),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import secrets
+import sys
 import time
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from ingestion.cli.output import document, print_failure
+from ingestion.cli.output import document, note, print_failure
+from ingestion.errors import REFUSED, InvalidSpecError
 from ingestion.operations.failure import Failure
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -56,6 +58,22 @@ class OncelakeCommand(TyperCommand):
             if ctx.params.get("as_json"):
                 document(failure.document())
             raise typer.Exit(failure.exit_code) from None
+
+
+def confirm(question: str, *, yes: bool, refusal: str) -> None:
+    """Ask on a terminal; elsewhere the word must be given with the command.
+
+    Raises:
+        InvalidSpecError: nobody can be asked, and ``--yes`` is not there.
+        Exit: the answer is no.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidSpecError(f"{refusal}. Next: add --yes to do so")
+    if not typer.confirm(question, err=True):
+        note("nothing was changed")
+        raise typer.Exit(REFUSED)
 
 
 def is_debugging(ctx: typer.Context) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, new_run_id
+from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
-from ingestion.errors import REFUSED, InvalidSpecError
+from ingestion.errors import InvalidSpecError
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
@@ -66,7 +65,9 @@ def reset(
     tables = _tables_on_disk(stream, settings)
     refuse_unknown(stream, settings, exists=bool(tables))
     if not yes:
-        _confirm(stream, tables)
+        for path in tables:
+            output.note(f"  {path}")
+    confirm(f"Archive these of {stream}?", yes=yes, refusal=f"{stream}: reset archives its tables")
     moved = reset_stream(stream, settings, run_id=new_run_id())
     if as_json:
         output.document({"stream": stream, "archived": moved})
@@ -121,13 +122,3 @@ def _tables_on_disk(stream: str, settings: Settings) -> list[Path]:
     paths = StreamPaths.of(stream, settings)
     tables = (paths.data, paths.quarantine, paths.tombstones, paths.ledger)
     return [path for path in tables if path.exists()]
-
-
-def _confirm(stream: str, tables: list[Path]) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidSpecError(f"{stream}: reset archives its tables. Next: add --yes to do so")
-    for path in tables:
-        output.note(f"  {path}")
-    if not typer.confirm(f"Archive these of {stream}?", err=True):
-        output.note("nothing was changed")
-        raise typer.Exit(REFUSED)

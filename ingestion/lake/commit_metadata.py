@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
@@ -14,6 +14,10 @@ from ingestion.kafka.offsets import Offsets, Range
 
 Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema"]
 
+# Only these move offsets.
+MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept"})
+# The count of a rewind that names the batch after which the table is again as it was.
+REWOUND_TO: Final = "rewound_to"
 NOTE_VERSION = 1
 
 

@@ -44,6 +44,7 @@ class Failpoint(StrEnum):
     QUERY_ENDED = "query_ended"
     REPORTED = "reported"
     DECIDED = "decided"
+    SIDES_CLEARED = "sides_cleared"
     SWAP_BEGUN = "swap_begun"
     SWAP_CLEARED = "swap_cleared"
     EVIDENCE_GATHERED = "evidence_gathered"

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from ingestion.errors import TableSettingsError
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table, translate_read_errors
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import Commit, TableLog, data_files
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
 # What is written only when the commit of that number is there: no draft of a commit that died.
@@ -92,8 +92,8 @@ def altered_sources(table: Path, commit: Commit) -> Iterator[str]:
 def altered_files(log: TableLog) -> Iterator[str]:
     """Yield each file of the newest version that is lost, or not as it was written."""
     if log.exists:
-        for name in log.snapshot.get_add_actions(flatten=True).column("path").to_pylist():
-            file = log.path / unquote(name)
+        for name in sorted(data_files(log.snapshot)):
+            file = log.path / name
             if not file.is_file() or not matches_checksum(file):
                 yield name
 

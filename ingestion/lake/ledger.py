@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,15 @@ from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
+from ingestion.lake.commit_metadata import (
+    MOVING,
+    REWOUND_TO,
+    UNKNOWN,
+    CommitMetadata,
+    CountedRange,
+    Identity,
+    Kind,
+)
 from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.paths import StreamPaths
@@ -198,14 +206,25 @@ class Ledger:
             table.optimize.compact()
 
 
+def standing_rows(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
+    """Return the rows of a table, by seq, that no later rewind has undone."""
+    standing: list[LedgerRow] = []
+    for row in rows:
+        if row.kind == "rewind":
+            standing = [kept for kept in standing if kept.seq <= row.counts[REWOUND_TO]]
+        standing.append(row)
+    return tuple(standing)
+
+
 def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
     """Return the next offset of each partition that ``rows``, in order, have reached.
 
     Only those of the newest epoch count: the offsets of an earlier one mean other records.
     """
     reached = Offsets()
-    for row in (each for each in rows if each.epoch == rows[-1].epoch):
-        reached = reached.advanced_by(counted.range for counted in row.ranges)
+    for row in standing_rows(rows):
+        if row.epoch == rows[-1].epoch and row.kind in MOVING:
+            reached = reached.advanced_by(counted.range for counted in row.ranges)
     return reached
 
 

@@ -59,7 +59,8 @@ class Commit:
         metrics: Delta's operation metrics, as numbers.
         txns: Version that each application recorded in it.
         changes_rows: Whether it added or removed rows, as against moving them to other files.
-        removed: Data files that it took out of the table, rewritten or not.
+        added: Data files that it brought into the table, rewritten or not.
+        removed: Data files that it took out of the table.
         metadata: Our metadata, or ``None`` when the commit is somebody else's.
     """
 
@@ -70,6 +71,7 @@ class Commit:
     txns: Mapping[str, int]
     changes_rows: bool
     metadata: CommitMetadata | None
+    added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     @property
@@ -145,6 +147,7 @@ class TableLog:
             txns={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
             changes_rows=any(_changes_rows(action) for action in actions),
             metadata=metadata,
+            added=tuple(unquote(a["add"]["path"]) for a in actions if "add" in a),
             removed=tuple(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
         )
 
@@ -223,6 +226,11 @@ class TableLog:
             )
 
 
+def data_files(table: DeltaTable) -> frozenset[str]:
+    """Return the data files of a table's version, relative to its folder."""
+    return frozenset(map(unquote, table.get_add_actions(flatten=True).column("path").to_pylist()))
+
+
 def _changes_rows(action: Mapping[str, Any]) -> bool:
     of_file = action.get("add") or action.get("remove")
     return bool(of_file and of_file.get("dataChange", True))
@@ -236,16 +244,38 @@ def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
-    table, stream = DeltaTable(paths.data), paths.stream
-    remedy = "run the same command again"
-    append_nothing(table, fenced_commit(table, stream, metadata, remedy=remedy))
-    commit = TableLog(paths.data).find(stream, metadata.seq)
+    table = DeltaTable(paths.data)
+    append_nothing(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
+    return _read_back(paths, metadata)
+
+
+def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) -> Commit:
+    """Commit the rows and columns of an earlier version, with metadata, and read it back.
+
+    One commit, fenced like every other; Spark's RESTORE would write no txn. Needs the stream's
+    lock.
+
+    Raises:
+        CommitConflictError: the table's log does not hold what was meant.
+        DeltaError: a file of that version is gone, or the table changed meanwhile.
+    """
+    table = DeltaTable(paths.data)
+    fenced = fenced_commit(table, paths.stream, metadata, remedy=_AGAIN, max_commit_retries=0)
+    table.restore(version, commit_properties=fenced)
+    return _read_back(paths, metadata)
+
+
+_AGAIN: Final = "run the same command again"
+
+
+def _read_back(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
+    """Find what was just committed, and seal it."""
+    commit = TableLog(paths.data).find(paths.stream, metadata.seq)
     if commit is None or commit.metadata != metadata:
         raise CommitConflictError(
-            stream,
-            f"a commit without rows (seq {metadata.seq}) is not in the table's log as it was "
-            "meant.",
-            remedy=remedy,
+            paths.stream,
+            f"a {metadata.kind} (seq {metadata.seq}) is not in the table's log as it was meant.",
+            remedy=_AGAIN,
         )
     seal_commit(paths.data, commit.version)
     return commit

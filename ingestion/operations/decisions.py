@@ -20,7 +20,7 @@ from ingestion.lake.archive import archive_table
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
-from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, standing_rows
 from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -175,7 +175,7 @@ class _Refused:
     @property
     def red(self) -> tuple[LedgerRow, ...]:
         """The batches whose books do not balance."""
-        return tuple(row for row in self.rows if row.is_red)
+        return tuple(row for row in standing_rows(self.rows) if row.is_red)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from ingestion.declaration.spec import StreamSpec, fingerprint
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap, swap_tables
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -131,7 +131,8 @@ class Rebuild:
                     f"{position.epoch}), from topics that are gone",
                 )
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        begun = _first_offsets([row for row in snapshot.rows if row.epoch == position.epoch])
+        standing = standing_rows(snapshot.rows)
+        begun = _first_offsets([row for row in standing if row.epoch == position.epoch])
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
         lost = lost_ranges(begin, earliest)

@@ -14,7 +14,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DamagedTableError, DependencyError, IngestionError, first_exit_code
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.damage import translate_read_errors
-from ingestion.lake.ledger import load_ledger
+from ingestion.lake.ledger import load_ledger, standing_rows
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.side_tables import count_rows
@@ -116,7 +116,7 @@ class StatusReader:
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     log, ledger = TableLog(paths.data), load_ledger(paths)
     status.exists = log.exists
-    status.red = tuple(row.seq for row in ledger.rows if row.is_red)
+    status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
         status.position = position_of(read_snapshot(paths, ledger))
     finally:

@@ -75,10 +75,10 @@ def heal_ledger(
 
 
 def remove_leftovers(paths: StreamPaths, position: Position) -> None:
-    """Remove the side rows, and the marks, of every seq that was never committed."""
+    """Remove the side rows, and the marks, of every seq that was never committed, or was undone."""
     for side in (paths.quarantine, paths.tombstones):
-        remove_beyond(side, position.seq)
-    clear_marks_beyond(paths.quarantine, position.seq)
+        remove_beyond(side, position.sides_reach)
+    clear_marks_beyond(paths.quarantine, position.sides_reach)
 
 
 def plan_healing(

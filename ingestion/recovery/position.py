@@ -18,9 +18,16 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity, Kind
+from ingestion.lake.commit_metadata import (
+    REWOUND_TO,
+    UNKNOWN,
+    CommitMetadata,
+    CountedRange,
+    Identity,
+    Kind,
+)
 from ingestion.lake.foreign_commits import refuse_foreign_commits
-from ingestion.lake.ledger import LedgerRow, next_offsets
+from ingestion.lake.ledger import LedgerRow, next_offsets, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.snapshot import Source, TableSnapshot, TableState, read_snapshot
 
@@ -34,6 +41,8 @@ class Position:
         columns: The declared columns it was last written with; empty when nothing remembers.
         source: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
+        sides_reach: Highest seq whose rows belong in the side tables: behind a rewind, that of
+            the batch to which it went back.
     """
 
     table_id: str
@@ -43,6 +52,7 @@ class Position:
     columns: str
     next: Offsets
     source: Source
+    sides_reach: int
 
     def next_metadata(
         self,
@@ -74,6 +84,7 @@ class Position:
             identity=metadata.identity,
             next=metadata.next,
             source="commit",
+            sides_reach=metadata.counts.get(REWOUND_TO, metadata.seq),
         )
 
 
@@ -141,15 +152,18 @@ def position_of(
 def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
     # Of the rows alone: enough to begin a new epoch, and no more.
     epoch, identity, columns, reached = max(1, table.highest_epoch), UNKNOWN, "", Offsets()
+    counts: Mapping[str, int] = {}
     if snapshot.source == "commit":
         assert table.newest is not None
         assert table.newest.metadata is not None
         last = table.newest.metadata
         epoch, identity, columns, reached = last.epoch, last.identity, last.columns, last.next
+        counts = last.counts
     elif snapshot.source == "ledger":
         # The ledger's rows have the columns only as far as an identity was written with them.
         row = snapshot.rows[-1]
         epoch, identity, reached = row.epoch, row.identity, next_offsets(snapshot.rows)
+        counts = row.counts
     return Position(
         table_id=table.table_id,
         seq=seq,
@@ -158,6 +172,7 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
         columns=columns,
         next=reached,
         source=snapshot.source,
+        sides_reach=counts.get(REWOUND_TO, seq),
     )
 
 
@@ -183,7 +198,7 @@ def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
     Raises:
         UnbalancedBatchError: there is one; names its seq and its ranges.
     """
-    for row in rows:
+    for row in standing_rows(rows):
         if row.is_red:
             ranges = ", ".join(str(counted.range) for counted in row.ranges if len(counted.range))
             raise UnbalancedBatchError(

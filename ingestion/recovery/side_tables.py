@@ -16,7 +16,7 @@ from typing import Final
 from ingestion.errors import DamagedTableError, RecordsForgottenError
 from ingestion.lake.damage import remedy_for
 from ingestion.lake.integrity import refuse_damaged
-from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import redrive_marks
 from ingestion.lake.side_tables import rows_of_seq
@@ -144,7 +144,7 @@ def _held(
 
 def _since_written_off(name: str, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:
     """Walk the balanced rows back to where a person wrote the side table off."""
-    later = takewhile(lambda row: _marker(name) not in row.counts, reversed(rows))
+    later = takewhile(lambda row: _marker(name) not in row.counts, reversed(standing_rows(rows)))
     return (row for row in later if row.balanced)
 
 

@@ -36,7 +36,13 @@ from ingestion.verify.fold.redrives import Redrives
 from ingestion.verify.fold.rule import FoldContext
 from ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Snapshot, row_count, rows_of, take_snapshot
+from ingestion.verify.read.snapshot import (
+    Snapshot,
+    row_count,
+    rows_of,
+    take_snapshot,
+    without_undone,
+)
 from ingestion.verify.read.spill import SpillStore
 from ingestion.verify.read.topic import TopicReader, is_compacted
 from ingestion.verify.verdict import Difference, DifferenceLog, Part, Verdict
@@ -127,9 +133,10 @@ class _Proof:
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
+        standing = without_undone(mine)
         add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id))
-        add(ledger.broken_ranges(mine, ledger.begins_in(snapshot.commits)))
-        add(ledger.broken_books(mine))
+        add(ledger.broken_ranges(standing, ledger.begins_in(snapshot.commits)))
+        add(ledger.broken_books(standing))
         add(ledger.broken_agreement(mine, snapshot.finished))
         if snapshot.holder is None:
             add(ledger.torn(snapshot.unfinished, self._spec.name))

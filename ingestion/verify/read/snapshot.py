@@ -10,7 +10,7 @@ before it; when nobody holds the stream, such a commit is left over from a crash
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,14 +150,25 @@ class Snapshot:
     def batches(self) -> tuple[Batch, ...]:
         """The batches of this table, by seq, with the ranges of their commits where those are left.
 
-        A batch whose ledger row is missing is here as its commit tells of it.
+        A batch whose ledger row is missing is here as its commit tells of it; one that a rewind
+        has undone is not.
         """
         commits = {c.seq: c for c in self.finished if c.metadata and c.seq > 0}
         batches = {batch.seq: batch for batch in self.ledger_of_table}
-        return tuple(
+        return without_undone(
             _corrected(batches.get(seq), commits.get(seq), self.table_id)
             for seq in sorted(batches.keys() | commits.keys())
         )
+
+
+def without_undone(batches: Iterable[Batch]) -> tuple[Batch, ...]:
+    """Leave out, of batches by seq, those that a rewind has taken back."""
+    left: dict[int, Batch] = {}
+    for batch in batches:
+        if batch.kind == "rewind":
+            left = {seq: kept for seq, kept in left.items() if seq <= batch.counts["rewound_to"]}
+        left[batch.seq] = batch
+    return tuple(left.values())
 
 
 def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:

@@ -1,0 +1,101 @@
+"""``oncelake history`` and ``rewind``: the savepoints of a stream, and going back to one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.cli import output
+from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
+from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+
+if TYPE_CHECKING:
+    from ingestion.operations.rewind import Savepoint
+
+_FIELDS = ("seq", "kind", "epoch", "delta_version", "committed_at")
+
+
+def history(
+    stream: Stream,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last N savepoints.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the savepoints of a stream: what each batch left, and whether `rewind` can go there.
+
+    Needs neither Spark nor Kafka. A savepoint can be reached while the table's log has its commit
+    and no VACUUM has removed its files: `rewind_window_days` is how long that is certain.
+    """
+    from ingestion.lake.paths import StreamPaths
+    from ingestion.operations.rewind import read_history
+
+    settings = load_settings()
+    refuse_unknown(stream, settings, exists=StreamPaths.of(stream, settings).data.exists())
+    points = read_history(stream, settings)[:last]
+    if as_json:
+        output.document({"stream": stream, "savepoints": list(map(_document, points))})
+        return
+    names = ["to", "version", "kind", "committed (UTC)", "next offsets", "reachable"]
+    output.table(names, map(_cells, points), right=["version"])
+
+
+def rewind(
+    stream: Stream,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="seq:41, version:57, or a moment with its zone, such as 2026-11-22T10:00Z."
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Why; the ledger keeps it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set table, quarantine, tombstones and next offsets back to a savepoint, together.
+
+    The next run reads on from the offsets of then. Ledger rows of what is undone stay, and the
+    rewind gets one of its own. Killed anywhere, it either happened or did not, and the next run
+    finishes it. Refuses (exit 3) where the files of then are gone. `oncelake history STREAM` lists
+    the savepoints.
+    """
+    from ingestion.operations.rewind import rewind as rewind_stream
+
+    spec, settings = load_stream(stream)
+    confirm(f"Set {stream} back to {to}?", yes=yes, refusal=f"{stream}: rewind undoes batches")
+    point, row = rewind_stream(spec, settings, to=to, reason=reason, run_id=new_run_id())
+    if as_json:
+        output.document({"stream": stream, "to": _document(point), **output.row_document(row)})
+        return
+    output.say(
+        f"{stream}: is as batch {point.seq} left it at {point.committed_at:%Y-%m-%d %H:%M:%S} UTC "
+        f"(seq {row.seq}, Delta version {row.delta_version})"
+    )
+    output.say(f"  next offsets: {_offsets(point)}")
+    output.say(f"Next: oncelake run {stream} reads on from there")
+
+
+def _document(point: Savepoint) -> dict[str, object]:
+    return {
+        "to": f"seq:{point.seq}",
+        **output.fields_of(point, *_FIELDS),
+        "next": output.next_document(point.next) if point.next is not None else None,
+        "reachable": point.obstacle is None,
+        "obstacle": point.obstacle,
+    }
+
+
+def _cells(point: Savepoint) -> tuple[object, ...]:
+    return (
+        f"seq:{point.seq}",
+        point.delta_version,
+        "opened" if point.seq == 0 else point.kind,
+        f"{point.committed_at:%Y-%m-%d %H:%M:%S}",
+        _offsets(point),
+        f"no: {point.obstacle}" if point.obstacle else "yes",
+    )
+
+
+def _offsets(point: Savepoint) -> str:
+    if point.next is None:
+        return "unknown"
+    return ", ".join(f"{at} {offset}" for at, offset in point.next.items()) or "none"

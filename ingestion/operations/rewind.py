@@ -1,0 +1,296 @@
+"""``oncelake history`` and ``rewind``: table, side tables and offsets back to a batch, together.
+
+    lock → where does the table stand? → heal → choose a savepoint, or refuse
+         → one commit: the rows of then, and the offsets to go on from → side tables → ledger
+
+That one commit is the intent, too: a rewind that dies behind it is finished by the next run, which
+removes what the undone batches left in quarantine and tombstones, and writes the ledger's row. The
+ledger is never set back: undone batches stay in it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import DamagedTableError, InvalidSpecError, RewindError, TableBusyError
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.checksums import matches_checksum
+from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.foreign_commits import foreign_commits
+from ingestion.lake.ledger import (
+    Ledger,
+    LedgerRow,
+    load_ledger,
+    load_or_archive_ledger,
+    next_offsets,
+    standing_rows,
+)
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.table_log import Commit, TableLog, data_files, restore_version
+from ingestion.recovery.heal import heal, remove_leftovers
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Savepoint:
+    """The stream as one of its batches left it.
+
+    Attributes:
+        seq: The batch; 0 is the empty table before the first.
+        delta_version: The table's version then.
+        next: Next offset of every partition then; ``None`` when nothing remembers.
+        obstacle: Why a rewind cannot go there; ``None`` where it can.
+        metadata: What its commit says; ``None`` once that has aged out of the log.
+    """
+
+    seq: int
+    kind: Kind
+    epoch: int
+    delta_version: int
+    committed_at: dt.datetime
+    next: Offsets | None
+    obstacle: str | None
+    metadata: CommitMetadata | None = None
+
+
+def read_history(stream: str, settings: Settings) -> tuple[Savepoint, ...]:
+    """Return what a stream's batches left, newest first; changes nothing.
+
+    Raises:
+        InvalidSpecError: there is no table of the stream.
+        DamagedTableError: a commit is not as it was written.
+    """
+    paths = StreamPaths.of(stream, settings)
+    log = TableLog(paths.data)
+    if not log.exists:
+        raise InvalidSpecError(f"{stream}: there is no table yet. Next: oncelake run {stream}")
+    return _savepoints(paths, log, load_ledger(paths).rows_of(log.table_id()))
+
+
+def rewind(
+    spec: StreamSpec, settings: Settings, *, to: str, reason: str, run_id: str
+) -> tuple[Savepoint, LedgerRow]:
+    """Set a stream back to a savepoint; the next run reads on from its offsets.
+
+    Also undoes what somebody else did to the rows since, and red batches.
+
+    Args:
+        to: ``seq:41``, ``version:57``, or a moment with its zone, as ISO 8601: the last savepoint
+            at or before it.
+
+    Returns:
+        The savepoint, and the ledger row of the rewind.
+
+    Raises:
+        InvalidSpecError: ``to`` names no savepoint, or the stream stands there already.
+        RewindError: the stream cannot go back there; says why.
+        RefusedError: the table is not the one that the ledger remembers, or is damaged.
+        StreamLockedError: a run holds the stream.
+    """
+    wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings)
+    with (
+        translate_disk_errors(spec.name, *paths.written),
+        held_by_python(paths, Holder.me(run_id)),
+    ):
+        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+        position = position_of(snapshot, even_if_altered=True)
+        if position is None:
+            raise InvalidSpecError(
+                f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
+            )
+        rows = heal(spec, paths, position, snapshot.rows).rows
+        point = wanted.choose(_savepoints(paths, TableLog(paths.data), rows))
+        _refuse_unreachable(snapshot, position, rows, point)
+        return point, _commit(paths, position, point, reason=reason, run_id=run_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """What a person asks to go back to: a seq, a Delta version, or a moment."""
+
+    stream: str
+    text: str
+    seq: int | None = None
+    version: int | None = None
+    moment: dt.datetime | None = None
+
+    @classmethod
+    def parse(cls, stream: str, text: str) -> _Wanted:
+        """Read what ``--to`` says."""
+        wanted = partial(cls, stream=stream, text=text)
+        if found := re.fullmatch(r"seq:(\d+)", text):
+            return wanted(seq=int(found[1]))
+        if found := re.fullmatch(r"version:(\d+)", text):
+            return wanted(version=int(found[1]))
+        with suppress(ValidationError):
+            # A bare number would be taken for seconds since 1970.
+            if not text.isdigit():
+                return wanted(moment=TypeAdapter(AwareDatetime).validate_python(text))
+        raise InvalidSpecError(
+            f"{stream}: --to {text!r} is none of seq:41, version:57, or a moment with its zone "
+            f"such as 2026-11-22T10:00Z. Next: oncelake history {stream} lists the savepoints"
+        )
+
+    def choose(self, points: Sequence[Savepoint]) -> Savepoint:
+        """Return the newest savepoint that is meant; one that was undone only by its seq."""
+        for point in points:
+            if self._means(point) and (self.seq is not None or not _is_undone(point)):
+                return point
+        raise InvalidSpecError(
+            f"{self.stream}: there is no savepoint {self.text}. Next: oncelake history "
+            f"{self.stream} lists them"
+        )
+
+    def _means(self, point: Savepoint) -> bool:
+        if self.seq is not None:
+            return point.seq == self.seq
+        if self.version is not None:
+            return point.delta_version <= self.version
+        return self.moment is not None and point.committed_at <= self.moment
+
+
+_UNDONE = "undone by the rewind"
+
+
+def _is_undone(point: Savepoint) -> bool:
+    return (point.obstacle or "").startswith(_UNDONE)
+
+
+def _savepoints(
+    paths: StreamPaths, log: TableLog, rows: Sequence[LedgerRow]
+) -> tuple[Savepoint, ...]:
+    """List a table's savepoints, newest first: those in its log, and what the ledger remembers."""
+    in_log = list(_savepoints_in_log(paths, log))
+    seqs = {point.seq for point in in_log}
+    aged = (
+        Savepoint(
+            seq=row.seq,
+            kind=row.kind,
+            epoch=row.epoch,
+            delta_version=row.delta_version,
+            committed_at=row.committed_at,
+            next=next_offsets(rows[: at + 1]) if row.kind in {"ingest", "redrive"} else None,
+            obstacle="its commit is no longer in the table's log",
+        )
+        for at, row in enumerate(rows)
+        if row.seq not in seqs
+    )
+    return tuple(sorted([*in_log, *aged], key=lambda point: point.seq, reverse=True))
+
+
+def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]:
+    """Walk our commits back, with the files that each version needs and that are gone."""
+    gone = partial(_gone, paths.data)
+    missing, undone_beyond, rewound_by = gone(data_files(log.snapshot)), None, 0
+    for commit in _commits(log):
+        metadata = commit.metadata
+        if metadata is not None:
+            is_undone = undone_beyond is not None and metadata.seq > undone_beyond
+            obstacle = (
+                f"{len(missing)} of its data files were removed (VACUUM)" if missing else None
+            )
+            yield Savepoint(
+                seq=metadata.seq,
+                kind=metadata.kind,
+                epoch=metadata.epoch,
+                delta_version=commit.version,
+                committed_at=commit.committed_at,
+                next=metadata.next,
+                obstacle=f"{_UNDONE} of seq {rewound_by}" if is_undone else obstacle,
+                metadata=metadata,
+            )
+            if metadata.kind == "rewind" and not is_undone:
+                undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
+        missing = (missing - set(commit.added)) | gone(commit.removed)
+
+
+def _commits(log: TableLog) -> Iterator[Commit]:
+    """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
+    with suppress(DamagedTableError):
+        yield from log.newest_first()
+
+
+def _gone(table: Path, names: Iterable[str]) -> set[str]:
+    return {name for name in names if not (table / name).is_file()}
+
+
+def _refuse_unreachable(
+    snapshot: TableSnapshot, position: Position, rows: Sequence[LedgerRow], point: Savepoint
+) -> None:
+    """Make sure that the stream can go back there, and is not there already."""
+    stream = snapshot.paths.stream
+    assert snapshot.table is not None, "a table without a position was refused"
+    if point.seq == position.seq and not foreign_commits(snapshot.table.others):
+        raise InvalidSpecError(f"{stream}: it stands at seq {point.seq} already; nothing to undo")
+    undone = [row for row in standing_rows(rows) if row.seq > point.seq]
+    obstacle = point.obstacle
+    if point.epoch != position.epoch:
+        obstacle = f"epoch {position.epoch} began since, with another topic"
+    elif any(name.endswith("_written_off") for row in undone for name in row.counts):
+        obstacle = "quarantine or tombstones were written off since, and are not as they were then"
+    if obstacle is None:
+        obstacle = next(_altered_files(snapshot.paths, point), None)
+    if obstacle is not None:
+        raise RewindError(
+            stream,
+            f"it cannot go back to seq {point.seq} (version {point.delta_version}): {obstacle}.",
+            remedy=f"oncelake history {stream} lists what can be reached; oncelake rebuild "
+            f"{stream} makes the table anew from the topic",
+        )
+
+
+def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
+    """Name the files that would come back, and are not as they were written."""
+    then = data_files(DeltaTable(paths.data, version=point.delta_version))
+    for name in sorted(then - data_files(DeltaTable(paths.data))):
+        if not matches_checksum(paths.data / name):
+            yield f"data file {name} is not as it was written"
+
+
+def _commit(
+    paths: StreamPaths, position: Position, point: Savepoint, *, reason: str, run_id: str
+) -> LedgerRow:
+    assert point.metadata is not None, "a savepoint without its commit was refused"
+    undone = {REWOUND_TO: point.seq}
+    metadata = replace(
+        position.next_metadata(run_id, kind="rewind", counts=undone),
+        identity=point.metadata.identity,
+        columns=point.metadata.columns,
+        next=point.metadata.next,
+        reason=reason,
+    )
+    try:
+        commit = restore_version(paths, metadata, point.delta_version)
+    except CommitFailedError as error:
+        raise TableBusyError(
+            f"{paths.stream}: somebody else changed the table while it was set back. Nothing "
+            "was changed. Next: run the same command again"
+        ) from error
+    except DeltaError as error:
+        raise RewindError(
+            paths.stream,
+            f"delta-rs cannot set the table back: {str(error).partition(chr(10))[0]}.",
+            remedy=f"oncelake rebuild {paths.stream} makes the table anew from the topic",
+        ) from error
+    hit(Failpoint.DECIDED)
+    remove_leftovers(paths, position.after(metadata))
+    hit(Failpoint.SIDES_CLEARED)
+    row = LedgerRow.of(metadata, commit, position.table_id, counts=undone)
+    Ledger(paths.ledger).put(row)
+    return row

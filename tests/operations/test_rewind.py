@@ -1,0 +1,200 @@
+"""A stream set back to a savepoint is as it was then, and reads on to where it would have been."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from ingestion.cli.app import app
+from ingestion.errors import InvalidSpecError, RewindError
+from ingestion.lake.failpoints import Failpoint
+from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.rewind import read_history, rewind
+from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.proof import find_problems, prove
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def ingested(module_world: World) -> World:
+    """Four batches: rows, deletes and bad records in each, and a redrive of the second's."""
+    world = module_world
+    world.declare(sequence_by=["at"], apply_as_deletes="at = 7", tombstones="quarantine")
+    world.send(row(1, "a", at=1), row(2, "b", at=1), b"garbage")
+    world.run()
+    world.send(row(1, "a2", at=2), row(3, "c", at=3))
+    world.send(None, id=2)
+    world.run()
+    world.declare(tombstones="ignore")
+    world.redrive()
+    world.send(row(3, "gone", at=7), row(4, "d", at=4), b"rubbish")
+    world.run()
+    world.write_declaration()
+    return world
+
+
+@pytest.fixture
+def world(ingested: World, tmp_path: Path) -> World:
+    """A copy of that stream's tables."""
+    return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+def go_back(world: World, to: str) -> LedgerRow:
+    """Rewind a stream, and return the ledger row of that."""
+    return rewind(world.spec, world.settings, to=to, reason="a test", run_id="r")[1]
+
+
+def contents(world: World) -> tuple[object, ...]:
+    """Everything that a stream's tables hold, but for the numbers of batches."""
+    sides = [
+        sorted(
+            (each["_partition"], each["_offset"], each["reason"]) for each in world.quarantined()
+        ),
+        tombstones(world),
+    ]
+    return (world.rows(), *sides)
+
+
+def tombstones(world: World) -> list[int]:
+    """The keys whose deletes are remembered."""
+    path = world.paths.tombstones
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
+    return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("seq", [0, 1, 2, 3])
+def test_a_rewound_stream_reads_on_to_where_it_was(ingested: World, world: World, seq: int) -> None:
+    """Back to any batch and read again, it equals the stream that was never rewound."""
+    undone = go_back(world, f"seq:{seq}")
+    reread = world.run()
+    # What the rewind took back of the quarantine waits again.
+    world.redrive()
+
+    assert (undone.kind, undone.seq, undone.is_red) == ("rewind", 5, False)
+    assert reread.lag == 0
+    assert world.rows() == ingested.rows()
+    # A null value that is read again is ignored now, and was quarantined then.
+    assert seq < 2 or contents(world) == contents(ingested)
+    assert find_problems(world) == ()
+
+
+def test_everything_goes_back_together(world: World) -> None:
+    """Rows, quarantine with its marks, tombstones and offsets are those of the batch."""
+    go_back(world, "seq:2")
+
+    assert world.rows() == [row(1, "a2", at=2), row(2, "b", at=1), row(3, "c", at=3)]
+    assert [each["redriven_seq"] for each in world.quarantined()] == [None, None]
+    assert tombstones(world) == []
+    assert prove(world).holds
+    assert world.run().batches[0].ranges[0].range.start == 6
+
+
+def test_history_lists_what_can_be_reached(world: World) -> None:
+    """Each batch is a savepoint, until a rewind undoes it; the empty table is the first."""
+    before = read_history(world.topic, world.settings)
+    go_back(world, "seq:1")
+    after = read_history(world.topic, world.settings)
+
+    assert [(point.seq, point.obstacle) for point in before] == [
+        (seq, None) for seq in (4, 3, 2, 1, 0)
+    ]
+    assert {point.seq: point.obstacle is None for point in after} == {
+        5: True, 4: False, 3: False, 2: False, 1: True, 0: True
+    }  # fmt: skip
+    assert before[-1].next is not None
+    assert set(before[-1].next.values()) == {0}
+
+
+def test_a_moment_means_the_batch_before_it(world: World) -> None:
+    """The stream goes back to the last batch that was committed by then."""
+    second = next(each for each in read_history(world.topic, world.settings) if each.seq == 2)
+
+    go_back(world, second.committed_at.isoformat())
+
+    assert world.ledger[-1].counts["rewound_to"] == 2
+
+
+@pytest.mark.parametrize(
+    "place", [Failpoint.LEDGER_HEALED, Failpoint.DECIDED, Failpoint.SIDES_CLEARED]
+)
+def test_a_rewind_that_dies_is_whole_or_nothing(
+    ingested: World, world: World, place: Failpoint
+) -> None:
+    """Dead before its commit it never happened; dead behind it, the next run finishes it."""
+    with crashing_at(place), pytest.raises(PlannedError):
+        go_back(world, "seq:2")
+    world.run()
+    world.redrive()
+
+    kinds = [each.kind for each in world.ledger]
+    assert kinds.count("rewind") == (place != Failpoint.LEDGER_HEALED)
+    assert contents(world) == contents(ingested)
+    assert find_problems(world) == ()
+
+
+def test_a_rewind_undoes_what_somebody_else_did(world: World) -> None:
+    """Rows that a stranger has deleted are back, and nobody has to accept anything."""
+    DeltaTable(world.paths.data).delete("id = 1")
+
+    go_back(world, "seq:4")
+
+    assert row(1, "a2", at=2) in world.rows()
+    assert find_problems(world) == ()
+
+
+def test_files_that_are_gone_are_named(world: World) -> None:
+    """Behind a VACUUM the savepoint is refused, history says why, and nothing is changed."""
+    table = DeltaTable(world.paths.data)
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    before = world.log.versions()[0]
+
+    with pytest.raises(RewindError, match=r"seq 1 .*data files were removed \(VACUUM\)"):
+        go_back(world, "seq:1")
+
+    assert world.log.versions()[0] == before
+    point = next(each for each in read_history(world.topic, world.settings) if each.seq == 1)
+    assert "VACUUM" in str(point.obstacle)
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        pytest.param("seq:9", "there is no savepoint seq:9", id="unknown"),
+        pytest.param("41", "is none of seq:41, version:57", id="bare"),
+        pytest.param("2026-11-22T10:00", "with its zone", id="no zone"),
+        pytest.param("2020-01-01T00:00Z", "there is no savepoint", id="too early"),
+        pytest.param("seq:4", "stands at seq 4 already", id="here"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(world: World, to: str, message: str) -> None:
+    """A target that is none is refused with what to write instead."""
+    with pytest.raises(InvalidSpecError, match=message):
+        go_back(world, to)
+
+
+def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks first, says what it did, and `history` shows it."""
+    for name, value in world.environment().items():
+        if name.startswith("ONCELAKE_"):
+            monkeypatch.setenv(name, value)
+    shell = CliRunner()
+
+    unasked = shell.invoke(app, ["rewind", world.topic, "--to", "seq:1", "--reason", "a test"])
+    done = shell.invoke(
+        app, ["rewind", world.topic, "--to", "seq:1", "--reason", "a test", "--yes", "--json"]
+    )
+    listed = shell.invoke(app, ["history", world.topic, "--json"])
+
+    assert (unasked.exit_code, "add --yes" in unasked.stderr) == (2, True)
+    document = json.loads(done.stdout)
+    assert (document["kind"], document["to"]["to"]) == ("rewind", "seq:1")
+    assert [each["reachable"] for each in json.loads(listed.stdout)["savepoints"]] == [
+        True, False, False, False, True, True
+    ]  # fmt: skip
