@@ -14,7 +14,7 @@ from assets.history import UnreportedBatches, find_unreported
 from assets.proof import prove
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 from ingestion.pipeline.report import RunReport, total_of
@@ -30,7 +30,7 @@ class Evidence:
     Attributes:
         report: What the run did.
         table_id: Delta's id of the table.
-        ledger: Every ledger row of the table, by seq.
+        ledger: The ledger rows of the table that no rewind has undone, by seq.
         unreported: What earlier runs committed and no materialization speaks of.
         reasons: Why records were quarantined in the batches judged: how many for each reason.
         outcomes: What became of each declared expectation on the rows of the batches judged;
@@ -70,7 +70,7 @@ def gather(
     assert declared.spec is not None
     paths = StreamPaths.of(declared.name, settings)
     table_id = TableLog(paths.data).table_id()
-    ledger = Ledger(paths.ledger).rows_of(table_id)
+    ledger = standing_rows(Ledger(paths.ledger).rows_of(table_id))
     mine = {row.seq for row in report.batches}
     unreported = find_unreported(
         instance, declared.name, ledger, table_id=table_id, mine=mine, up_to=report.seq

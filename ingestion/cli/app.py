@@ -55,7 +55,7 @@ for command in (
     *(run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
-    *(rewind.history, rewind.rewind),
+    *(rewind.history, rewind.rewind, rewind.replay),
     *(streams.validate, streams.schema),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):

@@ -1,4 +1,4 @@
-"""``oncelake history`` and ``rewind``: the savepoints of a stream, and going back to one."""
+"""``oncelake history``, ``rewind`` and ``replay``: going back, and reading again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
+from ingestion.cli.output import print_batches, progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+from ingestion.errors import DONE, WRONG
 
 if TYPE_CHECKING:
+    from ingestion.operations.replay import ReplayReport
     from ingestion.operations.rewind import Savepoint
 
 _FIELDS = ("seq", "kind", "epoch", "delta_version", "committed_at")
@@ -72,6 +75,78 @@ def rewind(
     )
     output.say(f"  next offsets: {_offsets(point)}")
     output.say(f"Next: oncelake run {stream} reads on from there")
+
+
+def replay(
+    stream: Stream,
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help='earliest, a moment with its zone, or offsets such as \'{"orders": {"0": 100}}\'.',
+        ),
+    ],
+    end: Annotated[
+        str | None,
+        typer.Option("--to", help="A moment, or offsets; default: all that the table has read."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read offsets that the table has read again, and add what is missing from it.
+
+    Changes no row that is there, moves no offset, and leaves the quarantine as it is: records that
+    wait there come in by `redrive`. Killed anywhere, run it again. Exits with 1 when the books do
+    not balance. Modes that fold records refuse (exit 3).
+    """
+    from ingestion.operations.replay import Replay
+
+    spec, settings = load_stream(stream)
+    with progress() as tell:
+        report = Replay(
+            spec=spec,
+            settings=settings,
+            spark=lambda backlog: session(settings, tell, backlog),
+            run_id=new_run_id(),
+            begin=begin,
+            end=end,
+            on_batch=print_batches(stream, tell),
+        ).execute()
+    if as_json:
+        output.document(_replay_document(report))
+    else:
+        _print_replay(report)
+    raise typer.Exit(DONE if report.is_balanced else WRONG)
+
+
+def _replay_document(report: ReplayReport) -> dict[str, object]:
+    from ingestion.lake.books import COUNTS
+
+    return {
+        **output.fields_of(report, "stream", "run_id", "ranges"),
+        "balanced": report.is_balanced,
+        "counts": {name: report.total(name) for name in COUNTS},
+        "batches": [output.row_document(row, "problems") for row in report.batches],
+        "recovered": list(map(output.row_document, report.recovered)),
+    }
+
+
+def _print_replay(report: ReplayReport) -> None:
+    from ingestion.lake.books import COUNTS
+
+    if not report.ranges:
+        output.say(f"{report.stream}: the table has read nothing there")
+        return
+    verdict = "balanced" if report.is_balanced else "NOT balanced"
+    again = output.counted(report.total("read"), "record")
+    output.say(
+        f"{report.stream}: {verdict} · {again} read again",
+        "bold green" if report.is_balanced else "bold red",
+    )
+    totals = [(name, total) for name in COUNTS if (total := report.total(name))]
+    output.table(["count", "total"], totals, right=["total"])
+    for row in report.batches:
+        if row.is_red:
+            output.note(f"{report.stream}: batch {row.seq}: {row.says()}", "bold red")
 
 
 def _document(point: Savepoint) -> dict[str, object]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from ingestion.errors import DamagedTableError
-from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
 from ingestion.lake.commit_metadata import (
@@ -226,6 +226,15 @@ def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
         if row.epoch == rows[-1].epoch and row.kind in MOVING:
             reached = reached.advanced_by(counted.range for counted in row.ranges)
     return reached
+
+
+def first_offsets(rows: Sequence[LedgerRow]) -> Offsets:
+    """Return where the newest epoch of a table's rows began in each partition."""
+    begun: dict[TopicPartition, int] = {}
+    for row in (each for each in standing_rows(rows) if each.epoch == rows[-1].epoch):
+        for counted in row.ranges:
+            begun.setdefault(counted.range.topic_partition, counted.range.start)
+    return Offsets(begun)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

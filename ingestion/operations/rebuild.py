@@ -14,9 +14,9 @@ from typing import Any
 
 from ingestion.declaration.spec import StreamSpec, fingerprint
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError
-from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
-from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
+from ingestion.lake.ledger import Ledger, first_offsets
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -131,8 +131,7 @@ class Rebuild:
                     f"{position.epoch}), from topics that are gone",
                 )
         partitions = kafka.topics(spec.name, spec.subscribed).partitions
-        standing = standing_rows(snapshot.rows)
-        begun = _first_offsets([row for row in standing if row.epoch == position.epoch])
+        begun = first_offsets(snapshot.rows)
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
         lost = lost_ranges(begin, earliest)
@@ -147,14 +146,6 @@ class Rebuild:
             offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
         declared = spec.model_dump(by_alias=True, exclude_unset=True)
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
-
-
-def _first_offsets(rows: list[LedgerRow]) -> dict[TopicPartition, int]:
-    """Return where an epoch began in each partition."""
-    begun: dict[TopicPartition, int] = {}
-    for counted in (it for row in rows for it in row.ranges):
-        begun.setdefault(counted.range.topic_partition, counted.range.start)
-    return begun
 
 
 def _lost(stream: str, problem: str) -> OffsetsExpiredError:

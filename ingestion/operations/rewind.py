@@ -138,10 +138,8 @@ class _Wanted:
             return wanted(seq=int(found[1]))
         if found := re.fullmatch(r"version:(\d+)", text):
             return wanted(version=int(found[1]))
-        with suppress(ValidationError):
-            # A bare number would be taken for seconds since 1970.
-            if not text.isdigit():
-                return wanted(moment=TypeAdapter(AwareDatetime).validate_python(text))
+        if (moment := moment_of(text)) is not None:
+            return wanted(moment=moment)
         raise InvalidSpecError(
             f"{stream}: --to {text!r} is none of seq:41, version:57, or a moment with its zone "
             f"such as 2026-11-22T10:00Z. Next: oncelake history {stream} lists the savepoints"
@@ -163,6 +161,14 @@ class _Wanted:
         if self.version is not None:
             return point.delta_version <= self.version
         return self.moment is not None and point.committed_at <= self.moment
+
+
+def moment_of(text: str) -> dt.datetime | None:
+    """Read a moment with its zone, in ISO 8601; ``None`` for any other text."""
+    # A bare number would be taken for seconds since 1970.
+    with suppress(ValidationError):
+        return None if text.isdigit() else TypeAdapter(AwareDatetime).validate_python(text)
+    return None
 
 
 _UNDONE = "undone by the rewind"

@@ -1,14 +1,16 @@
-"""Kafka as a streaming DataFrame: the only place that says ``format("kafka")``."""
+"""Kafka as a DataFrame: the only place that says ``format("kafka")``."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.offsets import Offsets, Range
 from ingestion.kafka.security import java_options
 from ingestion.settings import Settings
 
@@ -32,10 +34,31 @@ def read_stream(
         ``_topic, _partition, _offset, _timestamp, _key, _value, _headers``.
     """
     options = {
-        "kafka.bootstrap.servers": settings.bootstrap_servers(),
         "subscribe": ",".join(spec.subscribed),
         "startingOffsets": starting.to_json(),
         "maxOffsetsPerTrigger": str(spec.max_offsets_per_trigger),
+    }
+    read = spark.readStream.format("kafka").options(**options, **_of_every_read(settings))
+    return _as_records(read.load(), min(lag, spec.max_offsets_per_trigger))
+
+
+def read_ranges(spark: SparkSession, settings: Settings, ranges: Sequence[Range]) -> DataFrame:
+    """Return the records of some ranges, of partitions that differ, as ``read_stream`` does."""
+    partitions: dict[str, list[int]] = {}
+    for part in ranges:
+        partitions.setdefault(part.topic, []).append(part.partition)
+    options = {
+        "assign": json.dumps(partitions),
+        "startingOffsets": Offsets({r.topic_partition: r.start for r in ranges}).to_json(),
+        "endingOffsets": Offsets({r.topic_partition: r.end for r in ranges}).to_json(),
+    }
+    read = spark.read.format("kafka").options(**options, **_of_every_read(settings))
+    return _as_records(read.load(), sum(map(len, ranges)))
+
+
+def _of_every_read(settings: Settings) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": settings.bootstrap_servers(),
         "failOnDataLoss": "true",
         "includeHeaders": "true",
         # Spark's default delivers what a transaction has aborted.
@@ -49,22 +72,19 @@ def read_stream(
         **_patience(settings),
         **java_options(settings),
     }
-    records = (
-        spark.readStream.format("kafka")
-        .options(**options)
-        .load()
-        .select(
-            F.col("topic").alias("_topic"),
-            F.col("partition").alias("_partition"),
-            F.col("offset").alias("_offset"),
-            F.col("timestamp").alias("_timestamp"),
-            F.col("key").alias("_key"),
-            F.col("value").alias("_value"),
-            F.col("headers").alias("_headers"),
-        )
+
+
+def _as_records(read: DataFrame, count: int) -> DataFrame:
+    records = read.select(
+        F.col("topic").alias("_topic"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        F.col("timestamp").alias("_timestamp"),
+        F.col("key").alias("_key"),
+        F.col("value").alias("_value"),
+        F.col("headers").alias("_headers"),
     )
-    is_small = min(lag, spec.max_offsets_per_trigger) <= ONE_TASK_RECORDS
-    return records.coalesce(1) if is_small else records
+    return records.coalesce(1) if count <= ONE_TASK_RECORDS else records
 
 
 def _patience(settings: Settings) -> dict[str, str]:

@@ -147,7 +147,7 @@ def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Com
     return found
 
 
-_BATCHES = frozenset({"ingest", "redrive"})
+_BATCHES = frozenset({"ingest", "redrive", "replay"})
 
 
 def _row(spec: StreamSpec, table_id: str, unrecorded: UnrecordedCommit) -> LedgerRow:

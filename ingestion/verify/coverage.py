@@ -57,7 +57,8 @@ class Coverage:
     @property
     def proven_ranges(self) -> tuple[Range, ...]:
         """What is proven, one range a partition."""
-        covered = (part for batch in self.batches.values() for part in self.covered_ranges(batch))
+        batches = (batch for batch in self.batches.values() if batch.kind != "replay")
+        covered = (part for batch in batches for part in self.covered_ranges(batch))
         return tuple(
             Range(topic=at.topic, partition=at.partition, start=self.first_offset(at), end=end)
             for at, end in sorted({part.at: part.end for part in covered}.items())
@@ -178,7 +179,8 @@ def determine_coverage(
     """
     refuse_changed_identity(spec, identity)
     epoch = batches[-1].epoch if batches else 1
-    read = [part for batch in batches if batch.epoch == epoch for part in batch.ranges]
+    mine = (batch for batch in batches if batch.epoch == epoch and batch.kind != "replay")
+    read = [part for batch in mine for part in batch.ranges]
     begin = {part.at: part.start for part in reversed(read)}
     topics = dict.fromkeys([*spec.subscribed, *(at.topic for at in begin)])
     # A topic that is no longer declared was read all the same.

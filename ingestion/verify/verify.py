@@ -177,7 +177,7 @@ class _Proof:
         with TopicReader.opened(self._settings, partitions=len(coverage.begin)) as topic:
             for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
                 records = redrives.of(batch)
-                if batch.kind == "ingest":
+                if batch.kind != "redrive":
                     records = self._counted(topic.read(coverage.covered_ranges(batch)), total)
                 recount = fold.batch(batch, records)
                 self._differences.add(recount.clashes)

@@ -132,6 +132,10 @@ REDRIVEN = tuple(
     for each in SCENARIOS
     if each.name != "partial_upsert" and (IS_WHOLE or each.name in {"insert_only", "scd2"})
 )
+# A replay takes up no mode that folds; history and rows without a key show what came twice.
+REPLAYED = tuple(
+    each for each in SCENARIOS if IS_WHOLE or each.name in {"append", "scd2", "windows"}
+)
 
 
 def produce_records(world: World, seed: int = 1, *, records: int = RECORDS) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ingestion.errors import NotReplayableError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.create_table import create_table
@@ -16,6 +17,7 @@ from tests.crash.failpoint_hook import crashing_at
 from tests.modes.scenario import (
     REBUILT,
     REDRIVEN,
+    REPLAYED,
     SCHEMA,
     TRIED,
     Scenario,
@@ -73,6 +75,24 @@ def test_a_rebuild_makes_the_same_table(source: World, scenario: Scenario, tmp_p
 
     assert table_of(world) == before
     assert len(world.ledger) == 1
+    assert_proven(world, scenario)
+
+
+@pytest.mark.parametrize("scenario", REPLAYED, ids=str)
+def test_no_mode_takes_a_record_twice(source: World, scenario: Scenario, tmp_path: Path) -> None:
+    """The table is the same before and after, and proven, in small batches, too."""
+    world = reader_of(source, tmp_path, scenario, max_offsets_per_trigger=8)
+    world.run()
+    before = table_of(world)
+
+    if scenario.declared.get("mode") == "aggregate" or "ignore_null_updates" in scenario.declared:
+        with pytest.raises(NotReplayableError, match="would count twice"):
+            world.replay()
+        return
+    report = world.replay()
+
+    assert len(report.batches) > 1
+    assert table_of(world) == before
     assert_proven(world, scenario)
 
 

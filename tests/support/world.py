@@ -29,6 +29,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.operations.redrive import Redrive, RedriveReport
+from ingestion.operations.replay import Replay, ReplayReport
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
@@ -201,6 +202,13 @@ class World:
         self.runs += 1
         given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
         return Redrive(**{**given, "run_id": f"run-{self.runs}", **parts}).execute()
+
+    def replay(self, begin: str = "earliest", **parts: Any) -> ReplayReport:
+        """Read again what the table has read."""
+        self.runs += 1
+        given = {"spec": self.spec, "settings": self.settings, "spark": lambda _: self.spark}
+        given |= {"begin": begin, "run_id": f"run-{self.runs}"}
+        return Replay(**{**given, **parts}).execute()
 
     def rebuild(self, **parts: Any) -> RebuildReport:
         """Make the table anew by the declaration of now."""

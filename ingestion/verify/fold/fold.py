@@ -70,7 +70,8 @@ class Fold:
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger."""
-        recount, classify = Recount(), self._classifiers.of(batch.columns)
+        recount = Recount(is_replay=batch.kind == "replay")
+        classify = self._classifiers.of(batch.columns)
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
         self._notice_thinning(batch, recount)
@@ -86,6 +87,10 @@ class Fold:
         self, records: Sequence[Record], seq: int, classify: Classify, recount: Recount
     ) -> None:
         """Classify a chunk, and pass the good records on; those in quarantine stay there."""
+        recount.records.update(record.at for record in records)
+        if recount.is_replay:
+            records, held = self._redrives.without_waiting(records, seq)
+            recount.overlap += held
         classified, kept, redriven = self._redrives.partition(records, seq)
         today = classify(kept, seq)
         self._redrives.good_today += len(kept) - len(today.bad) - len(today.unread)
@@ -98,7 +103,6 @@ class Fold:
                 f"{why}, by which {record} was written, and the quarantine does not hold that "
                 "record. Next: give the registry the schema back, under this id"
             )
-        recount.records.update(record.at for record in records)
         recount.ignored += result.ignored
         recount.filtered += result.filtered
         recount.exploded += result.exploded
@@ -113,6 +117,10 @@ class Fold:
         self.rule.take(result.changes, recount)
 
     def _put_aside(self, bad: Sequence[tuple[Record, str]], seq: int, recount: Recount) -> None:
+        if recount.is_replay:
+            new = [pair for pair in bad if not self._redrives.holds(pair[0], before=seq)]
+            recount.overlap += len(bad) - len(new)
+            bad = new
         recount.quarantined += len(bad)
         self.bad.put(dict(as_bad(record, reason, seq) for record, reason in bad))
 

@@ -115,6 +115,23 @@ class Redrives:
         entry = self._entries.get([name]).get(name)
         return entry is not None and entry.redriven_seq is None
 
+    def without_waiting(self, records: Sequence[Record], seq: int) -> tuple[Sequence[Record], int]:
+        """Leave out the records that waited in quarantine when batch ``seq`` read them again.
+
+        Returns:
+            The others, and how many were left out.
+        """
+        if self._is_empty:
+            return records, 0
+        entries = self._entries.get(map(str, records))
+        left = [each for each in records if not _waited(entries.get(str(each)), seq)]
+        return left, len(records) - len(left)
+
+    def holds(self, record: Record, *, before: int) -> bool:
+        """Tell whether a batch before this one had put a record into quarantine."""
+        entry = self._entries.get([str(record)]).get(str(record))
+        return entry is not None and entry.seq < before
+
     def of(self, batch: Batch) -> Iterator[list[Record]]:
         """Yield the records that a redrive sent in, as far as the topic still has them."""
         for chunk in self._redriven.chunks_of(f"{batch.seq:020d} "):
@@ -142,6 +159,12 @@ class Redrives:
     def _is_redrive(self, mark: int, seq: int) -> bool:
         batch = self.coverage.batches.get(mark)
         return batch is not None and batch.kind == "redrive" and mark > seq
+
+
+def _waited(entry: QuarantineEntry | None, seq: int) -> bool:
+    if entry is None or entry.seq >= seq:
+        return False
+    return entry.redriven_seq is None or entry.redriven_seq > seq
 
 
 def _lacked_a_schema(row: dict[str, Any]) -> bool:

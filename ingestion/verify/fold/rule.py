@@ -30,6 +30,8 @@ class Recount:
     """What a batch's records became, counted again.
 
     Attributes:
+        is_replay: Whether earlier batches have read the same records.
+        overlap: Records that a replay leaves out, since the quarantine holds them.
         exploded: Rows beyond the first of their record.
         dispositions: Dispositions of the winners that leave no doubt.
         doubtful: Winners whose disposition depends on what can no longer be seen.
@@ -37,10 +39,12 @@ class Recount:
         extra: Counts that are no disposition, by name.
     """
 
+    is_replay: bool = False
     records: Counter[TopicPartition] = field(default_factory=Counter)
     ignored: int = 0
     filtered: int = 0
     quarantined: int = 0
+    overlap: int = 0
     exploded: int = 0
     superseded: int = 0
     dispositions: Counter[str] = field(default_factory=Counter)
@@ -94,6 +98,9 @@ class AppendRule(Rule):
     """Remembers every record: each is a row, told apart by its place in Kafka."""
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
-        """Keep each record, and count it as inserted."""
-        self._rows.put({text_of(change.place): change for change in changes})
-        recount.dispositions["inserted"] += len(changes)
+        """Keep each record, and count it as inserted unless it was there."""
+        rows = {text_of(change.place): change for change in changes}
+        there = self._rows.get(rows) if recount.is_replay else {}
+        self._rows.put({place: row for place, row in rows.items() if place not in there})
+        recount.dispositions["unchanged"] += len(there)
+        recount.dispositions["inserted"] += len(changes) - len(there)

@@ -36,8 +36,11 @@ class HistoryRule(Rule):
             known = self._events.get(new)
             for key, events in new.items():
                 before = known.get(key, ())
-                known[key] = tuple(sorted((*before, *events), key=_when))
-                self._count(before, events, known[key], recount)
+                places = {event.place for event in before}
+                added = tuple(event for event in events if event.place not in places)
+                recount.dispositions["unchanged"] += len(events) - len(added)
+                known[key] = tuple(sorted((*before, *added), key=_when))
+                self._count(before, added, known[key], recount)
             self._events.put(known)
         self._new.clear()
 

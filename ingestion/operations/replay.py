@@ -1,0 +1,224 @@
+"""``oncelake replay``: what the table has read is read again, and what is missing is added.
+
+    lock → where does the table stand? → heal, or refuse → which offsets? → start Spark, lock again
+         → each range into one commit → report
+
+Rows, deletes and quarantined records that are there stay as they are, so a replay may be killed and
+run again: it adds what is still missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.stream import Stream
+from ingestion.operations.rewind import moment_of
+from ingestion.operations.run import start_with_spark
+from ingestion.pipeline.evolve_schema import alters_table
+from ingestion.pipeline.replay_batch import ReplayWriter
+from ingestion.pipeline.session import SessionFor
+from ingestion.pipeline.source import read_ranges
+from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
+from ingestion.recovery.position import Position
+from ingestion.recovery.start import lost_ranges, plan_start, recheck_start
+from ingestion.recovery.topics import resolve_topics
+from ingestion.settings import Settings
+from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayReport:
+    """What a replay did.
+
+    Attributes:
+        ranges: What it read again, one range a partition.
+        batches: The ledger rows of its commits.
+        recovered: Ledger rows that an earlier run lost in a crash, written now.
+    """
+
+    stream: str
+    run_id: str
+    ranges: tuple[Range, ...] = ()
+    batches: tuple[LedgerRow, ...] = ()
+    recovered: tuple[LedgerRow, ...] = ()
+
+    @property
+    def is_balanced(self) -> bool:
+        """Tell whether the books of every batch balance."""
+        return not any(row.is_red for row in (*self.recovered, *self.batches))
+
+    def total(self, count: str) -> int:
+        """Add up one count over the batches."""
+        return sum(row.counts.get(count, 0) for row in self.batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """One replay of one stream.
+
+    Attributes:
+        begin: ``earliest``, a moment with its zone, or offsets as JSON.
+        end: A moment, or offsets; ``None`` for all that the table has read.
+        on_batch: Called after each batch with its ledger row and the offsets that are left.
+    """
+
+    spec: StreamSpec
+    settings: Settings
+    spark: SessionFor
+    run_id: str
+    begin: str
+    end: str | None = None
+    on_batch: Callable[[LedgerRow, int], None] = field(default=lambda row, left: None)
+
+    def execute(self) -> ReplayReport:
+        """Read the offsets again.
+
+        Raises:
+            InvalidSpecError: there is no table, or the offsets are none that it has read.
+            NotReplayableError: the mode would take a record twice.
+            OffsetsExpiredError: Kafka no longer holds the offsets.
+            RefusedError: a person must decide something else first.
+            StreamLockedError: a run holds the stream.
+            DependencyError: Kafka does not answer, or a volume is full or read-only.
+        """
+        _refuse_modes_that_fold(self.spec)
+        stream = Stream(spec=self.spec, settings=self.settings)
+        with translate_engine_errors(stream):
+            return self._execute(resolve_topics(stream))
+
+    def _execute(self, stream: Stream) -> ReplayReport:
+        me = Holder.me(self.run_id)
+        with held_by_python(stream.paths, me):
+            first = plan_start(stream)
+            if first is None:
+                raise InvalidSpecError(
+                    f"{stream.name}: there is no table yet. Next: oncelake run {stream.name}"
+                )
+            ranges = self._ranges(stream, first.position)
+            engine, _ = choose_engine(stream, alters=alters_table(stream))
+        report = ReplayReport(
+            stream=stream.name, run_id=self.run_id, ranges=ranges, recovered=first.recovered
+        )
+        if not ranges:
+            return report
+        spark = self.spark(sum(map(len, ranges)))
+        with held_by_committer(engine, spark, stream, me):
+            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
+            rows = tuple(self._batches(spark, stream, engine, start.position, ranges))
+            return replace(report, batches=rows, recovered=(*first.recovered, *start.recovered))
+
+    def _batches(
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        engine: EngineName,
+        position: Position,
+        ranges: Sequence[Range],
+    ) -> Iterator[LedgerRow]:
+        writer = ReplayWriter(stream, position=position, run_id=self.run_id, engine=engine)
+        left = sum(map(len, ranges))
+        with recheck_kafka_on_failure(lambda: recheck_start(stream, position)):
+            for part in cut(ranges, stream.spec.max_offsets_per_trigger):
+                row = writer.replay(read_ranges(spark, stream.settings, part), part)
+                left -= sum(map(len, part))
+                self.on_batch(row, left)
+                yield row
+                if row.is_red:
+                    return
+
+    def _ranges(self, stream: Stream, position: Position) -> tuple[Range, ...]:
+        """Return the offsets to read again: those asked for, as far as the table has read them."""
+        rows = load_ledger(stream.paths).rows_of(position.table_id)
+        begun, reached = first_offsets(rows), position.next
+        read = {at: end for at, end in reached.items() if at in begun and begun[at] < end}
+        asked = _Asked(stream, Offsets({at: begun[at] for at in read}), Offsets(read))
+        starts = asked.offsets("--from", self.begin)
+        ends = asked.offsets("--to", self.end) if self.end is not None else asked.reached
+        ranges = tuple(
+            Range(topic=at.topic, partition=at.partition, start=start, end=ends[at])
+            for at, start in starts.items()
+            if at in ends and start < ends[at]
+        )
+        earliest = stream.kafka.earliest(each.topic_partition for each in ranges)
+        lost = lost_ranges(Offsets({r.topic_partition: r.start for r in ranges}), earliest)
+        if lost:
+            raise OffsetsExpiredError(
+                stream.name,
+                f"Kafka no longer holds {', '.join(map(str, lost))}, which is to be read again.",
+                remedy=f"oncelake replay {stream.name} --from earliest reads what is left",
+            )
+        return ranges
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a person asks for, measured against what the table has read of each partition."""
+
+    stream: Stream
+    begun: Offsets
+    reached: Offsets
+
+    def offsets(self, option: str, text: str) -> Offsets:
+        """Return the offset of each partition that an option means."""
+        if text == "earliest":
+            earliest = self.stream.kafka.earliest(self.begun)
+            return Offsets({at: max(begun, earliest[at]) for at, begun in self.begun.items()})
+        if (moment := moment_of(text)) is not None:
+            since = self.stream.kafka.first_since(self.begun, moment)
+            return Offsets({at: self._within(at, offset) for at, offset in since.items()})
+        return self._named(option, text)
+
+    def _within(self, at: TopicPartition, offset: int) -> int:
+        return min(max(offset, self.begun[at]), self.reached[at])
+
+    def _named(self, option: str, text: str) -> Offsets:
+        name = self.stream.name
+        try:
+            named = Offsets.from_json(text)
+        except ValueError:
+            raise InvalidSpecError(
+                f"{name}: {option} {text!r} is none of earliest, a moment with its zone such as "
+                '2026-11-22T10:00Z, or offsets such as {"orders": {"0": 100}}'
+            ) from None
+        for at, offset in named.items():
+            if at not in self.begun or not self.begun[at] <= offset <= self.reached[at]:
+                read = f"[{self.begun[at]}, {self.reached[at]})" if at in self.begun else "nothing"
+                raise InvalidSpecError(
+                    f"{name}: {option}: {at} {offset}: of that partition the table has read "
+                    f"{read}. Next: oncelake ledger {name}; a table of other offsets is made by "
+                    f"`starting` and oncelake rebuild {name}"
+                )
+        return named
+
+
+def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
+    """Cut ranges into batches of about ``largest`` offsets, each with a share of every one."""
+    parts = max(1, -(-sum(map(len, ranges)) // largest))
+    for number in range(parts):
+        batch = (
+            replace(
+                each,
+                start=each.start + len(each) * number // parts,
+                end=each.start + len(each) * (number + 1) // parts,
+            )
+            for each in ranges
+        )
+        yield tuple(each for each in batch if len(each))
+
+
+def _refuse_modes_that_fold(spec: StreamSpec) -> None:
+    if spec.mode == "aggregate" or spec.ignore_null_updates:
+        what = "`mode: aggregate`" if spec.mode == "aggregate" else "`ignore_null_updates`"
+        raise NotReplayableError(
+            spec.name,
+            f"{what} folds each record into its row, so one that is read again would count twice.",
+            remedy=f"oncelake rebuild {spec.name}, or oncelake rewind {spec.name} and run again",
+        )

@@ -1,0 +1,90 @@
+"""One batch of a replay: ranges that the table has read before, sent through the same gate again.
+
+A record keeps its place in Kafka, so that the sink finds it in the table, or something newer of its
+key, and leaves both as they are: only what is missing is added. No offset moves. What the
+quarantine holds already is ``overlap``: a redrive is its way into the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+from ingestion.declaration.modes import COORDINATES
+from ingestion.kafka.offsets import Fit, Range
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.ledger import LedgerRow
+from ingestion.pipeline.batch import BatchWriter
+from ingestion.pipeline.counts import BatchCounts
+from ingestion.pipeline.gaps import Gaps
+from ingestion.pipeline.redrive_batch import epochs_of
+from ingestion.sinks import sql
+from ingestion.sinks.engine import Engine
+
+
+class ReplayWriter(BatchWriter):
+    """Writes ranges that were read before as batches, in the way of every batch."""
+
+    def replay(self, records: DataFrame, ranges: Sequence[Range]) -> LedgerRow:
+        """Send the records of some ranges in again, and return the ledger row of that.
+
+        Args:
+            records: Of these ranges, undecoded.
+            ranges: One a partition, none beyond the table's next offset.
+
+        Raises:
+            RefusedError: the topic is another one, or the records cannot be ordered; nothing was
+                committed.
+            RecordsMissedError: Kafka holds a record that Spark did not deliver.
+        """
+        row = self._apply(records, ranges, Fit(fresh=tuple(ranges), holes=(), overlap=()))
+        assert row is not None, "a batch with ranges has a commit"
+        return row
+
+    def _count(self, engine: Engine) -> BatchCounts:
+        """Leave out what the quarantine holds: what waits there, and what is bad again."""
+        quarantine = self._paths.quarantine
+        if DeltaTable.is_deltatable(str(quarantine)):
+            engine.open_table("quarantine", quarantine)
+            engine.define("batch", self._without_quarantined(engine.columns("batch")), keep=True)
+        return super()._count(engine)
+
+    def _without_quarantined(self, columns: Sequence[str]) -> str:
+        (*_, epoch) = epochs_of(self._ledger.rows_of(self.position.table_id))
+        held = (
+            f"SELECT {sql.names(COORDINATES)}, "
+            "max(CASE WHEN redriven_seq IS NULL THEN 1 ELSE 0 END) AS _waits "
+            f"FROM quarantine WHERE {epoch.holds('_seq')} GROUP BY {sql.names(COORDINATES)}"
+        )
+        is_held = "h._waits = 1 OR (h._waits = 0 AND b._disposition = 'quarantined')"
+        made = {"_disposition": f"CASE WHEN {is_held} THEN 'overlap' ELSE b._disposition END"}
+        selected = ", ".join(
+            f"{made.get(name, sql.name(name, 'b'))} AS {sql.name(name)}" for name in columns
+        )
+        return (
+            f"SELECT {selected} FROM batch b LEFT JOIN ({held}) h "
+            f"ON {sql.equal(COORDINATES, 'b', 'h')} "
+            # One row stands for a record that is left out, however many its array has made.
+            "WHERE b._index = 0 OR h._waits IS NULL OR h._waits = 0"
+        )
+
+    def _describe(
+        self,
+        engine: Engine,
+        plan: Fit,
+        planned: Sequence[Range],
+        counted: BatchCounts,
+        gaps: Gaps,
+    ) -> CommitMetadata:
+        """No offset moves, though ranges are read; their records include what is left out."""
+        metadata = super()._describe(engine, plan, planned, counted, gaps)
+        ranges = tuple(
+            replace(part, records=counted.partitions[part.range.topic_partition].records)
+            if part.range.topic_partition in counted.partitions
+            else part
+            for part in metadata.ranges
+        )
+        return replace(metadata, kind="replay", ranges=ranges, next=self.position.next)

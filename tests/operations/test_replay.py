@@ -1,0 +1,182 @@
+"""A replay adds what is missing, once, and changes nothing that is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from ingestion.cli.app import app
+from ingestion.errors import InvalidSpecError, OffsetsExpiredError
+from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.lake.failpoints import Failpoint
+from ingestion.operations.decisions import accept
+from ingestion.operations.replay import cut
+from ingestion.operations.rewind import rewind
+from ingestion.settings import Settings
+from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.proof import find_problems, prove
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def ingested(module_world: World) -> World:
+    """Two batches with rows, a delete, and records that wait in quarantine."""
+    world = module_world
+    world.declare(sequence_by=["at"], apply_as_deletes="at = 7")
+    world.send(row(1, "a", at=1), row(2, "b", at=1), row(3, "c", at=1), b"garbage")
+    world.run()
+    world.send(row(1, "a2", at=2), row(3, "gone", at=7), b"rubbish", row(4, "d", at=1))
+    world.run()
+    world.write_declaration()
+    return world
+
+
+@pytest.fixture
+def world(ingested: World, tmp_path: Path) -> World:
+    """A copy of that stream's tables."""
+    return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+def everything(world: World) -> list[tuple[object, ...]]:
+    """The table with the system's columns, so that a row that was written again would show."""
+    rows = DeltaTable(world.paths.data).to_pyarrow_table().to_pylist()
+    return sorted(tuple(each.values()) for each in rows)
+
+
+def test_what_is_there_stays_as_it_is(world: World) -> None:
+    """No row, offset or quarantined record changes; the books say what each record was."""
+    before, next_offsets = everything(world), world.run().next
+
+    report = world.replay()
+
+    (batch,) = report.batches
+    assert (batch.kind, batch.seq, batch.is_red) == ("replay", 3, False)
+    assert {name: n for name, n in batch.counts.items() if n} == {
+        "offsets": 8, "read": 8, "overlap": 2, "superseded": 2, "unchanged": 3, "deleted_absent": 1,
+    }  # fmt: skip
+    assert everything(world) == before
+    assert world.run().next == next_offsets
+    assert len(world.quarantined()) == 2
+    assert find_problems(world) == ()
+
+
+def test_what_is_missing_is_added(ingested: World, world: World) -> None:
+    """Rows that somebody deleted come back, and no deleted one does."""
+    DeltaTable(world.paths.data).delete("id IN (1, 2)")
+    accept(world.spec, world.settings, reason="a test", run_id="r")
+
+    report = world.replay()
+
+    assert report.total("inserted") == 2
+    assert world.rows() == ingested.rows()
+    assert prove(world).holds
+
+
+def test_a_rewound_and_replayed_stream_is_as_if_nothing_had_been(
+    ingested: World, world: World
+) -> None:
+    """Back to the first batch, read on, and all of it once more."""
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+    world.run()
+
+    world.replay()
+
+    assert world.rows() == ingested.rows()
+    assert [each.kind for each in world.ledger] == [
+        "ingest",
+        "ingest",
+        "rewind",
+        "ingest",
+        "replay",
+    ]
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("place", [Failpoint.PREPARED, Failpoint.COMMITTED, Failpoint.AUDITED])
+def test_a_replay_that_dies_is_run_again(ingested: World, world: World, place: Failpoint) -> None:
+    """Dead before, at or behind a commit, the next one adds what is left, once."""
+    DeltaTable(world.paths.data).delete("id = 1")
+    accept(world.spec, world.settings, reason="a test", run_id="r")
+    with crashing_at(place), pytest.raises(PlannedError):
+        world.replay()
+
+    again = world.replay()
+
+    assert again.total("inserted") == (place == Failpoint.PREPARED)
+    assert world.rows() == ingested.rows()
+    assert prove(world).holds
+
+
+def test_a_range_is_read_and_no_more(world: World) -> None:
+    """Offsets are taken as they are named, and a moment as the records from then on."""
+    some = world.replay(
+        json.dumps({world.topic: {"0": 1}}), end=json.dumps({world.topic: {"0": 3}})
+    )
+    late = world.replay("2100-01-01T00:00Z")
+
+    assert some.ranges == (Range(topic=world.topic, partition=0, start=1, end=3),)
+    assert (some.total("offsets"), late.ranges, late.batches) == (2, (), ())
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    ("begin", "message"),
+    [
+        pytest.param("yesterday", "none of earliest, a moment with its zone", id="garbage"),
+        pytest.param("12", "none of earliest", id="bare number"),
+        pytest.param('{"TOPIC": {"0": 99}}', r"the table has read \[0, ", id="never read"),
+        pytest.param('{"TOPIC": {"7": 0}}', "the table has read nothing", id="no partition"),
+    ],
+)
+def test_what_was_never_read_is_not_replayed(world: World, begin: str, message: str) -> None:
+    """The message says what the table has read."""
+    with pytest.raises(InvalidSpecError, match=message):
+        world.replay(begin.replace("TOPIC", world.topic))
+
+
+def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession) -> None:
+    """Offsets that are gone are refused with their range; `earliest` means what is left."""
+    with World.made(settings, spark) as world:
+        world.send(row(1, "a"), row(2, "b"))
+        end = world.run().next[TopicPartition(world.topic, 0)]
+        world.forget_before(0, 1)
+
+        with pytest.raises(OffsetsExpiredError, match=r"no longer holds .*\[0, 1\)"):
+            world.replay(json.dumps({world.topic: {"0": 0}}))
+
+        assert [each.start for each in world.replay().ranges] == [1]
+        assert end > 1
+
+
+def test_ranges_are_cut_evenly() -> None:
+    """Every batch has a share of each range; together they are the ranges, and none is empty."""
+    ranges = [
+        Range(topic="t", partition=n, start=5, end=5 + size) for n, size in enumerate((10, 1))
+    ]
+
+    batches = list(cut(ranges, 4))
+
+    assert [sum(map(len, batch)) for batch in batches] == [3, 3, 5]
+    assert {each.start for each in batches[0]} == {5}
+    assert all(len(each) for batch in batches for each in batch)
+
+
+def test_a_replay_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was read it says so, and starts no Spark."""
+    for name, value in world.environment().items():
+        if name.startswith("ONCELAKE_"):
+            monkeypatch.setenv(name, value)
+
+    done = CliRunner().invoke(app, ["replay", world.topic, "--from", "2100-01-01T00:00Z"])
+
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"{world.topic}: the table has read nothing there\n",
+    )
