@@ -13,6 +13,7 @@ import typer
 from ingestion.cli import (
     decisions,
     kafka,
+    maintain,
     plan,
     quarantine,
     rewind,
@@ -55,7 +56,7 @@ for command in (
     *(run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
-    *(rewind.history, rewind.rewind, rewind.replay),
+    *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain),
     *(streams.validate, streams.schema),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):

@@ -24,6 +24,7 @@ from ingestion.declaration.parts import (
     ExtraFields,
     FollowPace,
     FormatSpec,
+    Maintenance,
     Owner,
     Part,
     Pattern,
@@ -106,6 +107,9 @@ class Declaration(Part):
         "auto", description="Whether offsets without a record are proven empty during the run."
     )
     rewind_window_days: Count = Field(7, description="How far back the table can be rewound.")
+    maintenance: Maintenance = Field(
+        Maintenance(), description="How tables are kept small: see oncelake maintain."
+    )
     quarantine_rate: QuarantineRate = Field(
         QuarantineRate(), description="When bad records are too many."
     )

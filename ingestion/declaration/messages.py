@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ingestion.declaration.names import nearest
-from ingestion.declaration.parts import FollowPace, QuarantineRate, Starting, Window
+from ingestion.declaration.parts import FollowPace, Maintenance, QuarantineRate, Starting, Window
 from ingestion.declaration.rules import RuleViolationsError
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import FieldPath
@@ -20,6 +20,7 @@ _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
         field.alias or name for name, field in StreamSpec.model_fields.items() if name != "name"
     ),
     ("follow",): tuple(FollowPace.model_fields),
+    ("maintenance",): tuple(Maintenance.model_fields),
     ("quarantine_rate",): tuple(QuarantineRate.model_fields),
     ("window",): tuple(Window.model_fields),
     ("starting",): tuple(Starting.model_fields),

@@ -132,6 +132,28 @@ class FollowPace(Part):
     )
 
 
+class Maintenance(Part):
+    """What ``oncelake maintain`` keeps, and how; Dagster runs it every night."""
+
+    nightly: Annotated[bool, Field(strict=True)] = Field(
+        True, description="Whether Dagster's schedule `maintain` includes the stream."
+    )
+    target_file_mb: Count = Field(128, description="Files smaller than this are put together.")
+    cluster_by: tuple[str, ...] = Field(
+        (), description="Columns by which rows lie close together (Z-order), so that readers skip."
+    )
+    keep_tombstones_days: Count | None = Field(
+        None,
+        description="A delete is forgotten after so long; a record that is older and comes "
+        "later would bring its key back. Left out: never.",
+    )
+    keep_quarantine_days: Count | None = Field(
+        None,
+        description="Key, value and headers of a record that nobody has redriven are removed "
+        "after so long; its place and reason stay. Left out: never.",
+    )
+
+
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 Duration = Annotated[str, StringConstraints(pattern=r"^[0-9]+ (second|minute|hour|day)s?$")]
 

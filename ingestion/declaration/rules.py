@@ -42,6 +42,7 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _column_violations("keys", spec.keys, spec.types)
     yield from _column_violations("sequence_by", spec.sequence_by, spec.sequence_types)
     yield from _type_violations(spec)
+    yield from _maintenance_violations(spec)
     yield from _transformation_violations(spec)
     yield from _format_violations(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
@@ -55,6 +56,19 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     if warn > fail:
         problem = f"{warn:g} lies above `fail_above`, {fail:g}, so that it would never warn"
         yield ("quarantine_rate", "warn_above"), f"{problem}; write at most that"
+
+
+def _maintenance_violations(spec: Declaration) -> Iterator[Violation]:
+    upkeep, window = spec.maintenance, spec.rewind_window_days
+    for name in ("keep_tombstones_days", "keep_quarantine_days"):
+        days = getattr(upkeep, name)
+        if days is not None and days < window:
+            problem = f"{days} is less than `rewind_window_days`, {window}: a rewind needs them"
+            yield ("maintenance", name), f"{problem}; write at least that"
+    known = {**spec.types, **dict.fromkeys(("_topic", "_partition", "_offset", "_timestamp"))}
+    for name in upkeep.cluster_by:
+        if name not in known:
+            yield ("maintenance", "cluster_by"), unknown_column(name, known)
 
 
 def _topic_violations(spec: Declaration) -> Iterator[Violation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
+from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.side_tables import count_rows
 
@@ -44,6 +46,7 @@ _ADDED: Final = {
     "engine_version": "string",
     "run_id": "string",
     "declaration": "string",
+    "removed": "string",
 }
 
 
@@ -62,7 +65,8 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec) -> str:
         "_detail AS detail, CAST(NULL AS BIGINT) AS redriven_seq, "
         f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
         f"'{engine_version()}' AS engine_version, '{metadata.run_id}' AS run_id, "
-        f"'{declared}' AS declaration FROM batch WHERE _disposition = 'quarantined'"
+        f"'{declared}' AS declaration, CAST(NULL AS STRING) AS removed "
+        "FROM batch WHERE _disposition = 'quarantined'"
     )
 
 
@@ -79,12 +83,44 @@ def add_missing_columns(path: Path) -> None:
         table.alter.add_columns(missing)
 
 
+def is_waiting(columns: Collection[str]) -> pc.Expression:
+    """Tell the records that a redrive would send in, by the columns that the table has."""
+    is_unmarked = pc.field("redriven_seq").is_null()
+    return is_unmarked & pc.field("removed").is_null() if "removed" in columns else is_unmarked
+
+
+def remove_payloads(path: Path, where: str, why: str) -> int:
+    """Remove key, value and headers of records that nobody has redriven; return of how many.
+
+    Place and reason stay, so that the proof knows what was there.
+
+    Args:
+        path: The quarantine.
+        where: Which records, in delta-rs' SQL.
+        why: Stays beside them, as ``removed``.
+    """
+    if not DeltaTable.is_deltatable(str(path)):
+        return 0
+    add_missing_columns(path)
+    table = DeltaTable(path)
+    before = table.version()
+    done = table.update(
+        updates={"key": "NULL", "value": "NULL", "headers": "NULL", "removed": f"'{why}'"},
+        predicate=f"redriven_seq IS NULL AND removed IS NULL AND ({where})",
+    )
+    if table.version() != before:
+        seal_commit(path, table.version())
+    return int(done["num_updated_rows"])
+
+
 def waiting_records(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
     With a ``reason``, only those that were refused for it.
     """
     rows = spark.read.format("delta").load(str(path)).where("redriven_seq IS NULL")
+    if "removed" in rows.columns:
+        rows = rows.where("removed IS NULL")
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)
     raw = (F.col(name).alias(f"_{name}") for name in _RAW)

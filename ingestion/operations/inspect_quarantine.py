@@ -82,11 +82,13 @@ class Inspection:
     Attributes:
         samples: The first few of each group.
         redriven: Records that were sent in again, by the batch that did it.
+        removed: Records of which only place and reason are left.
     """
 
     groups: tuple[Group, ...]
     samples: tuple[Sample, ...]
     redriven: Mapping[int, int]
+    removed: int = 0
 
     @property
     def waiting(self) -> int:
@@ -110,10 +112,13 @@ def inspect(
         dataset = open_dataset(DeltaTable(paths.quarantine))
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
+        removed = 0
         for row in _rows(dataset, reason, last):
             mark = row["redriven_seq"]
             if mark is not None and (last is None or mark <= last):
                 redriven[mark] += 1
+            elif row.get("removed"):
+                removed += 1
             else:
                 at, why = _record_of(row), row["reason"] or ""
                 group = groups.setdefault(why, Group(reason=why, first=at, last=at))
@@ -123,6 +128,7 @@ def inspect(
             groups=tuple(ordered),
             samples=tuple(_samples(dataset, [at for group in ordered for at in group.earliest])),
             redriven=dict(sorted(redriven.items())),
+            removed=removed,
         )
 
 
@@ -133,6 +139,7 @@ def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator
     if reason is not None:
         condition &= pc.field("reason") == reason
     names = [*_COORDINATES, "reason", "redriven_seq"]
+    names += [name for name in ("removed",) if name in dataset.schema.names]
     for batch in dataset.to_batches(columns=names, filter=condition, batch_size=8_192):
         yield from batch.to_pylist()
 

@@ -23,7 +23,7 @@ from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import waiting_records
+from ingestion.lake.quarantine import is_waiting, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import start_with_spark
@@ -159,8 +159,9 @@ class Redrive:
         if not DeltaTable.is_deltatable(str(paths.quarantine)):
             return Counter()
         with translate_read_errors(paths.quarantine):
-            rows = open_dataset(DeltaTable(paths.quarantine)).to_table(
-                columns=["_seq", "reason"], filter=pc.field("redriven_seq").is_null()
+            dataset = open_dataset(DeltaTable(paths.quarantine))
+            rows = dataset.to_table(
+                columns=["_seq", "reason"], filter=is_waiting(dataset.schema.names)
             )
         chosen = rows if self.reason is None else rows.filter(pc.field("reason") == self.reason)
         if rows.num_rows and not chosen.num_rows:

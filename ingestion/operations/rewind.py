@@ -56,6 +56,8 @@ class Savepoint:
         delta_version: The table's version then.
         next: Next offset of every partition then; ``None`` when nothing remembers.
         obstacle: Why a rewind cannot go there; ``None`` where it can.
+        restored_from: The version whose files a rewind takes: another one than the batch's own,
+            with the same rows, where those have been put together since.
         metadata: What its commit says; ``None`` once that has aged out of the log.
     """
 
@@ -66,6 +68,7 @@ class Savepoint:
     committed_at: dt.datetime
     next: Offsets | None
     obstacle: str | None
+    restored_from: int | None = None
     metadata: CommitMetadata | None = None
 
 
@@ -201,29 +204,45 @@ def _savepoints(
 
 
 def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]:
-    """Walk our commits back, with the files that each version needs and that are gone."""
-    gone = partial(_gone, paths.data)
-    missing, undone_beyond, rewound_by = gone(data_files(log.snapshot)), None, 0
+    """Walk our commits back, and say of each whether its rows can come back."""
+    undone_beyond, rewound_by = None, 0
+    for commit, restored_from, missing in _with_files(paths.data, log):
+        metadata, obstacle = commit.metadata, None
+        if metadata is None:
+            continue
+        if undone_beyond is not None and metadata.seq > undone_beyond:
+            obstacle = f"{_UNDONE} of seq {rewound_by}"
+        elif metadata.kind == "rewind":
+            undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
+        if obstacle is None and restored_from is None:
+            obstacle = f"{missing} of its data files were removed (VACUUM)"
+        yield Savepoint(
+            seq=metadata.seq,
+            kind=metadata.kind,
+            epoch=metadata.epoch,
+            delta_version=commit.version,
+            committed_at=commit.committed_at,
+            next=metadata.next,
+            obstacle=obstacle,
+            restored_from=restored_from,
+            metadata=metadata,
+        )
+
+
+def _with_files(table: Path, log: TableLog) -> Iterator[tuple[Commit, int | None, int]]:
+    """Walk the log back.
+
+    Yields:
+        Each commit; a version with the same rows whose files are all there, its own or one in
+        which they were put together; and how many of its own are gone.
+    """
+    missing, whole = _gone(table, data_files(log.snapshot)), None
     for commit in _commits(log):
-        metadata = commit.metadata
-        if metadata is not None:
-            is_undone = undone_beyond is not None and metadata.seq > undone_beyond
-            obstacle = (
-                f"{len(missing)} of its data files were removed (VACUUM)" if missing else None
-            )
-            yield Savepoint(
-                seq=metadata.seq,
-                kind=metadata.kind,
-                epoch=metadata.epoch,
-                delta_version=commit.version,
-                committed_at=commit.committed_at,
-                next=metadata.next,
-                obstacle=f"{_UNDONE} of seq {rewound_by}" if is_undone else obstacle,
-                metadata=metadata,
-            )
-            if metadata.kind == "rewind" and not is_undone:
-                undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
-        missing = (missing - set(commit.added)) | gone(commit.removed)
+        whole = whole if missing else commit.version
+        yield commit, whole, len(missing)
+        if commit.metadata is not None or commit.changes_rows:
+            whole = None
+        missing = (missing - set(commit.added)) | _gone(table, commit.removed)
 
 
 def _commits(log: TableLog) -> Iterator[Commit]:
@@ -263,7 +282,7 @@ def _refuse_unreachable(
 
 def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
     """Name the files that would come back, and are not as they were written."""
-    then = data_files(DeltaTable(paths.data, version=point.delta_version))
+    then = data_files(DeltaTable(paths.data, version=point.restored_from))
     for name in sorted(then - data_files(DeltaTable(paths.data))):
         if not matches_checksum(paths.data / name):
             yield f"data file {name} is not as it was written"
@@ -273,6 +292,7 @@ def _commit(
     paths: StreamPaths, position: Position, point: Savepoint, *, reason: str, run_id: str
 ) -> LedgerRow:
     assert point.metadata is not None, "a savepoint without its commit was refused"
+    assert point.restored_from is not None, "a savepoint without its files was refused"
     undone = {REWOUND_TO: point.seq}
     metadata = replace(
         position.next_metadata(run_id, kind="rewind", counts=undone),
@@ -282,7 +302,7 @@ def _commit(
         reason=reason,
     )
     try:
-        commit = restore_version(paths, metadata, point.delta_version)
+        commit = restore_version(paths, metadata, point.restored_from)
     except CommitFailedError as error:
         raise TableBusyError(
             f"{paths.stream}: somebody else changed the table while it was set back. Nothing "

@@ -17,6 +17,7 @@ from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import is_waiting
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
@@ -142,8 +143,10 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
 
 def _waiting(paths: StreamPaths, last: int) -> int:
     """Count what waits in quarantine; what lies beyond the table's last batch did not happen."""
-    if not TableLog(paths.quarantine).exists:
+    log = TableLog(paths.quarantine)
+    if not log.exists:
         return 0
-    is_marked = pc.field("redriven_seq") <= last
-    is_waiting = ~pc.coalesce(is_marked, pc.scalar(False)) & (pc.field("_seq") <= last)
-    return count_rows(paths.quarantine, is_waiting)
+    columns = [field.name for field in log.snapshot.schema().fields]
+    is_marked_beyond = pc.coalesce(pc.field("redriven_seq") > last, pc.scalar(False))
+    waits = is_waiting(columns) | is_marked_beyond
+    return count_rows(paths.quarantine, waits & (pc.field("_seq") <= last))

@@ -10,6 +10,7 @@ understood, is named, and never counts as proven.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -38,6 +39,7 @@ from ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import (
     Snapshot,
+    columns_of,
     row_count,
     rows_of,
     take_snapshot,
@@ -164,11 +166,23 @@ class _Proof:
         self._prove_the_dispositions(snapshot, fold, redrives)
         self._quarantined = len(fold.bad)
         with self._unreadable_is_different("quarantine"):
-            rows = rows_of(self._paths.quarantine, None, quarantine.COLUMNS)
-            self._differences.add(quarantine.misplaced(rows, fold.bad, coverage, last_seq=last))
+            self._prove_the_quarantine(fold, coverage, last_seq=last)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
         newest = fold.rule.rows()
         self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, newest, coverage))
+
+    def _prove_the_quarantine(self, fold: Fold, coverage: Coverage, *, last_seq: int) -> None:
+        path, bare = self._paths.quarantine, Counter[int]()
+        later = [name for name in (quarantine.REMOVED,) if name in columns_of(path)]
+        rows = rows_of(path, None, [*quarantine.COLUMNS, *later])
+        self._differences.add(
+            quarantine.misplaced(rows, fold.bad, coverage, last_seq=last_seq, bare=bare)
+        )
+        if bare:
+            self._limits.append(
+                f"{bare.total():,} records in quarantine are without key and value, which were "
+                "removed on purpose"
+            )
 
     def _prove_the_dispositions(self, snapshot: Snapshot, fold: Fold, redrives: Redrives) -> None:
         coverage, batches = redrives.coverage, snapshot.batches

@@ -156,6 +156,10 @@ def test_a_row_keeps_what_its_updates_left_out(
     assert counted(world, "columns_kept") > 0
     assert {each["reason"] for each in world.quarantined()} == {"nothing_to_keep"}
     assert find_problems(world) == ()
+    before = all_rows(world)
+    world.replay()
+    assert all_rows(world) == before
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
@@ -219,6 +223,9 @@ def test_a_row_that_moves_takes_its_columns_along(world: World, engine: str, del
     assert [(row["id"], row["name"], row["text"], row["tags"]) for row in found] == [
         (4, "b", "second", ["t"])
     ]
+    before = all_rows(world)
+    world.replay()
+    assert all_rows(world) == before
     assert counted(world, "quarantined") == 0
     assert find_problems(world) == ()
 

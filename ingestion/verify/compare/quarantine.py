@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,12 +15,16 @@ from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference, shown
 
 COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_seq", "key", "value")
+REMOVED = "removed"
 
 _wrong = partial(Difference, "quarantine")
 
 
 class BadRecord(NamedTuple):
-    """A record that belongs in quarantine; key and value are fingerprints."""
+    """A record that belongs in quarantine; key and value are fingerprints.
+
+    Where these were removed from the table on purpose, it ``is_bare``.
+    """
 
     topic: str
     partition: int
@@ -29,6 +34,7 @@ class BadRecord(NamedTuple):
     key: str
     value: str
     reason: str
+    is_bare: bool = False
 
 
 def as_bad(record: Record, reason: str, seq: int) -> tuple[str, BadRecord]:
@@ -43,13 +49,22 @@ def misplaced(
     coverage: Coverage,
     *,
     last_seq: int,
+    bare: Counter[int],
 ) -> Iterator[Difference]:
     """Compare the quarantine's rows, by ``COLUMNS``, with the records that belong there.
 
-    Rows after ``last_seq`` are leftovers of a dead attempt, which the next run removes.
+    A row may end with why key and value were removed from it, where the table has that column.
+
+    Args:
+        chunks: The rows.
+        expected: What belongs there.
+        coverage: What is proven.
+        last_seq: Rows after it are leftovers of a dead attempt, which the next run removes.
+        bare: Counts the rows without key and value, by their batch.
     """
     for rows in chunks:
         found = [_bad_record(row) for row in rows if row[4] <= last_seq]
+        bare.update(bad.seq for bad in found if bad.is_bare)
         names = [_name(bad, coverage) for bad in found]
         met, known = expected.find(set(names)), expected.get(names)
         for name, bad in zip(names, found, strict=True):
@@ -66,9 +81,10 @@ def misplaced(
 
 
 def _bad_record(row: Sequence[Any]) -> BadRecord:
-    topic, partition, offset, timestamp, seq, key, value = row
+    topic, partition, offset, timestamp, seq, key, value, *removed = row
     timestamp_ms = (timestamp - EPOCH) // dt.timedelta(milliseconds=1)
-    return as_bad(Record(topic, partition, offset, timestamp_ms, key, value), "", seq)[1]
+    bad = as_bad(Record(topic, partition, offset, timestamp_ms, key, value), "", seq)[1]
+    return bad._replace(is_bare=any(removed))
 
 
 def _name(bad: BadRecord, coverage: Coverage) -> str:
@@ -80,7 +96,8 @@ def _name(bad: BadRecord, coverage: Coverage) -> str:
 def _compared(found: BadRecord, due: BadRecord | None, coverage: Coverage) -> Iterator[Difference]:
     wrong = partial(_wrong, seq=found.seq)
     if due is not None:
-        for name in ("key", "value", "seq", "timestamp_ms"):
+        raw = () if found.is_bare else ("key", "value")
+        for name in (*raw, "seq", "timestamp_ms"):
             expected, is_ = str(getattr(due, name)), str(getattr(found, name))
             if expected != is_:
                 column = {"seq": "_seq", "timestamp_ms": "_timestamp"}.get(name, name)

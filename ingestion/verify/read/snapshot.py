@@ -216,6 +216,13 @@ def rows_of(path: Path, version: int | None, columns: Sequence[str]) -> Iterator
             yield list(zip(*columns_of_values, strict=True))
 
 
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the columns of a table; none when there is no table."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return ()
+    return tuple(field.name for field in DeltaTable(path).schema().fields)
+
+
 def row_count(path: Path, version: int) -> int:
     """Count a table's rows, from the statistics of its files."""
     return int(DeltaTable(path, version=version).count())

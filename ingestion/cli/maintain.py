@@ -1,0 +1,82 @@
+"""``oncelake maintain``: keeps tables quick to read, and small."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ingestion.cli import output
+from ingestion.cli.command import AnyStreams, AsJson, is_debugging, new_run_id
+from ingestion.cli.output import progress
+from ingestion.cli.streams import chosen, load_settings, load_stream
+from ingestion.errors import first_exit_code
+
+if TYPE_CHECKING:
+    from ingestion.operations.maintain import UpkeepReport
+
+_NUMBERS = ("files", "now", "MB on disk", "MB now", "vacuumed", "rows forgotten")
+
+
+def maintain(context: typer.Context, streams: AnyStreams = None, as_json: AsJson = False) -> None:
+    """Put small files together, and remove what no rewind within its window needs.
+
+    Of all streams, or the named: compaction (and clustering, where declared), VACUUM beyond
+    `rewind_window_days`, a checkpoint of each table's log, deletes that newer ones cover, and what
+    `maintenance:` in the stream's file says. Changes no row, and needs neither Spark nor Kafka.
+    Killed anywhere, run it again.
+    """
+    from ingestion.operations.failure import Failure
+    from ingestion.operations.maintain import maintain as maintain_stream
+
+    settings, run_id = load_settings(), new_run_id()
+    documents, codes = [], []
+    with progress() as tell:
+        for declared in chosen(streams, settings):
+            try:
+                spec, _ = load_stream(declared.name)
+                report = maintain_stream(spec, settings, run_id=run_id, tell=tell)
+            except Exception as error:  # noqa: BLE001 (one stream must not take the others down)
+                failure = Failure.of(error, stream=declared.name, debug=is_debugging(context))
+                output.print_failure(failure)
+                documents.append(failure.document())
+                codes.append(failure.exit_code)
+                continue
+            documents.append(_document(report))
+            if not as_json:
+                _print(report)
+    code = first_exit_code(codes)
+    if as_json:
+        output.document({"exit_code": code, "streams": documents})
+    raise typer.Exit(code)
+
+
+def _document(report: UpkeepReport) -> dict[str, object]:
+    return {
+        **output.fields_of(report, "stream", "tables", "payloads_removed", "swept"),
+        "bytes_saved": report.bytes_saved,
+    }
+
+
+def _print(report: UpkeepReport) -> None:
+    rows = [
+        (
+            each.name,
+            each.before.files,
+            each.after.files,
+            _megabytes(each.before.bytes_on_disk),
+            _megabytes(each.after.bytes_on_disk),
+            each.vacuumed,
+            each.removed_rows,
+        )
+        for each in report.tables
+    ]
+    output.table(["table", *_NUMBERS], rows, right=_NUMBERS)
+    saved = _megabytes(report.bytes_saved)
+    output.say(f"{report.stream}: maintained · {saved} MB saved on disk", "bold green")
+    if report.payloads_removed:
+        output.say(f"  key and value of {report.payloads_removed:,} quarantined records removed")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024 / 1024:,.2f}"

@@ -1,0 +1,131 @@
+"""Keeps one table small: few files, none that nobody can reach, a log that is read quickly.
+
+No row changes. What readers may still need stays: VACUUM removes only files that left the table
+longer ago than the rewind window. Every step may be repeated; needs the stream's lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from ingestion.errors import TableBusyError
+from ingestion.lake.checksums import matches_checksum, seal, seal_commit, sidecar_of
+from ingestion.lake.damage import damaged_table
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.table_log import TableLog, data_files
+
+_HOUR: Final = dt.timedelta(hours=1)
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableSize:
+    """What a table is made of, and what lies in its folder in all."""
+
+    files: int
+    bytes: int
+    bytes_on_disk: int
+
+    @classmethod
+    def of(cls, path: Path) -> TableSize:
+        """Measure a table."""
+        sizes = [(path / name).stat().st_size for name in data_files(DeltaTable(path))]
+        on_disk = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+        return cls(files=len(sizes), bytes=sum(sizes), bytes_on_disk=on_disk)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableUpkeep:
+    """What was done to one table.
+
+    Attributes:
+        name: The table's folder.
+        vacuumed: Data files removed from the disk.
+        removed_rows: Rows that it need not hold any more.
+    """
+
+    name: str
+    before: TableSize
+    after: TableSize
+    vacuumed: int
+    removed_rows: int = 0
+
+
+def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) -> None:
+    """Put small files together, in the order of ``cluster_by`` where that is given.
+
+    Raises:
+        DamagedTableError: a file that would be copied is not as it was written.
+        TableBusyError: somebody else changed the table meanwhile.
+    """
+    table = DeltaTable(path)
+    small = [path / n for n in data_files(table) if (path / n).stat().st_size < target_bytes]
+    if len(small) < 2:
+        return
+    rewritten = [path / name for name in data_files(table)] if cluster_by else small
+    for file in rewritten:
+        if not matches_checksum(file):
+            raise damaged_table(path, f"data file {file.name} is not as it was written")
+    before = table.version()
+    try:
+        if cluster_by:
+            table.optimize.z_order(cluster_by, target_size=target_bytes)
+        else:
+            table.optimize.compact(target_size=target_bytes)
+    except CommitFailedError as error:
+        raise TableBusyError(
+            f"{path.name}: somebody else changed the table while its files were put together. "
+            "Nothing was changed. Next: run the same command again"
+        ) from error
+    for version in range(before + 1, table.version() + 1):
+        seal_commit(path, version)
+    hit(Failpoint.COMPACTED)
+
+
+def vacuum(path: Path, *, window: dt.timedelta) -> int:
+    """Remove files that left the table longer ago than ``window``; return how many data files."""
+    table = DeltaTable(path)
+    days = f"interval {window // dt.timedelta(days=1)} days"
+    if window >= dt.timedelta(days=1) and table.metadata().configuration.get(_RETENTION) != days:
+        # Delta's own VACUUM, and time travel in Spark, go by it.
+        table.alter.set_table_properties({_RETENTION: days})
+    removed = table.vacuum(
+        retention_hours=window // _HOUR,
+        dry_run=False,
+        enforce_retention_duration=False,
+        # Also what died before its commit, and is in no log.
+        full=True,
+    )
+    for folder in (path, path / "_delta_log"):
+        _remove_orphans(folder)
+    hit(Failpoint.VACUUMED)
+    return len(removed)
+
+
+def checkpoint(path: Path) -> None:
+    """Write a checkpoint of the log, and drop the commits that have aged out of it."""
+    log = TableLog(path)
+    newest = log.versions()[0]
+    file = path / "_delta_log" / f"{newest:020d}.checkpoint.parquet"
+    if file.exists():
+        return
+    log.snapshot.create_checkpoint()
+    log.snapshot.cleanup_metadata()
+    seal(file)
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Remove checksums of files that are gone, but for those that tell of a lost commit."""
+    versions = [each.stem for each in folder.glob("*.json") if each.stem.isdigit()]
+    for sidecar in folder.glob(".*.crc"):
+        file = sidecar.with_name(sidecar.name.removeprefix(".").removesuffix(".crc"))
+        is_newer = file.suffix == ".json" and versions and file.stem > max(versions)
+        if not file.exists() and not is_newer and sidecar == sidecar_of(file):
+            sidecar.unlink(missing_ok=True)

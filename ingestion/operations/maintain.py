@@ -1,0 +1,193 @@
+"""``oncelake maintain``: what keeps a stream's tables quick to read, and small.
+
+    lock → where does the table stand? → of each table: forget what nobody needs any more
+         → put small files together → VACUUM beyond the rewind window → checkpoint of the log
+
+No row of the data table changes, and no batch's books. Killed anywhere, run it again: every step
+may be repeated.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+from deltalake import DeltaTable, write_deltalake
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import InvalidSpecError
+from ingestion.lake.checksums import seal_commit
+from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, standing_rows
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.processes import sweep_scratch
+from ingestion.lake.quarantine import remove_payloads
+from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.table_log import open_dataset
+from ingestion.operations.rewind import read_history
+from ingestion.recovery.heal import heal
+from ingestion.recovery.position import position_of
+from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
+from ingestion.recovery.snapshot import read_snapshot
+from ingestion.settings import Settings
+from ingestion.sinks import sql
+
+_MEGABYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpkeepReport:
+    """What maintenance did.
+
+    Attributes:
+        tables: Each table of the stream that there is.
+        payloads_removed: Quarantined records of which only place and reason are left, now.
+        swept: Folders of dead runs that were removed.
+    """
+
+    stream: str
+    tables: tuple[TableUpkeep, ...]
+    payloads_removed: int
+    swept: int
+
+    @property
+    def bytes_saved(self) -> int:
+        """How much less lies on the disk."""
+        return sum(each.before.bytes_on_disk - each.after.bytes_on_disk for each in self.tables)
+
+
+def maintain(
+    spec: StreamSpec,
+    settings: Settings,
+    *,
+    run_id: str,
+    tell: Callable[[str], None] = lambda step: None,
+    window: dt.timedelta | None = None,
+) -> UpkeepReport:
+    """Maintain a stream's tables.
+
+    Args:
+        tell: Called with each step.
+        window: How long what left a table stays on the disk; default: the declared rewind window.
+
+    Raises:
+        InvalidSpecError: there is no table yet.
+        RefusedError: a table is damaged, or is not the one that was left there.
+        TableBusyError: somebody else changed a table meanwhile.
+        StreamLockedError: a run holds the stream.
+    """
+    paths = StreamPaths.of(spec.name, settings)
+    with (
+        translate_disk_errors(spec.name, *paths.written),
+        held_by_python(paths, Holder.me(run_id)),
+    ):
+        rows = _healed_rows(spec, paths)
+        keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
+        forgotten = _forget_deletes(spec, settings, rows)
+        bare = _remove_old_payloads(spec, paths, rows)
+        hit(Failpoint.RETIRED)
+        tables = []
+        for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
+            if DeltaTable.is_deltatable(str(path)):
+                tell(f"{spec.name}: {path.name}…")
+                tables.append(_maintain_table(spec, path, keep, is_data=path == paths.data))
+        tables = [
+            replace(each, removed_rows=forgotten) if each.name == paths.tombstones.name else each
+            for each in tables
+        ]
+        return UpkeepReport(
+            stream=spec.name,
+            tables=tuple(tables),
+            payloads_removed=bare,
+            swept=len(sweep_scratch(settings.state)),
+        )
+
+
+def _healed_rows(spec: StreamSpec, paths: StreamPaths) -> tuple[LedgerRow, ...]:
+    """Return the batches that stand, once table and side tables are found as they were left."""
+    snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+    position = position_of(snapshot)
+    if position is None:
+        raise InvalidSpecError(
+            f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
+        )
+    rows = heal(spec, paths, position, snapshot.rows).rows
+    refuse_damaged_side_tables(read_side_tables(paths, rows))
+    return standing_rows(rows)
+
+
+def _maintain_table(
+    spec: StreamSpec, path: Path, keep: dt.timedelta, *, is_data: bool
+) -> TableUpkeep:
+    before = TableSize.of(path)
+    compact(
+        path,
+        target_bytes=spec.maintenance.target_file_mb * _MEGABYTE,
+        cluster_by=spec.maintenance.cluster_by if is_data else (),
+    )
+    vacuumed = vacuum(path, window=keep)
+    checkpoint(path)
+    return TableUpkeep(name=path.name, before=before, after=TableSize.of(path), vacuumed=vacuumed)
+
+
+def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow]) -> int:
+    """Forget the deletes that a newer one of their key covers, or that are older than declared.
+
+    History needs every one, and so does a stream whose rows may take columns along from a row that
+    has moved. A rewind finds what it needs: nothing changes in the newest batch that wrote deletes
+    before the oldest savepoint, nor behind it.
+    """
+    path, limit = StreamPaths.of(spec.name, settings).tombstones, _settled_seq(spec, settings, rows)
+    needs_all = spec.mode == "scd2" or spec.unavailable == "keep"
+    if needs_all or limit is None or not DeltaTable.is_deltatable(str(path)):
+        return 0
+    aged = _seq_before(rows, spec.maintenance.keep_tombstones_days)
+    table = DeltaTable(path)
+    newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
+    with duckdb.connect() as tables:
+        tables.execute("SET TimeZone = 'UTC'")
+        tables.register("deletes", open_dataset(table))
+        kept = tables.sql(
+            "SELECT * EXCLUDE (_rank) FROM (SELECT *, row_number() OVER (PARTITION BY "
+            f"_seq <= {limit}, {sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank "
+            f"FROM deletes) d WHERE _seq > {limit} OR (_rank = 1 AND _seq > {min(aged, limit)})"
+        ).to_arrow_table()
+    forgotten: int = table.count() - kept.num_rows
+    if forgotten:
+        write_deltalake(table, kept, mode="overwrite")
+        seal_commit(path, DeltaTable(path).version())
+    return forgotten
+
+
+def _settled_seq(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow]) -> int | None:
+    """Return the last batch whose deletes no rewind can need one by one; ``None`` without any.
+
+    From every savepoint that can be reached, the newest batch that wrote deletes must be whole.
+    """
+    wrote = [row.seq for row in rows if row.counts["deleted"] or row.counts["deleted_absent"]]
+    needed = (
+        max((seq for seq in wrote if seq <= point.seq), default=None)
+        for point in read_history(spec.name, settings)
+        if point.obstacle is None
+    )
+    return min((seq - 1 for seq in needed if seq is not None), default=None)
+
+
+def _remove_old_payloads(spec: StreamSpec, paths: StreamPaths, rows: Sequence[LedgerRow]) -> int:
+    days = spec.maintenance.keep_quarantine_days
+    aged = _seq_before(rows, days)
+    why = f"maintenance.keep_quarantine_days: {days}"
+    return remove_payloads(paths.quarantine, f"_seq <= {aged}", why) if aged else 0
+
+
+def _seq_before(rows: Sequence[LedgerRow], days: int | None) -> int:
+    """Return the last batch that was committed so many days ago; 0 when there is none."""
+    if days is None:
+        return 0
+    since = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
+    return max((row.seq for row in rows if row.committed_at < since), default=0)
