@@ -215,10 +215,19 @@ def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
 
 
 def _refuse_modes_that_fold(spec: StreamSpec) -> None:
-    if spec.mode == "aggregate" or spec.ignore_null_updates:
-        what = "`mode: aggregate`" if spec.mode == "aggregate" else "`ignore_null_updates`"
-        raise NotReplayableError(
-            spec.name,
-            f"{what} folds each record into its row, so one that is read again would count twice.",
-            remedy=f"oncelake rebuild {spec.name}, or oncelake rewind {spec.name} and run again",
-        )
+    """Refuse where a record's effect depends on the rows that were there before it."""
+    why = "folds each record into its row, so one that is read again would count twice"
+    if spec.mode == "aggregate":
+        what = "`mode: aggregate`"
+    elif spec.ignore_null_updates:
+        what = "`ignore_null_updates`"
+    elif spec.unavailable == "keep":
+        what = "`format: debezium`"
+        why = "takes columns that an update leaves out from the row before it, which has changed"
+    else:
+        return
+    raise NotReplayableError(
+        spec.name,
+        f"{what} {why}.",
+        remedy=f"oncelake rebuild {spec.name}, or oncelake rewind {spec.name} and run again",
+    )

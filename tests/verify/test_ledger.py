@@ -205,6 +205,6 @@ def test_a_commit_that_nobody_finished_is_named_with_its_cure() -> None:
 
 
 def test_a_kind_that_is_not_known_is_no_verdict() -> None:
-    """What a replay did cannot be judged by rules made for ingesting."""
-    with pytest.raises(UnprovableError, match="batch 1 is a replay"):
-        ledger.refuse_unknown_kinds([batch(1, kind="replay")])
+    """What a batch of another kind did cannot be judged by rules made for these."""
+    with pytest.raises(UnprovableError, match="batch 1 is a swap"):
+        ledger.refuse_unknown_kinds([batch(1, kind="swap")])
