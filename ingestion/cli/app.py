@@ -12,6 +12,7 @@ import typer
 
 from ingestion.cli import (
     decisions,
+    erase,
     kafka,
     maintain,
     plan,
@@ -56,7 +57,7 @@ for command in (
     *(run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
-    *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain),
+    *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
     *(streams.validate, streams.schema),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from ingestion.kafka.offsets import Offsets, Range
 
-Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema"]
+Kind = Literal["ingest", "replay", "redrive", "accept", "rewind", "schema", "erase"]
 
 # Only these move offsets.
 MOVING: Final[frozenset[Kind]] = frozenset({"ingest", "accept"})
@@ -93,6 +93,7 @@ class CommitMetadata:
         counts: The counts known before the commit.
         reason: Why a person decided so, where one did.
         accepts: Seqs whose red verdict this commit accepts.
+        erased: What was erased, of an erase: see ``ingestion.lake.erasure``.
     """
 
     kind: Kind
@@ -106,6 +107,7 @@ class CommitMetadata:
     counts: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
     accepts: tuple[int, ...] = ()
+    erased: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
@@ -117,6 +119,8 @@ class CommitMetadata:
             "next": json.loads(self.next.to_json()),
             "counts": dict(self.counts),
         }
+        if self.erased is None:
+            del said["erased"]
         return json.dumps({**said, "check": _checksum(said)})
 
     @classmethod
@@ -142,7 +146,8 @@ class CommitMetadata:
             "next": Offsets.from_json(json.dumps(raw["next"])),
             "accepts": tuple(raw["accepts"]),
         }
-        return cls(**{each.name: raw[each.name] for each in fields(cls)} | read)
+        there = (each.name for each in fields(cls) if each.name in raw)
+        return cls(**{name: raw[name] for name in there} | read)
 
 
 def _checksum(said: Mapping[str, Any]) -> int:

@@ -121,6 +121,18 @@ def checkpoint(path: Path) -> None:
     seal(file)
 
 
+def drop_log_before(path: Path, version: int) -> None:
+    """Remove the commits before a version, whose statistics hold lowest and highest values.
+
+    A checkpoint at that version, or later, must be there.
+    """
+    log = path / "_delta_log"
+    for file in log.iterdir():
+        number = file.name.lstrip(".").partition(".")[0]
+        if number.isdigit() and int(number) < version:
+            file.unlink()
+
+
 def _remove_orphans(folder: Path) -> None:
     """Remove checksums of files that are gone, but for those that tell of a lost commit."""
     versions = [each.stem for each in folder.glob("*.json") if each.stem.isdigit()]

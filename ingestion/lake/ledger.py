@@ -84,6 +84,7 @@ class LedgerRow:
     accepted: str | None = None
     identity: Identity = UNKNOWN
     columns: str = ""
+    erased: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -116,6 +117,7 @@ class LedgerRow:
             accepted=metadata.reason,
             identity=metadata.identity,
             columns=metadata.columns,
+            erased=metadata.erased,
             problems=tuple(problems),
         )
 
@@ -132,6 +134,8 @@ class LedgerRow:
     def as_record(self) -> dict[str, Any]:
         """Return the columns of the table."""
         identity = {**self.identity.as_row(), "columns": self.columns}
+        if self.erased is not None:
+            identity["erased"] = self.erased
         return {
             **{name: getattr(self, name) for name in SCHEMA.names if name not in _COMPOSED},
             "identity": None if self.identity == UNKNOWN else json.dumps(identity),
@@ -146,6 +150,7 @@ class LedgerRow:
         read = {
             "identity": Identity.of_row(identity) if identity else UNKNOWN,
             "columns": identity.get("columns", ""),
+            "erased": identity.get("erased"),
             "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
         }
         return cls(**{**record, **read})

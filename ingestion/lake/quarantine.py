@@ -89,8 +89,8 @@ def is_waiting(columns: Collection[str]) -> pc.Expression:
     return is_unmarked & pc.field("removed").is_null() if "removed" in columns else is_unmarked
 
 
-def remove_payloads(path: Path, where: str, why: str) -> int:
-    """Remove key, value and headers of records that nobody has redriven; return of how many.
+def remove_payloads(path: Path, where: str, why: str, *, redriven: bool = False) -> int:
+    """Remove key, value and headers of records; return of how many.
 
     Place and reason stay, so that the proof knows what was there.
 
@@ -98,15 +98,17 @@ def remove_payloads(path: Path, where: str, why: str) -> int:
         path: The quarantine.
         where: Which records, in delta-rs' SQL.
         why: Stays beside them, as ``removed``.
+        redriven: Whether records that were sent in again are meant, too.
     """
     if not DeltaTable.is_deltatable(str(path)):
         return 0
     add_missing_columns(path)
     table = DeltaTable(path)
     before = table.version()
+    meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
     done = table.update(
         updates={"key": "NULL", "value": "NULL", "headers": "NULL", "removed": f"'{why}'"},
-        predicate=f"redriven_seq IS NULL AND removed IS NULL AND ({where})",
+        predicate=f"{meant} AND ({where})",
     )
     if table.version() != before:
         seal_commit(path, table.version())

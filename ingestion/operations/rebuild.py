@@ -8,15 +8,17 @@ change places. Killed anywhere, it goes on where it was.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.errors import InvalidSpecError, OffsetsExpiredError
+from ingestion.errors import InvalidSpecError, OffsetsExpiredError, RefusedError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
-from ingestion.lake.ledger import Ledger, first_offsets
+from ingestion.lake.erasure import erasures
+from ingestion.lake.ledger import Ledger, LedgerRow, first_offsets
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -134,6 +136,7 @@ class Rebuild:
         begun = first_offsets(snapshot.rows)
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
+        _refuse_erased(spec.name, snapshot.rows, earliest)
         lost = lost_ranges(begin, earliest)
         if lost and not self.without_lost:
             raise _lost(
@@ -146,6 +149,18 @@ class Rebuild:
             offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
         declared = spec.model_dump(by_alias=True, exclude_unset=True)
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
+
+
+def _refuse_erased(stream: str, rows: Sequence[LedgerRow], earliest: Offsets) -> None:
+    """Make sure that a new table, which knows of no erase, would not bring a key back."""
+    for erasure in erasures(rows):
+        if any(earliest.get(at, end) < end for at, end in erasure.until.items()):
+            raise RefusedError(
+                stream,
+                f"batch {erasure.seq} erased a key whose records Kafka still holds: a new table "
+                "would bring them back.",
+                remedy="rebuild once the topic's retention has passed the erase",
+            )
 
 
 def _lost(stream: str, problem: str) -> OffsetsExpiredError:

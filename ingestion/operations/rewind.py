@@ -267,6 +267,8 @@ def _refuse_unreachable(
     obstacle = point.obstacle
     if point.epoch != position.epoch:
         obstacle = f"epoch {position.epoch} began since, with another topic"
+    elif any(row.kind == "erase" for row in undone):
+        obstacle = "a key was erased since, whose records would be read again"
     elif any(name.endswith("_written_off") for row in undone for name in row.counts):
         obstacle = "quarantine or tombstones were written off since, and are not as they were then"
     if obstacle is None:

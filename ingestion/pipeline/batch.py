@@ -17,6 +17,7 @@ from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
+from ingestion.lake.erasure import erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import altered_sources
@@ -29,6 +30,7 @@ from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
 from ingestion.pipeline.decode import decode
+from ingestion.pipeline.erased import leave_out
 from ingestion.pipeline.explode import explode
 from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.transform import transform
@@ -113,6 +115,12 @@ class BatchWriter:
         refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
         refuse_too_many_bad(engine, counts, self._spec)
         return counts
+
+    def _leave_out_erased(self, engine: Engine, epoch: int) -> None:
+        """Call the records ``filtered`` whose key has been erased since they were first read."""
+        known = erasures(self._ledger.rows_of(self.position.table_id))
+        for erasure in (each for each in known if each.epoch == epoch):
+            leave_out(engine, erasure)
 
     def _prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
         """Ask Kafka again for every planned offset that was not read."""

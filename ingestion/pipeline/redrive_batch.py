@@ -95,6 +95,7 @@ class RedriveWriter(BatchWriter):
 
     def _count(self, engine: Engine) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
+        self._leave_out_erased(engine, self._of.number)
         counts = count_records(engine)
         sent = dict(counts.dispositions)
         self.still_bad = _reasons(engine) if sent.pop("quarantined", 0) else {}

@@ -50,6 +50,7 @@ class ReplayWriter(BatchWriter):
         if DeltaTable.is_deltatable(str(quarantine)):
             engine.open_table("quarantine", quarantine)
             engine.define("batch", self._without_quarantined(engine.columns("batch")), keep=True)
+        self._leave_out_erased(engine, self.position.epoch)
         return super()._count(engine)
 
     def _without_quarantined(self, columns: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import app_id
+from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.ledger import Ledger, LedgerRow
@@ -66,11 +67,12 @@ def heal(
 def heal_ledger(
     spec: StreamSpec, paths: StreamPaths, position: Position, recorded: Collection[LedgerRow]
 ) -> Healing:
-    """Write the ledger rows that a crash swallowed, and the acceptances."""
+    """Write the ledger rows that a crash swallowed, and the acceptances; end what they began."""
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
     Ledger(paths.ledger).put(*healing.recovered, *healing.accepted)
     hit(Failpoint.LEDGER_HEALED)
+    finish_erasures(paths.tombstones, healing.rows)
     return healing
 
 

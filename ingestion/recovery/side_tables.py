@@ -128,7 +128,7 @@ def _read(name: str, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
     redrive = next((row for row in since if row.kind == "redrive"), None)
     return SideTable(
         path=path,
-        newest=_held(path, newest, _written(name, newest)) if newest else None,
+        newest=_held(path, newest, _left(name, newest, rows)) if newest else None,
         redriven=_held(path, redrive, redrive.counts["read"], redrive_marks)
         if redrive and name == "quarantine"
         else None,
@@ -150,6 +150,12 @@ def _since_written_off(name: str, rows: Sequence[LedgerRow]) -> Iterator[LedgerR
 
 def _written(name: str, row: LedgerRow) -> int:
     return sum(row.counts.get(disposition, 0) for disposition in _WRITTEN[name])
+
+
+def _left(name: str, row: LedgerRow, rows: Iterable[LedgerRow]) -> int:
+    """Count the rows that a batch wrote, but for those that were erased since."""
+    erased = sum(each.counts.get(f"{name}_erased.{row.seq}", 0) for each in rows)
+    return _written(name, row) - erased
 
 
 def _marker(name: str) -> str:

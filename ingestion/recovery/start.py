@@ -9,6 +9,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.erasure import unfinished
 from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_or_archive_ledger
 from ingestion.lake.stream import Stream
 from ingestion.recovery.heal import heal_ledger, remove_leftovers
@@ -88,7 +89,14 @@ def plan_start(stream: Stream) -> Start | None:
         starting=starting,
         ends=ends,
         recovered=healing.recovered,
-        notices=_ledger_notices(snapshot.ledger, healing.recovered),
+        notices=(
+            *_ledger_notices(snapshot.ledger, healing.recovered),
+            *(
+                f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
+                f"Run oncelake erase {spec.name} again with the same key"
+                for erasure in unfinished(healing.rows)
+            ),
+        ),
     )
 
 

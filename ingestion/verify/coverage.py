@@ -19,6 +19,8 @@ from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
 from ingestion.verify.read.snapshot import Batch, OffsetRange
 
 _SIDE_TABLES = ("quarantine", "tombstones")
+# Batches that read what none had read before; the ranges of others have been read.
+_READING = ("ingest", "accept")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class Coverage:
     @property
     def proven_ranges(self) -> tuple[Range, ...]:
         """What is proven, one range a partition."""
-        batches = (batch for batch in self.batches.values() if batch.kind != "replay")
+        batches = (batch for batch in self.batches.values() if batch.kind in _READING)
         covered = (part for batch in batches for part in self.covered_ranges(batch))
         return tuple(
             Range(topic=at.topic, partition=at.partition, start=self.first_offset(at), end=end)
@@ -179,7 +181,7 @@ def determine_coverage(
     """
     refuse_changed_identity(spec, identity)
     epoch = batches[-1].epoch if batches else 1
-    mine = (batch for batch in batches if batch.epoch == epoch and batch.kind != "replay")
+    mine = (batch for batch in batches if batch.epoch == epoch and batch.kind in _READING)
     read = [part for batch in mine for part in batch.ranges]
     begin = {part.at: part.start for part in reversed(read)}
     topics = dict.fromkeys([*spec.subscribed, *(at.topic for at in begin)])

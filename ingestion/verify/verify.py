@@ -189,7 +189,11 @@ class _Proof:
         in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
         total = sum(part.span for batch in batches for part in coverage.covered_ranges(batch))
         with TopicReader.opened(self._settings, partitions=len(coverage.begin)) as topic:
-            for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
+            for batch in batches:
+                if batch.erased is not None:
+                    fold.erase(batch)
+                if batch.kind not in ledger.FOLDED:
+                    continue
                 records = redrives.of(batch)
                 if batch.kind != "redrive":
                     records = self._counted(topic.read(coverage.covered_ranges(batch)), total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -30,7 +31,9 @@ def differences(*chunks: list[tuple[Any, ...]], coverage: Coverage | None = None
     with remembering() as store:
         shelf = store.table("bad")
         shelf.put(dict(as_bad(each, "why", 1) for each in BAD))
-        return [str(d) for d in misplaced(chunks, shelf, coverage or full_coverage(), last_seq=1)]
+        known = coverage or full_coverage()
+        found = misplaced(chunks, shelf, known, last_seq=1, bare=Counter())
+        return [str(difference) for difference in found]
 
 
 def test_exactly_the_bad_records_have_no_difference() -> None:

@@ -16,9 +16,9 @@ from ingestion.verify.fold.aggregate import AggregateRule
 from ingestion.verify.fold.classify import Classify
 from ingestion.verify.fold.kept_columns import KeptColumns
 from ingestion.verify.fold.redrives import Redrives
-from ingestion.verify.fold.rule import AppendRule, FoldContext, Recount, Rule
+from ingestion.verify.fold.rule import AppendRule, Erased, FoldContext, Recount, Rule
 from ingestion.verify.fold.scd2 import HistoryRule
-from ingestion.verify.read.record import Record
+from ingestion.verify.read.record import Record, RowChange
 from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillTable
 
@@ -66,11 +66,14 @@ class Fold:
         self.rule = rule_of(context)
         self._unavailable = context.spec.unavailable
         self._kept = KeptColumns(context, self._redrives.is_kept_back)
+        self._columns = tuple(column.name for column in context.spec.columns)
+        self._erased: list[Erased] = []
         self.bad: SpillTable[BadRecord] = context.store.table("bad")
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger."""
-        recount = Recount(is_replay=batch.kind == "replay")
+        is_replay, rereads = batch.kind == "replay", batch.kind != "ingest"
+        recount = Recount(is_replay=is_replay, rereads=rereads)
         classify = self._classifiers.of(batch.columns)
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
@@ -82,6 +85,13 @@ class Fold:
                 self.rule.take(settled.changes, recount)
         self.rule.settle(recount)
         return recount
+
+    def erase(self, batch: Batch) -> None:
+        """Forget a key that a batch erased, and leave its records out where they are read again."""
+        erased = Erased(batch, self._columns)
+        self._erased.append(erased)
+        self.rule.erase(erased)
+        self._kept.erase(erased)
 
     def _take(
         self, records: Sequence[Record], seq: int, classify: Classify, recount: Recount
@@ -106,6 +116,10 @@ class Fold:
         recount.ignored += result.ignored
         recount.filtered += result.filtered
         recount.exploded += result.exploded
+        if self._erased and recount.rereads:
+            left = [change for change in result.changes if not self._is_erased(change)]
+            recount.filtered += len(result.changes) - len(left)
+            result.changes = left
         bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
         self._put_aside(bad, seq, recount)
         if self._unavailable == "keep":
@@ -115,6 +129,9 @@ class Fold:
             left_out = sum(len(change.left_out) for change in result.changes)
             recount.extra["columns_unavailable"] += left_out
         self.rule.take(result.changes, recount)
+
+    def _is_erased(self, change: RowChange) -> bool:
+        return any(each.was_read(change) and each.is_of(change) for each in self._erased)
 
     def _put_aside(self, bad: Sequence[tuple[Record, str]], seq: int, recount: Recount) -> None:
         if recount.is_replay:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.verify.fold.rule import FoldContext
+from ingestion.verify.fold.rule import Erased, FoldContext
 from ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
 
@@ -49,6 +49,12 @@ class KeptColumns:
             if change.moved_from is not None:
                 self._linked |= {change.key, change.moved_from}
         self._new.put({key: tuple(found) for key, found in known.items()})
+
+    def erase(self, erased: Erased) -> None:
+        """Forget what is known of a key."""
+        for chunk in self._known.chunks():
+            gone = [key for key, events in chunk.items() if any(map(erased.is_of, events))]
+            self._known.remove(gone)
 
     def settle(self) -> Iterator[Settled]:
         """Fill the changes of the batch, key by key; linked keys together."""

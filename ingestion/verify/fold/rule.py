@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import NamedTuple
 
 from ingestion.declaration.spec import StreamSpec
@@ -12,6 +13,7 @@ from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.classify import Classifiers
 from ingestion.verify.read.record import Place, Row, RowChange, text_of
+from ingestion.verify.read.snapshot import Batch
 from ingestion.verify.read.spill import SpillStore, SpillTable
 from ingestion.verify.verdict import Difference
 
@@ -31,6 +33,7 @@ class Recount:
 
     Attributes:
         is_replay: Whether earlier batches have read the same records.
+        rereads: Whether they have read some of them, which a redrive sends in.
         overlap: Records that a replay leaves out, since the quarantine holds them.
         exploded: Rows beyond the first of their record.
         dispositions: Dispositions of the winners that leave no doubt.
@@ -40,6 +43,7 @@ class Recount:
     """
 
     is_replay: bool = False
+    rereads: bool = False
     records: Counter[TopicPartition] = field(default_factory=Counter)
     ignored: int = 0
     filtered: int = 0
@@ -51,6 +55,29 @@ class Recount:
     doubtful: int = 0
     clashes: list[Difference] = field(default_factory=list)
     extra: Counter[str] = field(default_factory=Counter)
+
+
+class Erased:
+    """A key that was erased, by the digest that is left of it."""
+
+    def __init__(self, batch: Batch, columns: Sequence[str]) -> None:
+        """Take what a batch says; ``columns`` are those of a row, in order."""
+        assert batch.erased is not None, "an erase says what it erased"
+        self._salt, self._digest = batch.erased["salt"], batch.erased["digest"]
+        self._at = [columns.index(name) for name in batch.erased["columns"]]
+        self._until = {part.at: part.end for part in batch.ranges}
+
+    def is_of(self, change: RowChange) -> bool:
+        """Tell whether a change is of the key."""
+        text = change.key
+        if change.row is not None:
+            text = text_of(change.row[i] for i in self._at)
+        digest = sha256(f"{self._salt} {text}".encode()).hexdigest()
+        return digest == str(self._digest)
+
+    def was_read(self, change: RowChange) -> bool:
+        """Tell whether a change's record had been read by then."""
+        return change.offset < self._until.get(change.at, 0)
 
 
 class Rule:
@@ -68,6 +95,11 @@ class Rule:
 
     def settle(self, recount: Recount) -> None:
         """End the batch: give each record that has none yet a disposition."""
+
+    def erase(self, erased: Erased) -> None:
+        """Forget the rows of a key."""
+        for chunk in self._rows.chunks():
+            self._rows.remove([name for name, row in chunk.items() if erased.is_of(row)])
 
     def rows(self) -> SpillTable[RowChange]:
         """Return what must be in the table, by ``key_of`` of the rows; deleted rows too."""
@@ -102,5 +134,5 @@ class AppendRule(Rule):
         rows = {text_of(change.place): change for change in changes}
         there = self._rows.get(rows) if recount.is_replay else {}
         self._rows.put({place: row for place, row in rows.items() if place not in there})
-        recount.dispositions["unchanged"] += len(there)
+        recount.dispositions.update({"unchanged": len(there)} if there else {})
         recount.dispositions["inserted"] += len(changes) - len(there)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.verify.fold.rule import FoldContext, Recount, Rule
+from ingestion.verify.fold.rule import Erased, FoldContext, Recount, Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
 
@@ -38,11 +38,18 @@ class HistoryRule(Rule):
                 before = known.get(key, ())
                 places = {event.place for event in before}
                 added = tuple(event for event in events if event.place not in places)
-                recount.dispositions["unchanged"] += len(events) - len(added)
+                if again := len(events) - len(added):
+                    recount.dispositions["unchanged"] += again
                 known[key] = tuple(sorted((*before, *added), key=_when))
                 self._count(before, added, known[key], recount)
             self._events.put(known)
         self._new.clear()
+
+    def erase(self, erased: Erased) -> None:
+        """Forget the events of a key."""
+        for chunk in self._events.chunks():
+            gone = [key for key, events in chunk.items() if any(map(erased.is_of, events))]
+            self._events.remove(gone)
 
     def rows(self) -> SpillTable[RowChange]:
         """Return every version, by key and place; without its end where that is unknown."""

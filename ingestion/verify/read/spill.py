@@ -45,6 +45,13 @@ class SpillTable(Generic[Value]):
         )
         return {key: pickle.loads(pickled) for key, pickled in found if pickled is not None}
 
+    def remove(self, keys: Iterable[str]) -> None:
+        """Forget these keys."""
+        self._run(
+            f"DELETE FROM {self._name} WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(keys)),),
+        )
+
     def find(self, keys: Iterable[str]) -> set[str]:
         """Mark keys as found, with or without a value; return those that had been found before."""
         wanted = json.dumps(sorted(keys))

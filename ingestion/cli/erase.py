@@ -1,0 +1,80 @@
+"""``oncelake erase``: every trace of a key out of a stream's tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ingestion.cli import output
+from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
+from ingestion.cli.output import progress
+from ingestion.cli.streams import load_stream
+
+if TYPE_CHECKING:
+    from ingestion.operations.erase import Certificate
+
+_COUNTS = {
+    "erased_rows": "rows of the table",
+    "erased_tombstones": "remembered deletes",
+    "erased_quarantined": "raw records in quarantine",
+    "erased_files": "data files of older versions",
+}
+
+
+def erase(
+    stream: Stream,
+    key: Annotated[str, typer.Option(help="The key columns as JSON, such as '{\"id\": 42}'.")],
+    reason: Annotated[str, typer.Option(help="Why; the ledger keeps it, so name no person.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase a key from table, history, quarantine, tombstones and all older versions of them.
+
+    Removes the files and the log of every older version (VACUUM without a window), so that no
+    rewind and no time travel reaches behind it. The ledger gets a certificate with a digest of the
+    key. Later records of the key come in as any other; `replay` and `redrive` leave the earlier
+    ones out. Kafka keeps its records by its own rules. Killed anywhere, run it again.
+    """
+    from ingestion.operations.erase import erase as erase_key
+
+    spec, settings = load_stream(stream)
+    confirm(
+        f"Erase {key} from {stream}, and every older version of its tables?",
+        yes=yes,
+        refusal=f"{stream}: erase cannot be undone, and ends what a rewind can reach",
+    )
+    with progress() as tell:
+        done = erase_key(spec, settings, key=key, reason=reason, run_id=new_run_id(), tell=tell)
+    if as_json:
+        output.document(
+            {
+                "stream": stream,
+                **output.row_document(done.row),
+                **output.fields_of(done, "unreadable", "archived", "in_kafka"),
+            }
+        )
+    else:
+        _print(stream, done)
+
+
+def _print(stream: str, done: Certificate) -> None:
+    output.say(f"{stream}: erased (seq {done.row.seq}, Delta version {done.row.delta_version})")
+    for name, what in _COUNTS.items():
+        output.say(f"  {done.row.counts.get(name, 0):,} {what}")
+    if done.unreadable:
+        output.say(
+            f"  {done.unreadable:,} records in quarantine cannot be read, and may be of the key: "
+            f"oncelake quarantine {stream}",
+            "yellow",
+        )
+    for path in done.archived:
+        output.say(f"  {path} is an older copy, which may hold it: remove it by hand", "yellow")
+    for part in done.in_kafka or ():
+        output.say(f"  Kafka still holds {part}, records of the key among it", "yellow")
+    if done.in_kafka is None:
+        output.say("  Kafka did not answer, and may still hold records of the key", "yellow")
+    elif done.in_kafka:
+        output.say(
+            "  They go by the topic's retention; a compacted topic needs a null value for the key."
+        )

@@ -1,0 +1,143 @@
+"""What the ledger keeps of a key that was erased: a digest, and how far the topic was read then.
+
+The key itself is nowhere. Records before those offsets are left out when they are read again; later
+ones are new, and come in as any other. A digest of a key that can be guessed can be tried, so the
+salt makes every erasure different, and no more.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.lake.checksums import seal_commit
+from ingestion.lake.commit_metadata import CountedRange
+from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.table_log import open_dataset
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Digest:
+    """The values of some columns, unreadable."""
+
+    columns: tuple[str, ...]
+    salt: str
+    digest: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Digest:
+        """Digest values, with a salt of their own."""
+        salt = secrets.token_hex(16)
+        return cls(columns=tuple(values), salt=salt, digest=_digest(salt, values.values()))
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Digest:
+        """Read what ``as_row`` wrote."""
+        return cls(columns=tuple(row["columns"]), salt=row["salt"], digest=row["digest"])
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the fields as JSON holds them."""
+        return {**asdict(self), "columns": list(self.columns)}
+
+    def is_of(self, values: Iterable[Any]) -> bool:
+        """Tell whether it was made of these values, in the order of the columns."""
+        return _digest(self.salt, values) == self.digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Erasure:
+    """One erase.
+
+    Attributes:
+        until: Offsets that had been read by then.
+        is_complete: Whether it came to its end.
+    """
+
+    seq: int
+    epoch: int
+    digest: Digest
+    until: Offsets
+    is_complete: bool
+
+    def covers(self, at: TopicPartition, offset: int) -> bool:
+        """Tell whether a record of this epoch had been read by then."""
+        return offset < self.until.get(at, 0)
+
+
+# The count of an erase that came to its end.
+COMPLETE = "erase_complete"
+
+
+def erasures(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
+    """Return every erase of a table, by its ledger rows."""
+    return tuple(
+        Erasure(
+            seq=row.seq,
+            epoch=row.epoch,
+            digest=Digest.of_row(row.erased),
+            until=Offsets({part.range.topic_partition: part.range.end for part in row.ranges}),
+            is_complete=COMPLETE in row.counts,
+        )
+        for row in rows
+        if row.erased is not None
+    )
+
+
+def erased_ranges(reached: Offsets) -> tuple[CountedRange, ...]:
+    """Return the ranges of an erase: all that had been read."""
+    return tuple(
+        CountedRange(range=part, records=0, gaps=0)
+        for part in Offsets().ranges_to(reached)
+        if len(part)
+    )
+
+
+def delete_rows(path: Path, keys: pa.Table) -> None:
+    """Delete a side table's rows that have the values of any row of ``keys``."""
+    table = DeltaTable(path)
+    before = table.version()
+    same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
+    merger = table.merge(keys, same, source_alias="s", target_alias="t")
+    merger.when_matched_delete().execute()
+    if table.version() != before:
+        seal_commit(path, table.version())
+
+
+def finish_erasures(tombstones: Path, rows: Sequence[LedgerRow]) -> None:
+    """Forget the deletes of keys whose erase died behind its commit.
+
+    A record that comes now is not older than them: to the table its key is new.
+    """
+    for erasure in unfinished(rows):
+        if DeltaTable.is_deltatable(str(tombstones)):
+            columns = list(erasure.digest.columns)
+            keys = open_dataset(DeltaTable(tombstones)).to_table(columns=columns)
+            keys = keys.group_by(columns).aggregate([])
+            erased = [erasure.digest.is_of(key.values()) for key in keys.to_pylist()]
+            if any(erased):
+                delete_rows(tombstones, keys.filter(pa.array(erased)))
+
+
+def unfinished(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
+    """Return the erasures that died before their end, since the last that came to its own."""
+    known = erasures(rows)
+    last_complete = max((each.seq for each in known if each.is_complete), default=0)
+    return tuple(each for each in known if not each.is_complete and each.seq > last_complete)
+
+
+def _digest(salt: str, values: Iterable[Any]) -> str:
+    # A moment is the same in every time zone.
+    same = [
+        value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
+        for value in values
+    ]
+    return hashlib.sha256(f"{salt} {same!r}".encode()).hexdigest()

@@ -1,0 +1,309 @@
+"""``oncelake erase``: every trace of a key out of a stream's tables, and a certificate of it.
+
+    lock → where does the table stand? → heal → one commit without the key's rows, with its digest
+         → tombstones and quarantine → VACUUM of every older version, and their log → ledger
+
+That one commit is the intent, too: an erase that dies behind it is in the ledger as not complete,
+which every run says, and the same command finishes it. What is read again of the topic (`replay`,
+`redrive`) leaves the key's earlier records out.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import IngestionError, InvalidSpecError, RefusedError, TableBusyError
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Offsets, Range
+from ingestion.lake.checksums import seal_commit
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.compaction import checkpoint, drop_log_before, vacuum
+from ingestion.lake.erasure import COMPLETE, Digest, delete_rows, erased_ranges
+from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import remove_payloads
+from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.table_log import TableLog, append_nothing, fenced_commit, open_dataset
+from ingestion.recovery.heal import heal
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
+from ingestion.recovery.snapshot import read_snapshot
+from ingestion.settings import Settings
+from ingestion.sinks import sql
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate:
+    """What an erase did, and what it could not reach.
+
+    Attributes:
+        row: Its row in the ledger, whose counts say how much was erased.
+        unreadable: Records in quarantine whose key cannot be read; they may be of the key.
+        archived: Tables in the lake's archive, which may hold the key.
+        in_kafka: What Kafka still holds of all that was read, records of the key among it;
+            ``None`` where it did not answer.
+    """
+
+    row: LedgerRow
+    unreadable: int
+    archived: tuple[Path, ...]
+    in_kafka: tuple[Range, ...] | None
+
+
+def erase(
+    spec: StreamSpec,
+    settings: Settings,
+    *,
+    key: str,
+    reason: str,
+    run_id: str,
+    tell: Callable[[str], None] = lambda step: None,
+) -> Certificate:
+    """Erase a key from table, history, quarantine, tombstones, and all older versions of them.
+
+    Args:
+        key: JSON: the columns of ``keys``; in a stream without keys any columns.
+
+    Raises:
+        InvalidSpecError: there is no table, or the key does not fit it.
+        RefusedError: the mode folds records of many keys, or a table is damaged.
+        TableBusyError: somebody else changed the table meanwhile.
+        StreamLockedError: a run holds the stream.
+    """
+    _refuse_folds(spec)
+    paths = StreamPaths.of(spec.name, settings)
+    with (
+        translate_disk_errors(spec.name, *paths.written),
+        held_by_python(paths, Holder.me(run_id)),
+    ):
+        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+        position = position_of(snapshot)
+        if position is None:
+            raise InvalidSpecError(
+                f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
+            )
+        rows = heal(spec, paths, position, snapshot.rows).rows
+        refuse_damaged_side_tables(read_side_tables(paths, rows))
+        erasing = _Erasing(spec, paths, _parse_key(spec, paths, key))
+        tell(f"{spec.name}: rows…")
+        row = erasing.commit(position, reason=reason, run_id=run_id)
+        tell(f"{spec.name}: tombstones and quarantine…")
+        row, unreadable = erasing.clear_side_tables(row)
+        tell(f"{spec.name}: older versions…")
+        row = erasing.drop_versions(row)
+        Ledger(paths.ledger).put(row)
+    archived = sorted(paths.archive.glob("*/*")) + [paths.workshop] * paths.workshop.exists()
+    return Certificate(
+        row=row,
+        unreadable=unreadable,
+        archived=tuple(archived),
+        in_kafka=_still_in_kafka(settings, position.next),
+    )
+
+
+def _still_in_kafka(settings: Settings, reached: Offsets) -> tuple[Range, ...] | None:
+    try:
+        earliest = Kafka(settings).earliest(reached)
+    except IngestionError:
+        return None
+    return tuple(
+        Range(topic=at.topic, partition=at.partition, start=earliest[at], end=end)
+        for at, end in reached.items()
+        if earliest[at] < end
+    )
+
+
+def _refuse_folds(spec: StreamSpec) -> None:
+    if spec.mode == "aggregate":
+        raise RefusedError(
+            spec.name,
+            "`mode: aggregate` folds records of many keys into a group, out of which one cannot be "
+            "taken.",
+            remedy=f"leave it out by `where` in {spec.name}.yaml, and oncelake rebuild {spec.name}",
+        )
+
+
+def _parse_key(spec: StreamSpec, paths: StreamPaths, text: str) -> pa.Table:
+    """Return the key as a table of one row, typed as the stream's table is.
+
+    Raises:
+        InvalidSpecError: it is none; says what it must be.
+    """
+    example = json.dumps(dict.fromkeys(spec.keys or ("customer",), "…"), ensure_ascii=False)
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not values or None in values.values():
+        raise InvalidSpecError(f"{spec.name}: --key {text!r} is no JSON object such as {example}")
+    if spec.keys and set(values) != set(spec.keys):
+        raise InvalidSpecError(
+            f"{spec.name}: --key names {', '.join(values)}; `keys` are {', '.join(spec.keys)}. "
+            f"Next: write {example}"
+        )
+    schema = pa.schema(DeltaTable(paths.data).schema().to_arrow())
+    if unknown := [name for name in values if name not in spec.types]:
+        raise InvalidSpecError(f"{spec.name}: --key: {unknown[0]!r} is not a column of `schema`")
+    names = spec.keys or tuple(values)
+    try:
+        return pa.table({name: _typed(values[name], schema.field(name).type) for name in names})
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidSpecError(
+            f"{spec.name}: --key {text!r} does not fit the columns: {error}"
+        ) from None
+
+
+def _typed(value: object, type_: pa.DataType) -> pa.Array:
+    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    if is_text or isinstance(value, bool):
+        return pa.array([value], type_)
+    return pa.array([str(value)]).cast(type_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Erasing:
+    """The steps of one erase; ``key`` has one row."""
+
+    spec: StreamSpec
+    paths: StreamPaths
+    key: pa.Table
+
+    def commit(self, position: Position, *, reason: str, run_id: str) -> LedgerRow:
+        """Commit the table without the key's rows; return the ledger row so far."""
+        lost = {f"tombstones_erased.{seq}": n for seq, n in self._tombstones_by_seq().items()}
+        metadata = replace(
+            position.next_metadata(run_id, kind="erase", ranges=erased_ranges(position.next)),
+            next=position.next,
+            counts=lost,
+            reason=reason,
+            erased=Digest.of(self.key.to_pylist()[0]).as_row(),
+        )
+        version = self._delete_rows(metadata)
+        hit(Failpoint.DECIDED)
+        commit = TableLog(self.paths.data).read(version)
+        erased = {"erased_rows": commit.metrics.get("numTargetRowsDeleted", 0)}
+        return LedgerRow.of(metadata, commit, position.table_id, counts={**lost, **erased})
+
+    def clear_side_tables(self, row: LedgerRow) -> tuple[LedgerRow, int]:
+        """Remove the key from tombstones and quarantine; return how many records are unreadable."""
+        tombstones, counts = self.paths.tombstones, dict(row.counts)
+        counts["erased_tombstones"] = self._tombstones_by_seq().total()
+        if counts["erased_tombstones"]:
+            delete_rows(tombstones, self.key)
+        places, unreadable = self._quarantined()
+        where = " OR ".join(
+            f"(_topic = {sql.text(topic)} AND _partition = {partition} AND _offset IN "
+            f"({', '.join(map(str, offsets))}))"
+            for (topic, partition), offsets in places.items()
+        )
+        quarantine = self.paths.quarantine
+        counts["erased_quarantined"] = (
+            remove_payloads(quarantine, where, f"erased, batch {row.seq}", redriven=True)
+            if where
+            else 0
+        )
+        hit(Failpoint.SIDES_CLEARED)
+        return replace(row, counts=counts), unreadable
+
+    def drop_versions(self, row: LedgerRow) -> LedgerRow:
+        """Remove every file, and every commit, of the versions that held the key."""
+        files = 0
+        for path in (self.paths.data, self.paths.tombstones, self.paths.quarantine):
+            if DeltaTable.is_deltatable(str(path)):
+                files += vacuum(path, window=dt.timedelta(0))
+                checkpoint(path)
+                newest = TableLog(path).versions()[0]
+                drop_log_before(path, row.delta_version if path == self.paths.data else newest)
+        return replace(row, counts={**row.counts, "erased_files": files, COMPLETE: 1})
+
+    def _delete_rows(self, metadata: CommitMetadata) -> int:
+        path, stream = self.paths.data, self.spec.name
+        table = DeltaTable(path)
+        remedy = "run the same command again"
+        properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
+        before = table.version()
+        try:
+            same = sql.equal(self.key.column_names, "t", "s")
+            merger = table.merge(
+                self.key, same, source_alias="s", target_alias="t", commit_properties=properties
+            )
+            merger.when_matched_delete().execute()
+            if table.version() == before:
+                append_nothing(table, properties)
+        except CommitFailedError as error:
+            raise TableBusyError(
+                f"{stream}: somebody else changed the table meanwhile. Nothing was changed. Next: "
+                f"{remedy}"
+            ) from error
+        except DeltaError as error:
+            raise RefusedError(
+                stream,
+                f"delta-rs cannot write the table: {str(error).partition(chr(10))[0]}.",
+                remedy=f"leave the key out by `where`, and oncelake rebuild {stream}",
+            ) from error
+        seal_commit(path, table.version())
+        return table.version()
+
+    def _tombstones_by_seq(self) -> Counter[int]:
+        """Count the deletes of the key that are remembered, by the batch that wrote them."""
+        path = self.paths.tombstones
+        if not self.spec.keys or not DeltaTable.is_deltatable(str(path)):
+            return Counter()
+        names = self.key.column_names
+        found = open_dataset(DeltaTable(path)).to_table(columns=[*names, "_seq"])
+        return Counter(found.join(self.key, names, join_type="inner")["_seq"].to_pylist())
+
+    def _quarantined(self) -> tuple[dict[tuple[str, int], list[int]], int]:
+        """Return the key's records in quarantine, and how many cannot be told."""
+        path, unreadable = self.paths.quarantine, 0
+        places: dict[tuple[str, int], list[int]] = {}
+        if not DeltaTable.is_deltatable(str(path)):
+            return places, 0
+        wanted = {name: str(value) for name, value in self.key.to_pylist()[0].items()}
+        dataset = open_dataset(DeltaTable(path))
+        names = ["_topic", "_partition", "_offset", "key", "value"]
+        names += ["removed"] if "removed" in dataset.schema.names else []
+        for batch in dataset.to_batches(columns=names, batch_size=1_000):
+            for row in batch.to_pylist():
+                said = list(_objects(row["key"], row["value"]))
+                if any(_has(each, wanted) for each in said) or _is_bare(row["key"], wanted):
+                    places.setdefault((row["_topic"], row["_partition"]), []).append(row["_offset"])
+                elif not any(set(wanted) <= set(each) for each in said):
+                    unreadable += not row.get("removed")
+        return places, unreadable
+
+
+def _objects(*texts: bytes | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects in a record's key and value: whole, and Debezium's rows in them."""
+    for text in texts:
+        try:
+            found = json.loads(text or b"null")
+        except ValueError:
+            continue
+        payload = found.get("payload", found) if isinstance(found, dict) else None
+        if isinstance(payload, dict):
+            rows: Iterable[Any] = (payload, payload.get("before"), payload.get("after"))
+            yield from (row for row in rows if isinstance(row, dict))
+
+
+def _has(row: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(str(row.get(name)) == value for name, value in wanted.items())
+
+
+def _is_bare(key: bytes | None, wanted: Mapping[str, str]) -> bool:
+    """Tell whether the Kafka key is the value of the one key column."""
+    (value, *others) = wanted.values()
+    return not others and key is not None and key.strip(b'"') == value.encode()

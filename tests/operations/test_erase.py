@@ -1,0 +1,219 @@
+"""An erased key is nowhere, comes back by nothing that is read again, and the proof holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from ingestion.cli.app import app
+from ingestion.errors import InvalidSpecError, RefusedError, RewindError
+from ingestion.lake.failpoints import Failpoint
+from ingestion.lake.ledger import Ledger
+from ingestion.operations.erase import Certificate, erase
+from ingestion.operations.rewind import rewind
+from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.proof import prove
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+# A name, and a number, that are nowhere else: every file of the lake is searched for them.
+PERSON, NUMBER = "Ada Lovelace", 18_151_210
+COLUMNS = "id INT NOT NULL, name STRING, at INT NOT NULL"
+
+
+def history_of_a_person(world: World, **declared: Any) -> None:
+    """Ingest rows, deletes and bad records of one person, and of others."""
+    world.declare(schema=COLUMNS, sequence_by=["at"], apply_as_deletes="at = 3", **declared)
+    world.send(row(NUMBER, PERSON, at=1), row(1, "a", at=1), row(2, "b", at=1))
+    world.run()
+    world.send(row(NUMBER, f"{PERSON}, Countess", at=2), row(1, "gone", at=3))
+    world.send({"id": NUMBER, "name": PERSON}, b"garbage", row(NUMBER, PERSON, at=3))
+    world.run()
+    world.send(row(NUMBER, f"{PERSON} again", at=4), row(2, "b2", at=2))
+    world.run()
+    world.write_declaration()
+
+
+@pytest.fixture(scope="module")
+def ingested(module_world: World) -> World:
+    """A stream with a person in its table, quarantine and tombstones."""
+    history_of_a_person(module_world)
+    return module_world
+
+
+@pytest.fixture
+def world(ingested: World, tmp_path: Path) -> World:
+    """A copy of that stream's tables."""
+    return ingested.copied_to(tmp_path / "lake", state=tmp_path / "state")
+
+
+def erased(world: World, key: str = json.dumps({"id": NUMBER})) -> Certificate:
+    """Erase the person."""
+    return erase(world.spec, world.settings, key=key, reason="a request", run_id="r")
+
+
+def traces(world: World) -> list[str]:
+    """Name the files of the lake that hold the person's name or number, compressed pages too."""
+    found = []
+    for file in (each for each in world.settings.lake.rglob("*") if each.is_file()):
+        raw = file.read_bytes()
+        if PERSON.encode() in raw or str(NUMBER).encode() in raw:
+            found.append(str(file))
+    for path in (world.paths.data, world.paths.quarantine, world.paths.tombstones):
+        for file in path.glob("*.parquet"):
+            text = repr(__import__("pyarrow.parquet").parquet.read_table(file).to_pylist())
+            if PERSON in text or str(NUMBER) in text:
+                found.append(str(file))
+    return found
+
+
+def test_nothing_of_the_key_is_left(ingested: World, world: World) -> None:
+    """Not in any file of table, side tables or logs; the others' rows stay, and are proven."""
+    assert traces(world)
+
+    done = erased(world)
+
+    assert traces(world) == []
+    assert {name: n for name, n in done.row.counts.items() if name.startswith("erase")} == {
+        "erased_rows": 1, "erased_tombstones": 1, "erased_quarantined": 1,
+        "erased_files": done.row.counts["erased_files"], "erase_complete": 1,
+    }  # fmt: skip
+    assert done.row.counts["erased_files"] > 3
+    assert (done.row.kind, done.unreadable, done.archived) == ("erase", 1, ())
+    assert [str(part) for part in done.in_kafka or ()] == [f"{world.topic}-0 [0, 10)"]
+    assert world.rows() == [each for each in ingested.rows() if each["id"] != NUMBER]
+    world.run()
+    verdict = prove(world)
+    assert verdict.holds, verdict.differences
+    assert verdict.limits == (
+        "1 records in quarantine are without key and value, which were removed on purpose",
+    )
+
+
+def test_what_is_read_again_does_not_bring_it_back(world: World) -> None:
+    """A replay and a redrive leave the key's earlier records out, and count them."""
+    erased(world)
+    world.declare(schema=COLUMNS.replace("at INT NOT NULL", "at INT"), sequence_by=["_timestamp"])
+    before = world.rows()
+
+    world.declare(schema=COLUMNS, sequence_by=["at"])
+    report = world.replay()
+
+    assert report.total("filtered") == 4
+    assert world.rows() == before
+    assert NUMBER not in {each["id"] for each in world.rows()}
+    assert prove(world).differences == ()
+
+
+def test_a_later_record_comes_in_as_any_other(world: World) -> None:
+    """Whoever comes back is no ghost: only what had been read by then is left out."""
+    erased(world)
+    world.send(row(NUMBER, "another life", at=1))
+    world.run()
+    world.replay()
+
+    assert [each["name"] for each in world.rows() if each["id"] == NUMBER] == ["another life"]
+    assert prove(world).differences == ()
+
+
+def test_no_way_leads_behind_an_erase(world: World) -> None:
+    """Rewind and rebuild are refused, since the topic would bring the key back."""
+    erased(world)
+
+    with pytest.raises(RewindError, match="a key was erased since"):
+        rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
+    with pytest.raises(RefusedError, match="erased a key whose records Kafka still holds"):
+        world.rebuild()
+
+
+@pytest.mark.parametrize("place", [Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.VACUUMED])
+def test_an_erase_that_dies_is_said_until_it_is_done(world: World, place: Failpoint) -> None:
+    """The next run says that it was cut short; the same command ends it."""
+    with crashing_at(place), pytest.raises(PlannedError):
+        erased(world)
+    notices = world.run().notices
+
+    erased(world)
+
+    assert any("was cut short" in notice for notice in notices)
+    assert traces(world) == []
+    assert world.run().notices == ()
+    assert prove(world).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "engine"),
+    [
+        pytest.param({"mode": "scd2", "sequence_by": ["_timestamp"]}, "spark", id="scd2"),
+        pytest.param({"deletes": "soft"}, "delta_rs", id="soft"),
+        pytest.param({"mode": "append", "keys": [], "sequence_by": []}, "delta_rs", id="append"),
+    ],
+)
+def test_other_modes_forget_as_well(
+    ingested: World, tmp_path: Path, declared: dict[str, Any], engine: str
+) -> None:
+    """Every version and every record goes; a replay brings none back."""
+    places = {"lake": tmp_path / "lake", "state": tmp_path / "state", "merge_engine": engine}
+    settings = ingested.settings.model_copy(update=places)
+    world = replace(ingested, settings=settings, declared=dict(ingested.declared))
+    world.declare(schema=COLUMNS, **declared)
+    if declared.get("mode") == "append":
+        del world.declared["apply_as_deletes"]
+    world.run()
+    assert traces(world)
+
+    erased(world)
+    world.replay()
+
+    assert traces(world) == []
+    assert prove(world).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        pytest.param("42", "is no JSON object such as", id="bare"),
+        pytest.param('{"name": "x"}', "`keys` are id", id="other column"),
+        pytest.param('{"id": "many"}', "does not fit the columns", id="type"),
+    ],
+)
+def test_a_key_that_is_none_is_refused(world: World, key: str, message: str) -> None:
+    """Before anything is changed."""
+    with pytest.raises(InvalidSpecError, match=message):
+        erased(world, key)
+
+
+def test_a_group_cannot_be_taken_apart(world: World) -> None:
+    """An aggregate is refused, with another way."""
+    world.declare(
+        mode="aggregate", aggregates={"n": "count(*)"}, apply_as_deletes=None, sequence_by=[]
+    )
+
+    with pytest.raises(RefusedError, match="folds records of many keys"):
+        erased(world)
+
+
+def test_an_erase_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks first; the certificate says what is left elsewhere, and stays in the ledger."""
+    for name, value in world.environment().items():
+        if name.startswith("ONCELAKE_"):
+            monkeypatch.setenv(name, value)
+    command = ["erase", world.topic, "--key", json.dumps({"id": NUMBER}), "--reason", "a request"]
+
+    unasked = CliRunner().invoke(app, command)
+    done = CliRunner().invoke(app, [*command, "--yes"])
+
+    assert (unasked.exit_code, "cannot be undone" in unasked.stderr) == (2, True)
+    assert done.exit_code == 0
+    assert "1 rows of the table" in done.stdout
+    assert "Kafka still holds" in done.stdout
+    last = Ledger(world.paths.ledger).rows()[-1]
+    assert (last.kind, last.accepted, last.is_red) == ("erase", "a request", False)
+    assert DeltaTable(world.paths.data).version() > last.delta_version
