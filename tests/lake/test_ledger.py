@@ -11,7 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import CountedRange, Identity
-from ingestion.lake.ledger import SCHEMA, Ledger, LedgerRow, next_offsets
+from ingestion.lake.erasure import Digest, erasures
+from ingestion.lake.ledger import SCHEMA, Ledger, LedgerRow, next_offsets, standing_rows
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:
@@ -31,6 +32,14 @@ def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:
         counts={"read": end - start, "inserted": end - start},
         balanced=True,
     )
+
+
+KNOWN = Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=())
+
+
+def rewound(seq: int, *, to: int) -> LedgerRow:
+    """The row of a rewind."""
+    return replace(batch(seq, 0, 0), kind="rewind", ranges=(), counts={"rewound_to": to})
 
 
 def test_a_row_is_read_back_as_it_was_put(tmp_path: Path) -> None:
@@ -93,11 +102,9 @@ def test_the_offsets_of_an_earlier_epoch_do_not_count() -> None:
 def test_an_identity_outlives_the_commits(tmp_path: Path) -> None:
     """The ledger keeps what the offsets mean, beside the offsets."""
     ledger = Ledger(tmp_path / "ledger")
-    known = Identity(cluster_id="c", topic_ids={"t": "x"}, keys=("id",), order=())
+    ledger.put(replace(batch(1, 0, 5), identity=KNOWN))
 
-    ledger.put(replace(batch(1, 0, 5), identity=known))
-
-    assert ledger.rows()[0].identity == known
+    assert ledger.rows()[0].identity == KNOWN
 
 
 def test_a_ledger_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
@@ -120,3 +127,34 @@ def test_a_ledger_that_was_never_written_is_empty(tmp_path: Path) -> None:
     ledger.put()
 
     assert ledger.rows() == ()
+
+
+def test_what_a_rewind_has_undone_counts_no_more() -> None:
+    """Not for the offsets, and not as red; a rewind may undo another."""
+    rows = [batch(1, 0, 5), batch(2, 5, 9), rewound(3, to=1), batch(4, 5, 7), rewound(5, to=3)]
+
+    assert [row.seq for row in standing_rows(rows)] == [1, 3, 5]
+    assert [row.seq for row in standing_rows(rows[:4])] == [1, 3, 4]
+    assert next_offsets(rows[:4]) == Offsets({TopicPartition("t", 0): 7})
+    assert next_offsets(rows) == Offsets({TopicPartition("t", 0): 5})
+
+
+def test_a_replay_moves_no_offset() -> None:
+    """Its ranges had been read before."""
+    rows = [batch(1, 0, 5), replace(batch(2, 0, 3), kind="replay")]
+
+    assert next_offsets(rows) == Offsets({TopicPartition("t", 0): 5})
+
+
+def test_what_was_erased_is_remembered(tmp_path: Path) -> None:
+    """A digest of the key, and how far the topic was read; the key itself is nowhere."""
+    digest = Digest.of({"id": 42})
+    row = replace(batch(2, 0, 9), kind="erase", erased=digest.as_row(), identity=KNOWN)
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.put(batch(1, 0, 9), row)
+
+    (erasure,) = erasures(ledger.rows())
+
+    assert (erasure.seq, erasure.digest.is_of([42]), erasure.digest.is_of([43])) == (2, True, False)
+    assert erasure.covers(TopicPartition("t", 0), 8)
+    assert not erasure.covers(TopicPartition("t", 0), 9)
