@@ -22,6 +22,25 @@ from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import project_root
 
+# The fields that decide what the others may say, and those that a field rests on, if not on these.
+_SHAPE: Final = frozenset({"schema", "mode", "keys", "sequence_by"})
+_OF_VALUE: Final = frozenset({"schema", "value_schema", "explode"})
+_RESTS_ON: Final = {
+    "topic": frozenset({"topics", "topic_pattern"}),
+    "topics": frozenset(),
+    "topic_pattern": frozenset(),
+    "table_per_topic": frozenset({"topics"}),
+    "starting": frozenset({"topic_pattern"}),
+    "quarantine_rate": frozenset(),
+    "keys": frozenset({"schema", "mode"}),
+    "sequence_by": frozenset({"schema", "mode"}),
+    "where": _OF_VALUE,
+    "select": _OF_VALUE | {"transform"},
+    "apply_as_deletes": frozenset({"schema", "mode"}),
+    "expectations": _SHAPE | {"aggregates", "window", "explode", "deletes", "extra_fields"},
+}
+# Stands for an expectation that is wrong, so that the others keep their numbers.
+_HARMLESS: Final = {"type": "expect_table_row_count_to_be_between", "min_value": 0}
 _MAX_BYTES: Final = 1_000_000
 _AT_LEAST: Final = """write at least
     topic: {name}
@@ -203,20 +222,32 @@ def _further_problems(
     """Find what is known only once the fields themselves are right, as far as they are."""
     bad = {field for problem in problems for field in problem.touches}
     good = {key: value for key, value in content.items() if key not in bad}
+    parts = _good_parts(content, problems)
     try:
-        StreamSpec.model_validate({"schema": "id BIGINT", **good, "name": name})
+        StreamSpec.model_validate({"schema": "id BIGINT", **good, **parts, "name": name})
     except ValidationError as error:
-        rests_on_bad = bad & {"schema", "mode", "keys", "sequence_by"}
         known = {problem.field for problem in problems}
         return tuple(
             problem
             for problem in problems_in(error)
             if problem.field not in known
-            and not problem.touches & bad
-            and (not rests_on_bad or problem.touches <= {"topic", "topics"})
-            and not (problem.touches == {"topic"} and "topics" in bad)
+            and not problem.touches & bad - (parts.keys() if len(problem.field) > 1 else set())
+            and not any(_RESTS_ON.get(field, _SHAPE) & bad for field in problem.touches)
         )
     return ()
+
+
+def _good_parts(content: Mapping[str, Any], problems: Iterable[Problem]) -> dict[str, Any]:
+    """Return the items of `select` and `expectations` in which nothing is wrong, where some are."""
+    bad = {problem.field[:2] for problem in problems if len(problem.field) > 1}
+    parts: dict[str, Any] = {}
+    if isinstance(of := content.get("select"), dict):
+        parts["select"] = {key: sql for key, sql in of.items() if ("select", key) not in bad}
+    if isinstance(of := content.get("expectations"), list):
+        parts["expectations"] = [
+            _HARMLESS if ("expectations", nth) in bad else each for nth, each in enumerate(of)
+        ]
+    return parts
 
 
 def _line_for(problem: Problem, tree: YamlTree) -> str:

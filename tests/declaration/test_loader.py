@@ -86,12 +86,12 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
             id="misspelt nested key",
         ),
         pytest.param(
-            "expectations:\n- type: expect_x\n- column: id",
+            "expectations:\n- {type: expect_column_to_exist, column: id}\n- column: id",
             "6: expectations[1].type: missing; write for example `type: expect_",
             id="missing nested field",
         ),
         pytest.param(
-            "expectations:\n- {type: expect_x,\n   severity: fatal}",
+            "expectations:\n- {type: expect_column_to_exist, column: id,\n   severity: fatal}",
             "6: expectations[0].severity: write one of: 'critical', 'warning' or 'info'; "
             "found 'fatal'",
             id="enum in a list",
