@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ from ingestion.declaration.messages import Problem, problems_in
 from ingestion.declaration.names import name_problem, nearest_allowed, suggest
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import BadFieldError, InvalidSpecError
 from ingestion.settings import project_root
 
 # The fields that decide what the others may say, and those that a field rests on, if not on these.
@@ -115,6 +116,27 @@ def load_stream(path: Path) -> StreamSpec:
     return _spec_of(path, tree)
 
 
+@contextmanager
+def locating_problems(folder: Path) -> Iterator[None]:
+    """Give a problem with a field, which Spark has found, the file and line of that field.
+
+    Raises:
+        InvalidSpecError: instead of a ``BadFieldError``, where the stream's file is there.
+    """
+    try:
+        yield
+    except BadFieldError as error:
+        path = _file_of(error.stream, folder)
+        if path is None:
+            raise
+        try:
+            line = read_tree(_text_of(path)).line_of(error.field)
+        except BadYamlError:
+            line = 1
+        text = f"{_dotted(error.field)}: {error.problem}"
+        raise _invalid(path, [(line, text)]) from error
+
+
 def shown_path(path: Path) -> str:
     """Write a path as people type it: from the project root, when it lies inside."""
     absolute, root = path.absolute(), project_root()
@@ -130,6 +152,13 @@ def _files_in(folder: Path) -> list[Path]:
     files = (path for path in folder.iterdir() if path.suffix.lower() in {".yaml", ".yml"})
     visible = (path for path in files if not path.name.startswith("."))
     return sorted(visible, key=lambda path: (path.stem, path.suffix == ".yaml", path.name))
+
+
+def _file_of(stream: str, folder: Path) -> Path | None:
+    """Return the file that declares a stream; one of several topics has more in its name."""
+    words = stream.split("_")
+    names = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((path for name in names if (path := folder / f"{name}.yaml").is_file()), None)
 
 
 def _file_name_problem(path: Path) -> str | None:
