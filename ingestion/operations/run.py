@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ingestion.declaration.notices import notices_of
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     BatchTooLargeError,
@@ -203,6 +204,7 @@ def start_with_spark(
         create_table(spark, stream, engine, run_id=run_id)
         start = plan_start(stream)
         assert start is not None, "the table that was just opened is not there"
+        start = replace(start, notices=(*start.notices, *notices_of(stream.spec)))
     position, changes = evolve_schema(spark, stream, start.position, run_id=run_id)
     return replace(start, position=position, notices=(*start.notices, *changes))
 
