@@ -14,6 +14,7 @@ from ingestion.errors import WRONG, IngestionError
 # Of kinds whose name says too little; the others' names are words already.
 _WORDS: Final = {
     "InvalidSpecError": "declaration is wrong",
+    "BadFieldError": "declaration is wrong",
     "DependencyError": "Kafka does not answer",
     "StorageError": "volume fails",
     "MemoryLostError": "offsets lost",
