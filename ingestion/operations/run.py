@@ -204,9 +204,10 @@ def start_with_spark(
         create_table(spark, stream, engine, run_id=run_id)
         start = plan_start(stream)
         assert start is not None, "the table that was just opened is not there"
-        start = replace(start, notices=(*start.notices, *notices_of(stream.spec)))
     position, changes = evolve_schema(spark, stream, start.position, run_id=run_id)
-    return replace(start, position=position, notices=(*start.notices, *changes))
+    # Told until a first batch is in the table: the run that made it may have failed after that.
+    to_decide = () if position.seq else notices_of(stream.spec)
+    return replace(start, position=position, notices=(*start.notices, *changes, *to_decide))
 
 
 class _RedBatchError(Exception):

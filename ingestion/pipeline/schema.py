@@ -61,11 +61,18 @@ def _nullable(field: StructField, kind: DataType) -> StructField:
 
 
 def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
-    """Make sure, before anything is read, that Spark understands ``apply_as_deletes``.
+    """Make sure, before anything is read, that Spark understands columns and ``apply_as_deletes``.
 
     Raises:
-        BadFieldError: it is no condition over the declared columns; Spark's word says why.
+        BadFieldError: the columns are none to Spark, or it is no condition over them; Spark's
+            word says why.
     """
+    for field, ddl in (("schema", spec.ddl), ("value_schema", spec.value_ddl)):
+        try:
+            row_type(ddl or spec.ddl)
+        except (AnalysisException, ParseException) as error:
+            problem = f"Spark does not read it as columns: {sentence_of(error)}"
+            raise BadFieldError(spec.name, (field,), problem) from error
     if spec.apply_as_deletes is None:
         return
     columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in row_type(spec.ddl))
