@@ -82,7 +82,7 @@ def translate_expression_errors(spec: StreamSpec, planned: Sequence[Range]) -> I
             _field_of(error, spec),
             f"fails on a record of {which}: {_said_of_record(error)} Nothing was written. Next: "
             "write it so that no value makes it fail (try_cast, try_divide, try_element_at, or a "
-            f"`where` that leaves such records out), then oncelake run {spec.name}",
+            "`where` that leaves such records out), then the same command again",
         ) from error
 
 
