@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ingestion.declaration.types import SqlType
 
+# What sqlglot says of itself.
+_CLASS: Final = re.compile(r" for <class .*")
 # Functions whose answer changes from call to call, by sqlglot's names or their own.
 _VOLATILE: Final = {
     *("rand", "randn", "random", "uuid", "randstr", "uniform", "shuffle"),
@@ -33,7 +36,7 @@ def readable_sql(text: str) -> str:
     try:
         parsed = parse_one(text, read="spark")
     except errors.SqlglotError as error:
-        reason = str(error).partition("\n")[0]
+        reason = _CLASS.sub("", str(error).partition("\n")[0])
         raise ValueError(f"{text!r} is no SQL expression: {reason}") from error
     if parsed.find(exp.Query) is not None:
         raise ValueError(

@@ -15,6 +15,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
@@ -131,6 +132,12 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
     verdict = prove(world)
 
     assert [each.what for each in verdict.differences] == ["column total differs"]
+
+
+def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> None:
+    """Each condition whose names were found by a parser of ours is one to Spark."""
+    for sql in UNDERSTOOD:
+        refuse_bad_transformation(spark, StreamSpec.model_validate({**BASE, "where": sql}))
 
 
 @pytest.mark.parametrize("engine", ["delta_rs", "spark"])
