@@ -24,8 +24,8 @@ demo: setup ## Load a quarter of flights through the embedded Kafka into a lake,
 	@$(bin)/python -m ingestion.cli.demo.demo
 
 ui: export DAGSTER_HOME := $(CURDIR)
-ui: setup ## Start the embedded Kafka and Dagster's web UI, on this machine only
-	@$(bin)/oncelake kafka up
+ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFKA is set
+	@$(bin)/oncelake kafka up --if-used
 	@$(bin)/dagster dev -h 127.0.0.1
 
 test: lint .jars/.tests-fetched ## Check everything: lint, then every test

@@ -14,10 +14,10 @@ GROUP = "ingest"
 _OUR_COLUMNS = {
     "_topic": ("STRING", "Kafka topic of the record that wrote the row"),
     "_partition": ("INT", "Its partition"),
-    "_offset": ("LONG", "Its offset"),
+    "_offset": ("BIGINT", "Its offset"),
     "_timestamp": ("TIMESTAMP", "Its Kafka timestamp"),
     "_epoch": ("INT", "Life of the stream's identity"),
-    "_seq": ("LONG", "Batch that wrote the row: see the ledger"),
+    "_seq": ("BIGINT", "Batch that wrote the row: see the ledger"),
 }
 
 

@@ -165,13 +165,16 @@ def verified(evidence: Evidence) -> dg.AssetCheckResult:
 
 _CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
     check.__name__: check
-    for check in (books_balance, offsets_contiguous, quarantine_rate, freshness, expectations)
+    for check in (books_balance, offsets_contiguous, quarantine_rate, freshness)
 }
 
 
 def _checks_of(spec: StreamSpec | None) -> dict[str, Callable[[Evidence], dg.AssetCheckResult]]:
-    """Return the checks of a stream: the proof only where its file asks for it."""
-    return {**_CHECKS, verified.__name__: verified} if spec and spec.verify else _CHECKS
+    """Return the checks of a stream: expectations and proof only where its file asks for them."""
+    if spec is None:
+        return _CHECKS
+    asked = {expectations: bool(spec.expectations), verified: spec.verify}
+    return _CHECKS | {check.__name__: check for check, is_asked in asked.items() if is_asked}
 
 
 def breaks(

@@ -3,6 +3,7 @@
     IngestionError
     ├── TerminalError                a rerun cannot help
     │   ├── InvalidSpecError         the declaration or the settings must be edited (exit 2)
+    │   │   └── BadFieldError        a field of a declaration, as only Spark can tell
     │   ├── SetupError               something is missing on this machine (exit 2)
     │   ├── RecordsMissedError       Spark skipped records that the topic holds (exit 1)
     │   └── RefusedError             a person must decide first (exit 3); its kinds stand below
@@ -58,6 +59,16 @@ class InvalidSpecError(TerminalError):
     """A declaration or a setting is wrong; the message says where and what to write instead."""
 
     exit_code = USAGE
+
+
+class BadFieldError(InvalidSpecError):
+    """A field of a declaration is wrong, as Spark has found; its line is looked up later."""
+
+    def __init__(self, stream: str, field: tuple[str, ...], problem: str) -> None:
+        super().__init__(f"{stream}.yaml: {'.'.join(field)}: {problem}")
+        self.stream = stream
+        self.field = field
+        self.problem = problem
 
 
 class SetupError(TerminalError):

@@ -6,14 +6,20 @@ Relative paths resolve against the project root, the nearest folder upward that 
 
 from __future__ import annotations
 
+import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ingestion.errors import DependencyError, InvalidSpecError
+
+# Read elsewhere, and refused unless a test has set them.
+_OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -121,16 +127,38 @@ def load_settings(**given: Any) -> Settings:
     """Read the settings: those ``given``, then the environment, then the project root's ``.env``.
 
     Raises:
-        InvalidSpecError: a variable has a value that is not allowed; names the variable only,
-            never its value, which may be a secret.
+        InvalidSpecError: a variable has a value that is not allowed, or is none of ours though it
+            begins as ours do; names the variable only, never its value, which may be a secret.
     """
+    file = project_root() / ".env"
+    problems = [_unknown(name) for name in _names_in(file) if name not in _known()]
     try:
-        return Settings(_env_file=project_root() / ".env", **given)
+        settings = Settings(_env_file=file, **given)
     except ValidationError as error:
-        problems = "\n".join(
+        problems += [
             f"{variable(*map(str, found['loc']))}: {found['msg']}" for found in error.errors()
-        )
-        raise InvalidSpecError(f"the environment or .env is wrong:\n{problems}") from None
+        ]
+    if problems:
+        shown = "\n".join(problems)
+        raise InvalidSpecError(f"the environment or .env is wrong:\n{shown}") from None
+    return settings
+
+
+def _names_in(file: Path) -> list[str]:
+    """Return the variables that begin as ours do, in the environment and in ``.env``."""
+    names = (name.upper() for name in (*os.environ, *dotenv_values(file)))
+    return sorted({name for name in names if name.startswith(variable(""))})
+
+
+def _known() -> set[str]:
+    return {*map(variable, Settings.model_fields), *_OF_TESTS}
+
+
+def _unknown(name: str) -> str:
+    known = {each.removeprefix(variable("")): each for each in _known() - set(_OF_TESTS)}
+    near = get_close_matches(name.removeprefix(variable("")), known, n=1)
+    hint = f"did you mean {known[near[0]]}?" if near else "docs/settings.md lists those there are"
+    return f"{name}: there is no such setting; {hint}"
 
 
 def variable(*setting: str) -> str:

@@ -44,10 +44,24 @@ kafka_app = typer.Typer(
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from ingestion.declaration.spec import engine_version
+
+        typer.echo(f"oncelake {engine_version()}")
+        raise typer.Exit
+
+
 @app.callback()
 def oncelake(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version, and exit.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     """Take the options that all commands share; ``OncelakeCommand`` reads them from the context."""

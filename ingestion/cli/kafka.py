@@ -22,7 +22,13 @@ _Port = Annotated[
 ]
 
 
-def up(port: _Port = None, as_json: AsJson = False) -> None:
+def up(
+    port: _Port = None,
+    if_used: Annotated[
+        bool, typer.Option("--if-used", help="Start nothing where ONCELAKE_KAFKA names others.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Start the embedded Kafka, or find it running, and print its address.
 
     It listens on 127.0.0.1 only and keeps running until `oncelake kafka down`. The other commands
@@ -31,6 +37,9 @@ def up(port: _Port = None, as_json: AsJson = False) -> None:
     from ingestion.local import broker
 
     settings = load_settings()
+    if if_used and settings.kafka is not None:
+        _report(broker.status(settings.state / "kafka"), settings, as_json)
+        return
     if not as_json:
         output.note("starting Kafka…")
     _report(broker.up(settings.state / "kafka", jars=settings.jars, port=port), settings, as_json)

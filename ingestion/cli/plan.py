@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,13 +11,25 @@ from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
 from ingestion.cli.output import print_batches, progress, session
 from ingestion.cli.signals import Interrupt
-from ingestion.cli.streams import load_settings, load_stream
-from ingestion.errors import DONE, REFUSED, WRONG
+from ingestion.cli.streams import chosen, load_settings, load_stream
+from ingestion.errors import (
+    DONE,
+    REFUSED,
+    UNREACHABLE,
+    USAGE,
+    WRONG,
+    IngestionError,
+    first_exit_code,
+)
 
 if TYPE_CHECKING:
+    from ingestion.declaration.loader import DeclaredStream
     from ingestion.declaration.spec import StreamSpec
+    from ingestion.operations.failure import Failure
     from ingestion.operations.rebuild import RebuildReport
+    from ingestion.operations.status import StatusReader
     from ingestion.recovery.schema_diff import SchemaPlan
+    from ingestion.settings import Settings
 
 _SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
 _SAYS = {
@@ -32,26 +45,23 @@ def plan(streams: AnyStreams = None, as_json: AsJson = False) -> None:
 
     Nothing; evolve (by the statements shown, before the next run reads, where the declaration says
     `schema_change: evolve`); a new epoch, or refused, with what to do instead. Exits with 3 when
-    the next run would be refused.
+    the next run would be refused, for this or any other reason that `oncelake status` shows, and
+    with 2 when a file is broken. A Kafka that does not answer is said, and is no reason.
     """
-    from ingestion.declaration.loader import find_stream, load_streams
-    from ingestion.lake.paths import StreamPaths
-    from ingestion.recovery.schema_diff import plan_schema_change
+    from ingestion.operations.status import StatusReader
 
     settings = load_settings()
-    if streams:
-        specs = [find_stream(settings.streams, name) for name in streams]
-    else:
-        specs = [it.spec for it in load_streams(settings.streams) if it.spec]
-    plans = [plan_schema_change(spec, StreamPaths.of(spec.name, settings)) for spec in specs]
-    stopped = list(map(_is_stopped, specs, plans))
+    reader = StatusReader(settings)
+    plans = [_plan_of(declared, settings, reader) for declared in chosen(streams, settings)]
+    code = first_exit_code(plan.exit_code for plan in plans)
     if as_json:
-        names = ("stream", "table", "effect", "changes")
-        output.document({"plans": [output.fields_of(diff, *names) for diff in plans]})
+        output.document({"exit_code": code, "plans": [plan.document() for plan in plans]})
     else:
-        for diff, is_stopped in zip(plans, stopped, strict=True):
-            _print_plan(diff, is_stopped=is_stopped)
-    raise typer.Exit(REFUSED if any(stopped) else DONE)
+        for plan in plans:
+            plan.print()
+    for message in dict.fromkeys(message for plan in plans for message in plan.unknown):
+        output.note(f"what Kafka would refuse is not known: {message}", "yellow")
+    raise typer.Exit(code)
 
 
 def rebuild(
@@ -92,8 +102,75 @@ def rebuild(
     raise typer.Exit(DONE if rebuilt.report.is_balanced else WRONG)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What the next run of a stream would do.
+
+    Attributes:
+        diff: What becomes of the table; ``None`` of a broken file.
+        is_stopped: Whether the run would be refused for that.
+        refusals: Whatever else it would be refused for, and what is wrong with the file.
+        unknown: Why it is not known whether there is more.
+        notices: What a person should decide about the file.
+    """
+
+    stream: str
+    diff: SchemaPlan | None
+    is_stopped: bool
+    refusals: tuple[Failure, ...]
+    unknown: tuple[str, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """The code that this stream alone would give."""
+        codes = [failure.exit_code for failure in self.refusals]
+        return first_exit_code([*codes, REFUSED if self.is_stopped else DONE])
+
+    def document(self) -> dict[str, object]:
+        """Return the JSON form."""
+        names = ("table", "effect", "changes")
+        return {
+            "stream": self.stream,
+            **(output.fields_of(self.diff, *names) if self.diff else {}),
+            "refusals": [failure.document()["error"] for failure in self.refusals],
+            "notices": self.notices,
+        }
+
+    def print(self) -> None:
+        """Print it like a diff."""
+        if self.diff is not None:
+            _print_plan(self.diff, is_stopped=self.is_stopped)
+        for failure in self.refusals:
+            output.say(failure.message, "bold red")
+        for notice in self.notices:
+            output.say(f"  notice: {notice}", "yellow")
+
+
+def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
+    from ingestion.declaration.notices import notices_of
+    from ingestion.lake.paths import StreamPaths
+    from ingestion.recovery.schema_diff import plan_schema_change
+
+    spec, diff = declared.spec, None
+    status = reader.read_status(declared)
+    try:
+        diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings)) if spec else None
+    except IngestionError as error:
+        status.add(error)
+    problems = {failure.message: failure for failure in status.problems}.values()
+    return _Plan(
+        stream=declared.name,
+        diff=diff,
+        is_stopped=spec is not None and diff is not None and _is_stopped(spec, diff),
+        refusals=tuple(each for each in problems if each.exit_code in (REFUSED, USAGE)),
+        unknown=tuple(each.message for each in problems if each.exit_code == UNREACHABLE),
+        notices=notices_of(spec) if spec else (),
+    )
+
+
 def _is_stopped(spec: StreamSpec, plan: SchemaPlan) -> bool:
-    """Tell whether the next run would be refused."""
+    """Tell whether the next run would be refused for what has changed."""
     if plan.effect == "evolve":
         return spec.schema_change == "freeze"
     return plan.effect != "nothing"

@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, new_run_id
 from ingestion.cli.output import progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
-from ingestion.errors import DONE, WRONG
+from ingestion.errors import DONE, WRONG, InvalidSpecError
 
 if TYPE_CHECKING:
     from ingestion.operations.inspect_quarantine import Inspection, Sample
@@ -27,7 +27,7 @@ def quarantine(
     limit: Annotated[int, typer.Option(min=0, help="How many samples of each reason.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Show what waits in a stream's quarantine, by reason, with samples.
+    """Show what waits in a stream's quarantine, by reason, with samples and what to do.
 
     Needs neither Spark nor Kafka, and works for a stream whose file is broken. Times are Kafka's.
     Raw bytes are shown escaped and cut; the table holds them whole. Once the declaration is
@@ -40,6 +40,8 @@ def quarantine(
     paths = StreamPaths.of(stream, settings)
     refuse_unknown(stream, settings, exists=paths.quarantine.exists())
     inspection = inspect(stream, paths, reason=reason, limit=limit)
+    if reason and not (inspection.groups or inspection.redriven):
+        _refuse_unknown_reason(stream, reason, inspect(stream, paths, limit=0))
     if as_json:
         output.document(_document(stream, inspection))
     else:
@@ -77,8 +79,16 @@ def redrive(
     raise typer.Exit(DONE if report.is_balanced else WRONG)
 
 
+def _refuse_unknown_reason(stream: str, reason: str, inspection: Inspection) -> None:
+    """Refuse a reason that nothing waits for, where there are others."""
+    if there := sorted(group.reason for group in inspection.groups):
+        known = f"there are: {', '.join(there)}"
+        raise InvalidSpecError(f"{stream}: nothing waits for the reason {reason!r}; {known}")
+
+
 def _print(stream: str, inspection: Inspection) -> None:
     from ingestion.declaration.messages import printable
+    from ingestion.operations.remedies import remedy_of
 
     rows = [
         (
@@ -100,6 +110,9 @@ def _print(stream: str, inspection: Inspection) -> None:
         batches = ", ".join(f"batch {seq}: {n:,}" for seq, n in redriven.items())
         output.say(f"\nredriven, kept for the record: {sum(redriven.values()):,} ({batches})")
     if rows:
+        output.say("\nwhat to do, by reason:")
+        for group in inspection.groups:
+            output.say(f"  {printable(group.reason)}: {remedy_of(group.reason)}")
         output.say(f"\nNext: correct {stream}.yaml or the producer; oncelake redrive {stream}")
 
 
@@ -120,12 +133,15 @@ def _print_sample(sample: Sample) -> None:
 
 
 def _document(stream: str, inspection: Inspection) -> dict[str, Any]:
+    from ingestion.operations.remedies import remedy_of
+
     return {
         "stream": stream,
         "waiting": inspection.waiting,
         "reasons": [
             {
                 "reason": group.reason,
+                "remedy": remedy_of(group.reason),
                 "records": group.count,
                 "share": group.count / inspection.waiting,
                 "first": output.fields_of(group.first, *_COORDINATES),

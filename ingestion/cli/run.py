@@ -190,7 +190,9 @@ class _Runs:
     def _run(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
         if declared.spec is None:
             raise declared.error or AssertionError(declared)
+        from ingestion.lake.paths import StreamPaths
         from ingestion.operations.run import Run
+        from ingestion.operations.status import count_waiting
 
         tell(f"{declared.name}: looking for new records…")
         report = Run(
@@ -203,7 +205,8 @@ class _Runs:
         ).execute()
         cut_short = self.interrupt.stop.is_set() and report.lag > 0
         code = self.interrupt.exit_code if cut_short else 0
-        return RunResult(stream=declared.name, report=report, interrupted_by=code)
+        waiting = count_waiting(StreamPaths.of(declared.name, self.settings), report.seq)
+        return RunResult(stream=declared.name, report=report, interrupted_by=code, waiting=waiting)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,12 +215,14 @@ class RunResult:
 
     Attributes:
         interrupted_by: Exit code of the signal that ended it early; 0 when none did.
+        waiting: Records that wait in the stream's quarantine, of this run or of earlier ones.
     """
 
     stream: str
     report: RunReport | None = None
     failure: Failure | None = None
     interrupted_by: int = DONE
+    waiting: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -234,6 +239,7 @@ class RunResult:
             fields = self.failure.document()
         else:
             fields = _report_document(self.report) if self.report else {"stream": self.stream}
+            fields["quarantine_waiting"] = self.waiting
         return {**fields, "interrupted": bool(self.interrupted_by), "exit_code": self.exit_code}
 
     def print_problem(self) -> None:
@@ -283,6 +289,13 @@ class RunResult:
             totals = [(name, total) for name in COUNTS if (total := self.report.total(name))]
             output.table(["count", "total"], totals, right=["total"])
             _print_ranges(self.report.ranges)
+        if self.waiting:
+            waits = "waits" if self.waiting == 1 else "wait"
+            output.say(
+                f"{output.counted(self.waiting, 'record')} {waits} in quarantine. "
+                f"Next: oncelake quarantine {self.stream}",
+                "yellow",
+            )
 
 
 def _report_document(report: RunReport) -> dict[str, Any]:

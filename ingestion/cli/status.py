@@ -30,8 +30,8 @@ def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     Starts no Spark and changes nothing. Exits as a run would, without running: 3 when one would
     be refused (a red batch is refused until it is accepted), 5 when Kafka does not answer, in
     which case all but the lag is shown, 2 when a file is broken. A stream that is running now is
-    in order. With --json, a named stream gives its object, none gives
-    `{"exit_code", "streams"}`.
+    in order. Exits with 2 when no stream is declared at all. With --json, a named stream gives its
+    object, none gives `{"exit_code", "streams"}`.
     """
     from ingestion.operations.status import StatusReader
 
@@ -81,10 +81,11 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
     nothing was found, 1 when something was, 5 when all of it is that Kafka does not answer; notes
     (a sensor that is off, a run that is under way) do not count.
     """
+    from ingestion.declaration.loader import load_streams
     from ingestion.operations.doctor.examine import examine
 
     settings = load_settings()
-    declared = chosen([stream] if stream else None, settings)
+    declared = chosen([stream], settings) if stream else load_streams(settings.streams)
     with progress() as tell:
         findings = examine(settings, declared, are_all=stream is None, tell=tell)
     code = first_exit_code(finding.exit_code for finding in findings)
@@ -121,9 +122,6 @@ def _numbers(status: StreamStatus) -> dict[str, int | None]:
 
 
 def _print_statuses(statuses: list[StreamStatus]) -> None:
-    if not statuses:
-        output.say("no stream is declared")
-        return
     rows = [(status.stream, *_numbers(status).values(), _state(status)) for status in statuses]
     output.table(["stream", *_HEADINGS, "state"], rows, right=_HEADINGS)
     for status in statuses:
@@ -137,7 +135,7 @@ def _print_statuses(statuses: list[StreamStatus]) -> None:
 
 
 def _state(status: StreamStatus) -> str:
-    words = [problem.type.removesuffix("Error") for problem in status.problems]
+    words = [problem.words for problem in status.problems]
     if status.holder:
         words.append("running")
     if not words and not status.exists:

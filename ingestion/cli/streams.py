@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson
-from ingestion.errors import DONE, USAGE
+from ingestion.errors import DONE, USAGE, InvalidSpecError
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
@@ -28,8 +28,12 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """Check the declarations, all or the named, without Spark and without Kafka.
 
     Each line that is wrong is printed as file:line: field: what is wrong and what to write
-    instead. Exits with 2 when there is one.
+    instead. Exits with 2 when there is one, or no declaration at all. A notice names what is
+    allowed, and probably not meant.
     """
+    from ingestion.declaration.loader import shown_path
+    from ingestion.declaration.notices import notices_of
+
     checked = chosen(streams, load_settings())
     broken = [declared for declared in checked if declared.spec is None]
     if as_json:
@@ -37,6 +41,9 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     else:
         for declared in broken:
             output.say(str(declared.error), "bold red")
+        for declared in checked:
+            for notice in notices_of(declared.spec) if declared.spec else ():
+                output.say(f"{shown_path(declared.path)}: notice: {notice}", "yellow")
         verdict = f"{len(broken)} broken" if broken else "all valid"
         output.say(f"{output.counted(len(checked), 'stream')}, {verdict}")
     raise typer.Exit(USAGE if broken else DONE)
@@ -50,17 +57,33 @@ def schema() -> None:
 
 
 def chosen(names: Iterable[str] | None, settings: Settings) -> list[DeclaredStream]:
-    """Return the declarations of these names, sound or broken; of all when none is named."""
+    """Return the declarations of these names, sound or broken; of all when none is named.
+
+    Raises:
+        InvalidSpecError: there is none of a name, or none at all: nothing to look at is not green.
+    """
     from ingestion.declaration.loader import find_stream, load_streams
 
     streams = load_streams(settings.streams)
     if not names:
-        return list(streams)
+        return list(streams or _refuse_none(settings))
     by_name = {declared.name: declared for declared in streams}
     for name in names:
         if name not in by_name:
             find_stream(settings.streams, name)
     return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def _refuse_none(settings: Settings) -> NoReturn:
+    from ingestion.declaration.loader import shown_path
+
+    folder = shown_path(settings.streams)
+    is_there = settings.streams.exists()
+    problem = f"{folder} holds no declaration" if is_there else f"there is no folder {folder}"
+    raise InvalidSpecError(
+        f"no stream is declared: {problem}. Next: write {folder}/<stream>.yaml, or set "
+        "ONCELAKE_STREAMS to the folder that has them"
+    )
 
 
 def load_stream(name: str) -> tuple[StreamSpec, Settings]:
@@ -80,9 +103,12 @@ def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:
 
 
 def _document(declared: DeclaredStream) -> dict[str, object]:
+    from ingestion.declaration.notices import notices_of
+
     return {
         "stream": declared.name,
         "path": declared.path,
         "valid": declared.spec is not None,
         "errors": str(declared.error).splitlines() if declared.error else [],
+        "notices": notices_of(declared.spec) if declared.spec else [],
     }

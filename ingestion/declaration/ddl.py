@@ -9,12 +9,13 @@ word.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ingestion.declaration.names import nearest
 from ingestion.declaration.types import PLAIN_NAME, SqlType
+from ingestion.declaration.violations import RuleViolationsError
 
 T = TypeVar("T")
 
@@ -97,16 +98,35 @@ def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
     Raises:
         ValueError: the text is not DDL, names a column twice or one that Delta cannot store.
     """
-    columns = _read_all(ddl, _Reader.columns)
-    for column in columns:
-        if column.name.startswith("_"):
-            raise ValueError(f"column {column.name}: names with _ in front are Oncelake's own")
+    try:
+        columns = _read_all(ddl, _Reader.columns)
+    except ValueError:
+        problems = _problems_by_column(ddl)
+        if len(problems) < 2:
+            raise
+        raise RuleViolationsError(((), problem) for problem in problems) from None
+    own = [column.name for column in columns if column.name.startswith("_")]
+    if own:
+        problem = "names with _ in front are Oncelake's own"
+        raise RuleViolationsError(((), f"column {name}: {problem}") for name in own)
     return columns
 
 
 def parse_type(text: str) -> SqlType:
     """Read one type, such as ``DECIMAL(10, 2)``; ``ValueError`` where no table can hold it."""
     return _read_all(text, lambda reader: reader.type_of(text))
+
+
+def _problems_by_column(ddl: str) -> list[str]:
+    """Return what is wrong with each column by itself, so that all can be corrected at once."""
+    problems = []
+    for reader in _Reader(ddl).split():
+        try:
+            reader.column()
+            reader.expect_end()
+        except (ValueError, RecursionError) as error:
+            problems.append(str(error))
+    return problems
 
 
 def _read_all(text: str, read: Callable[[_Reader], T]) -> T:
@@ -134,9 +154,9 @@ class _Reader:
         return self._at == len(self._tokens)
 
     def columns(self) -> tuple[DeclaredColumn, ...]:
-        columns = [self._column()]
+        columns = [self.column()]
         while self._take(","):
-            columns.append(self._column())
+            columns.append(self.column())
         taken: set[str] = set()
         for name in (column.name for column in columns):
             if _UNSTORABLE.search(name):
@@ -146,7 +166,19 @@ class _Reader:
             taken.add(name.lower())
         return tuple(columns)
 
-    def _column(self) -> DeclaredColumn:
+    def split(self) -> Iterator[_Reader]:
+        """Yield a reader for each column, as far as brackets and commas tell them apart."""
+        part, depth = _Reader(""), 0
+        for token in self._tokens:
+            depth += (token[1] in "<(") - (token[1] in ">)")
+            if token[1] == "," and depth <= 0:
+                yield part
+                part = _Reader("")
+            else:
+                part._tokens.append(token)
+        yield part
+
+    def column(self) -> DeclaredColumn:
         name = self._name()
         self._take(":")
         type_ = self.type_of(name)

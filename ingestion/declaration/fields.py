@@ -37,7 +37,7 @@ from ingestion.declaration.parts import (
     Window,
     one_of,
 )
-from ingestion.declaration.sql import names_in, refuse_absent_module, refuse_bad_sql
+from ingestion.declaration.sql import names_in, refuse_absent_module
 from ingestion.declaration.types import SqlType
 
 
@@ -174,13 +174,6 @@ class Declaration(Part):
         if ddl is not None:
             parse_columns(ddl)
         return ddl and ddl.strip()
-
-    @field_validator("where", "select", "apply_as_deletes")
-    @classmethod
-    def _sql_is_readable(cls, value: Any) -> Any:
-        for text in (value,) if isinstance(value, str) else (value or {}).values():
-            refuse_bad_sql(text)
-        return value
 
     @field_validator("transform")
     @classmethod

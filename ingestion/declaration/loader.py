@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +20,28 @@ from ingestion.declaration.messages import Problem, problems_in
 from ingestion.declaration.names import name_problem, nearest_allowed, suggest
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import BadFieldError, InvalidSpecError
 from ingestion.settings import project_root
 
+# The fields that decide what the others may say, and those that a field rests on, if not on these.
+_SHAPE: Final = frozenset({"schema", "mode", "keys", "sequence_by"})
+_OF_VALUE: Final = frozenset({"schema", "value_schema", "explode"})
+_RESTS_ON: Final = {
+    "topic": frozenset({"topics", "topic_pattern"}),
+    "topics": frozenset(),
+    "topic_pattern": frozenset(),
+    "table_per_topic": frozenset({"topics"}),
+    "starting": frozenset({"topic_pattern"}),
+    "quarantine_rate": frozenset(),
+    "keys": frozenset({"schema", "mode"}),
+    "sequence_by": frozenset({"schema", "mode"}),
+    "where": _OF_VALUE,
+    "select": _OF_VALUE | {"transform"},
+    "apply_as_deletes": frozenset({"schema", "mode"}),
+    "expectations": _SHAPE | {"aggregates", "window", "explode", "deletes", "extra_fields"},
+}
+# Stands for an expectation that is wrong, so that the others keep their numbers.
+_HARMLESS: Final = {"type": "expect_table_row_count_to_be_between", "min_value": 0}
 _MAX_BYTES: Final = 1_000_000
 _AT_LEAST: Final = """write at least
     topic: {name}
@@ -96,6 +116,27 @@ def load_stream(path: Path) -> StreamSpec:
     return _spec_of(path, tree)
 
 
+@contextmanager
+def locating_problems(folder: Path) -> Iterator[None]:
+    """Give a problem with a field, which Spark has found, the file and line of that field.
+
+    Raises:
+        InvalidSpecError: instead of a ``BadFieldError``, where the stream's file is there.
+    """
+    try:
+        yield
+    except BadFieldError as error:
+        path = _file_of(error.stream, folder)
+        if path is None:
+            raise
+        try:
+            line = read_tree(_text_of(path)).line_of(error.field)
+        except BadYamlError:
+            line = 1
+        text = f"{_dotted(error.field)}: {error.problem}"
+        raise _invalid(path, [(line, text)]) from error
+
+
 def shown_path(path: Path) -> str:
     """Write a path as people type it: from the project root, when it lies inside."""
     absolute, root = path.absolute(), project_root()
@@ -111,6 +152,13 @@ def _files_in(folder: Path) -> list[Path]:
     files = (path for path in folder.iterdir() if path.suffix.lower() in {".yaml", ".yml"})
     visible = (path for path in files if not path.name.startswith("."))
     return sorted(visible, key=lambda path: (path.stem, path.suffix == ".yaml", path.name))
+
+
+def _file_of(stream: str, folder: Path) -> Path | None:
+    """Return the file that declares a stream; one of several topics has more in its name."""
+    words = stream.split("_")
+    names = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((path for name in names if (path := folder / f"{name}.yaml").is_file()), None)
 
 
 def _file_name_problem(path: Path) -> str | None:
@@ -203,20 +251,32 @@ def _further_problems(
     """Find what is known only once the fields themselves are right, as far as they are."""
     bad = {field for problem in problems for field in problem.touches}
     good = {key: value for key, value in content.items() if key not in bad}
+    parts = _good_parts(content, problems)
     try:
-        StreamSpec.model_validate({"schema": "id BIGINT", **good, "name": name})
+        StreamSpec.model_validate({"schema": "id BIGINT", **good, **parts, "name": name})
     except ValidationError as error:
-        rests_on_bad = bad & {"schema", "mode", "keys", "sequence_by"}
         known = {problem.field for problem in problems}
         return tuple(
             problem
             for problem in problems_in(error)
             if problem.field not in known
-            and not problem.touches & bad
-            and (not rests_on_bad or problem.touches <= {"topic", "topics"})
-            and not (problem.touches == {"topic"} and "topics" in bad)
+            and not problem.touches & bad - (parts.keys() if len(problem.field) > 1 else set())
+            and not any(_RESTS_ON.get(field, _SHAPE) & bad for field in problem.touches)
         )
     return ()
+
+
+def _good_parts(content: Mapping[str, Any], problems: Iterable[Problem]) -> dict[str, Any]:
+    """Return the items of `select` and `expectations` in which nothing is wrong, where some are."""
+    bad = {problem.field[:2] for problem in problems if len(problem.field) > 1}
+    parts: dict[str, Any] = {}
+    if isinstance(of := content.get("select"), dict):
+        parts["select"] = {key: sql for key, sql in of.items() if ("select", key) not in bad}
+    if isinstance(of := content.get("expectations"), list):
+        parts["expectations"] = [
+            _HARMLESS if ("expectations", nth) in bad else each for nth, each in enumerate(of)
+        ]
+    return parts
 
 
 def _line_for(problem: Problem, tree: YamlTree) -> str:

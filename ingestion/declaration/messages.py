@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ingestion.declaration.names import nearest
 from ingestion.declaration.parts import FollowPace, Maintenance, QuarantineRate, Starting, Window
-from ingestion.declaration.rules import RuleViolationsError
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.violations import RuleViolationsError
 from ingestion.declaration.yaml_reader import FieldPath
 
 _FIELDS_OF: Final[Mapping[FieldPath, tuple[str, ...]]] = {
@@ -48,6 +48,12 @@ _PATTERNS: Final = {
     "select": "write an SQL expression, such as `upper(name)`",
     "transform": "write package.module.function",
 }
+_COLUMNS: Final = ("schema", "value_schema")
+_NO_START: Final = ("literal_error", "model_type", "model_attributes_type")
+_STARTS: Final = (
+    "write one of: `earliest`, `latest`, `{timestamp: 2024-01-31T00:00:00Z}`, or "
+    "`{offsets: {orders: {0: 1200, 1: 1180}}}`, with one offset for each partition"
+)
 _MAP: Final = "must be a map, one `key: value` a line"
 _TIME: Final = "write a time such as 2024-01-31T00:00:00Z"
 _SAYS: Final[Mapping[str, str]] = {
@@ -64,6 +70,7 @@ _SAYS: Final[Mapping[str, str]] = {
     "timezone_aware": f"has no zone; {_TIME}",
     "bool_type": "write true or false",
     "int_type": "must be a whole number, without quotes",
+    "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number, without quotes",
     "finite_number": "must be a finite number",
@@ -109,7 +116,7 @@ def _in_words(details: ErrorDetails) -> list[Problem]:
     field = details["loc"]
     error = details.get("ctx", {}).get("error")
     if isinstance(error, RuleViolationsError):
-        return [Problem(field=at, text=problem) for at, problem in error.violations]
+        return [Problem(field=(*field, *at), text=problem) for at, problem in error.violations]
     if details["type"] == "extra_forbidden":
         return [_unknown_key(field)]
     return [Problem(field=field, text=_sentence(field, details))]
@@ -129,12 +136,30 @@ def _sentence(field: FieldPath, details: ErrorDetails) -> str:
         return f"missing; write for example `{names[-1]}: {_EXAMPLES.get(names[-1], '…')}`"
     if value is None:
         return "has no value; write one, or remove the line"
-    if kind == "string_pattern_mismatch":
+    if kind == "string_type" and names[-1] in _COLUMNS:
+        return _columns_as_text(names[-1], value)
+    if names[-2:] in (["starting"], ["starting", "at"]) and kind in _NO_START:
+        text = _STARTS
+    elif kind == "string_pattern_mismatch":
         text = next((_PATTERNS[n] for n in reversed(names) if n in _PATTERNS), details["msg"])
     else:
         text = _SAYS[kind].format(**details.get("ctx", {})) if kind in _SAYS else details["msg"]
     is_worth_showing = kind != "value_error" and isinstance(value, str | int | float)
     return f"{text}; found {_short(value)}" if is_worth_showing else text
+
+
+def _columns_as_text(field: str, value: Any) -> str:
+    """Say how columns are written: with those that were given as a map, or as a list."""
+    given = value.items() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    columns = [
+        f"{each['name']} {each['type']}"
+        if isinstance(each, dict) and {"name", "type"} <= each.keys()
+        else " ".join(map(str, each if isinstance(each, tuple) else (each,)))
+        for each in given
+    ]
+    is_flat = columns and not any(set(column) & set("{}[]'") for column in columns)
+    example = ", ".join(columns) if is_flat else _EXAMPLES["schema"]
+    return f"columns are written as one text, as in SQL; write for example `{field}: {example}`"
 
 
 def _short(value: str | float) -> str:

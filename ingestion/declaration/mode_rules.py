@@ -10,8 +10,9 @@ from ingestion.declaration.aggregates import CALL, FUNCTIONS, aggregates_of
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import CURRENT, MODES, VALID_FROM, VALID_TO, WINDOW_COLUMNS
 from ingestion.declaration.names import hint
-from ingestion.declaration.rules import Violation, unknown_column
+from ingestion.declaration.rules import unknown_column
 from ingestion.declaration.types import SqlType
+from ingestion.declaration.violations import Violation
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _WHOLE: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")

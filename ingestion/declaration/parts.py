@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     ConfigDict,
@@ -17,15 +18,18 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from ingestion.declaration.expectations import argument_violations
 from ingestion.declaration.formats import FORMATS, Options
 from ingestion.declaration.names import hint
+from ingestion.declaration.sql import readable_sql
+from ingestion.declaration.violations import RuleViolationsError
 
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
 Count = Annotated[int, Field(strict=True, gt=0)]
 Offset = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
-Sql = Annotated[str, StringConstraints(pattern=r"\S")]
+Sql = Annotated[str, StringConstraints(pattern=r"\S"), AfterValidator(readable_sql)]
 DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 Pattern = Annotated[str, StringConstraints(min_length=1)]
 TombstonePolicy = Literal["delete", "ignore", "quarantine"]
@@ -35,6 +39,16 @@ Unavailable = Literal["keep", "null"]
 Severity = Literal["critical", "warning", "info"]
 Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
 Cron = Annotated[str, StringConstraints(pattern=r"^(@[a-z]+|\S+( +\S+){4})$")]
+
+
+# What is wrong with an option of a format, where the library's words say less.
+_OF_OPTIONS: Final = {
+    "dict_type": "must be a map",
+    "literal_error": "write one of: {expected}",
+    "string_type": "must be text",
+    "bool_type": "write true or false",
+    "int_type": "must be a whole number",
+}
 
 
 class Part(BaseModel):
@@ -60,17 +74,21 @@ class FormatSpec(BaseModel):
         try:
             _ = self.options
         except ValidationError as error:
-            raise ValueError("; ".join(map(self._problem, error.errors()))) from None
+            problems = dict.fromkeys(map(self._problem, error.errors()))
+            raise ValueError("; ".join(problems)) from None
         return self
 
     def _problem(self, details: ErrorDetails) -> str:
-        name, known = ".".join(map(str, details["loc"])), FORMATS[self.type].options.model_fields
+        # What pydantic adds where an option may have several forms is no part of its name.
+        name = ".".join(part for part in map(str, details["loc"]) if "[" not in part)
+        known = FORMATS[self.type].options.model_fields
         if details["type"] == "extra_forbidden":
             options = f"it has: {', '.join(known)}" if known else "it has none"
             return f"`{self.type}` has no option `{name}`; {options}"
         if details["type"] == "missing":
             return f"`{self.type}` needs the option `{name}`"
-        problem = details["msg"].removeprefix("Value error, ")
+        says = _OF_OPTIONS.get(details["type"], details["msg"].removeprefix("Value error, "))
+        problem = says.format(**details.get("ctx", {}))
         return f"option `{name}`: {problem}" if name else problem
 
     @property
@@ -204,6 +222,12 @@ class Expectation(BaseModel):
     def arguments(self) -> Mapping[str, Any]:
         """The expectation's own arguments, as written."""
         return self.model_extra or {}
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Expectation:
+        if violations := tuple(argument_violations(self.type, self.arguments)):
+            raise RuleViolationsError(violations)
+        return self
 
 
 def one_of(known: Mapping[str, object], name: str) -> str:

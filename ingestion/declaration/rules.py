@@ -6,29 +6,24 @@ has to mend a file wants to mend it in one go. What the write mode asks is in ``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
+from ingestion.declaration.expectations import columns_asked
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS, DebeziumOptions
-from ingestion.declaration.names import suggest
+from ingestion.declaration.modes import COORDINATES
+from ingestion.declaration.names import nearest, suggest
+from ingestion.declaration.sql import unknown_names
+from ingestion.declaration.types import SqlType
+from ingestion.declaration.violations import Violation
 
 _NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
 _NESTED_OR_BYTES: Final = ("ARRAY", "MAP", "STRUCT", "BINARY")
+# What `where` and `select` may ask of the record beside its value's columns.
+_OF_A_RECORD: Final = (*COORDINATES, "_timestamp", "_key", "_headers", "_index")
 # Formats without fields: what the one column must be.
 _BARE: Final = {"raw": "BINARY", "string": "STRING"}
-
-
-# The field to edit, or the way to it, and what is wrong with it.
-Violation: TypeAlias = tuple[str | tuple[str, ...], str]
-
-
-class RuleViolationsError(ValueError):
-    """Every disagreement of one declaration, in ``violations``: the way to a field, and a text."""
-
-    def __init__(self, violations: Iterable[Violation]) -> None:
-        self.violations = [((at,) if isinstance(at, str) else at, text) for at, text in violations]
-        super().__init__("; ".join(f"{'.'.join(at)}: {text}" for at, text in self.violations))
 
 
 def unknown_column(name: str, known: Collection[str], of: str = "schema") -> str:
@@ -44,6 +39,7 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _type_violations(spec)
     yield from _maintenance_violations(spec)
     yield from _transformation_violations(spec)
+    yield from _sql_violations(spec)
     yield from _format_violations(spec)
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         problem = f"a null value has no {', '.join(spec.sequence_by)}"
@@ -127,6 +123,38 @@ def _transformation_violations(spec: Declaration) -> Iterator[Violation]:
     if missing and not spec.transform:
         names = ", ".join(missing)
         yield "select", f"nothing gives {names}: neither `value_schema` nor `select` has it"
+
+
+def _sql_violations(spec: Declaration) -> Iterator[Violation]:
+    """Refuse names that are no columns; Spark alone knows functions and types."""
+    of_value = "value_schema" if spec.value_ddl else "schema"
+    value = {column.name: column.type for column in spec.value_columns}
+    asked: dict[str, SqlType | None] = {**value, **dict.fromkeys(_OF_A_RECORD)}
+    texts = [(("where",), spec.where), *((("select", k), sql) for k, sql in spec.select.items())]
+    for at, text in texts:
+        yield from _name_violations(at, text, asked, of=of_value)
+    yield from _name_violations(("apply_as_deletes",), spec.apply_as_deletes, spec.types)
+
+
+def _name_violations(
+    at: tuple[str, ...], text: str | None, columns: Mapping[str, SqlType | None], of: str = "schema"
+) -> Iterator[Violation]:
+    for name, known in unknown_names(text, columns) if text else ():
+        column, _, part = name.rpartition(".")
+        of_column = f"{column}` in `{of}" if column else of
+        shown = [each for each in known if each not in _OF_A_RECORD] or known
+        near = nearest(part, known, likeness=0.5)
+        yield at, unknown_column(part, [near] if near else shown, of=of_column)
+
+
+def column_violations(spec: Declaration, columns: Collection[str]) -> Iterator[Violation]:
+    """Yield expectations of columns that the table, whose columns are given, does not have."""
+    for nth, each in enumerate(spec.expectations):
+        for argument, name in columns_asked(each.type, each.arguments):
+            if name not in columns:
+                problem = f"{name!r} is not a column of the table"
+                near = suggest(name, columns, likeness=0.5)
+                yield ("expectations", nth, argument), f"{problem}; {near}"
 
 
 def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:

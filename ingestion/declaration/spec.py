@@ -21,6 +21,7 @@ from ingestion.declaration.fields import Declaration
 from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.mode_rules import mode_violations
 from ingestion.declaration.modes import (
+    COORDINATES,
     CURRENT,
     DELETED_COLUMN,
     EXTRA_COLUMN,
@@ -29,8 +30,9 @@ from ingestion.declaration.modes import (
     VALID_FROM,
     VALID_TO,
 )
-from ingestion.declaration.rules import RuleViolationsError, rule_violations
+from ingestion.declaration.rules import column_violations, rule_violations
 from ingestion.declaration.types import SqlType
+from ingestion.declaration.violations import RuleViolationsError
 
 # Fields that decide nothing about a single record. One that is added later counts until named.
 _ABOUT_RUNS: Final = frozenset(
@@ -43,6 +45,9 @@ _ABOUT_RUNS: Final = frozenset(
         *("follow", "maintenance"),
     }
 )
+# Fields that decide which columns the table has.
+_SHAPING: Final = frozenset({"schema", "mode", "keys", "sequence_by", "aggregates", "window"})
+_OF_EVERY_TABLE: Final = (*COORDINATES, "_timestamp", "_epoch", "_seq")
 # Fields in which one name needs no list around it.
 _LISTS_OR_ONE: Final = ("topics", "keys", "sequence_by")
 
@@ -56,7 +61,12 @@ class StreamSpec(Declaration):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> StreamSpec:
-        if violations := (*rule_violations(self), *mode_violations(self)):
+        violations = [*rule_violations(self), *mode_violations(self)]
+        about = {at if isinstance(at, str) else at[0] for at, _ in violations}
+        if not about & _SHAPING:
+            names = (column.name for column in self.table_columns)
+            violations += column_violations(self, (*names, *_OF_EVERY_TABLE))
+        if violations:
             raise RuleViolationsError(violations)
         return self
 

@@ -15,10 +15,26 @@ WHITE_SPACE: Final = " \t\r\n"
 MOST_NESTED: Final = 900
 LONGEST_NUMBER: Final = 1_000
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_BRACKETS: Final = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 
 
-class LongNumberError(BadBytesError):
+class BadTokenError(BadBytesError):
+    """A word or number that may not be in the text; ``StrictParser`` says where it is."""
+
+    def __init__(self, detail: str, token: str) -> None:
+        super().__init__("malformed_json", detail)
+        self.token = token
+
+    def locate(self, text: str) -> None:
+        """Say at which character the token is, in a text in which it is the first of its kind."""
+        tokens = re.compile(rf"{_STRING}|{re.escape(self.token)}", re.DOTALL).finditer(text)
+        at = next((each.start() for each in tokens if each[0] == self.token), None)
+        if at is not None:
+            self.args = (f"{self} at character {at + 1}",)
+
+
+class LongNumberError(BadTokenError):
     """A number of more digits than any column holds."""
 
 
@@ -46,14 +62,21 @@ class StrictParser:
             return self._parse(text, start)
         except RecursionError:
             raise _malformed("nested too deeply") from None
+        except BadTokenError as error:
+            error.locate(text)
+            raise
         except BadBytesError:
             raise
+        except json.JSONDecodeError as error:
+            raise _malformed(
+                f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
+            ) from None
         except (ArithmeticError, ValueError) as error:
             raise _malformed(str(error)) from None
 
     def _parse(self, text: str, start: int) -> Any:
-        if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
-            raise _malformed("nested too deeply")
+        if text.count("[") + text.count("{") > MOST_NESTED and (at := _too_deep(text)) is not None:
+            raise _malformed(f"nested more than {MOST_NESTED} deep at character {at + 1}")
         try:
             value, end = self._strict.raw_decode(text, start)
         except BadBytesError as error:
@@ -88,12 +111,14 @@ def _refuse_lone_surrogates(value: Any) -> None:
         raise BadBytesError("lone_surrogate", "half of a surrogate pair") from None
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
+def _too_deep(text: str) -> int | None:
+    """Return where the first bracket is that is nested too deeply."""
+    depth = 0
     for found in _BRACKETS.finditer(text):
         depth += (found[0] in "[{") - (found[0] in "]}")
-        deepest = max(deepest, depth)
-    return deepest
+        if depth > MOST_NESTED:
+            return found.start()
+    return None
 
 
 def _malformed(detail: str) -> BadBytesError:
@@ -101,13 +126,13 @@ def _malformed(detail: str) -> BadBytesError:
 
 
 def _refuse(text: str) -> NoReturn:
-    raise _malformed(f"{text} is not JSON")
+    raise BadTokenError(f"{text} is not JSON", text)
 
 
 def of_sane_length(number: str) -> str:
     """Return a number as it is written, unless no column could hold it."""
     if len(number.lstrip("-").replace(".", "", 1)) > LONGEST_NUMBER:
-        raise LongNumberError("malformed_json", f"a number of {len(number)} characters")
+        raise LongNumberError(f"a number of {len(number)} characters", number)
     return number
 
 

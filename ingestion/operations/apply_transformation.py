@@ -29,12 +29,14 @@ def spark_transformation(
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
+    from ingestion.declaration.loader import locating_problems
     from ingestion.pipeline.schema import row_type
     from ingestion.pipeline.session import start_session
     from ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
 
     spark = start_session(settings)
-    refuse_bad_transformation(spark, spec)
+    with locating_problems(settings.streams):
+        refuse_bad_transformation(spark, spec)
     columns = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")
     # A record without a required column may still be filtered out, so null is allowed anywhere.
     nullable = StructType([StructField(column.name, column.dataType) for column in columns])

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ingestion.errors import WRONG, IngestionError
+
+# Of kinds whose name says too little; the others' names are words already.
+_WORDS: Final = {
+    "InvalidSpecError": "declaration is wrong",
+    "BadFieldError": "declaration is wrong",
+    "DependencyError": "Kafka does not answer",
+    "StorageError": "volume fails",
+    "MemoryLostError": "offsets lost",
+    "IdentityChangedError": "keys or order changed",
+    "UnfitStorageError": "file system unfit",
+    "RecordsForgottenError": "side table incomplete",
+    "UnbalancedBatchError": "books do not balance",
+    "StreamLockedError": "running",
+}
+_CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +42,12 @@ class Failure:
     remedy: str | None
     exit_code: int
     traceback: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is wrong, in two or three words."""
+        known = _WORDS.get(self.type)
+        return known or _CAPITAL.sub(" ", self.type.removesuffix("Error")).lower()
 
     @classmethod
     def of(cls, error: Exception, *, stream: str | None = None, debug: bool = False) -> Failure:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ingestion.declaration.notices import notices_of
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     BatchTooLargeError,
@@ -204,7 +205,9 @@ def start_with_spark(
         start = plan_start(stream)
         assert start is not None, "the table that was just opened is not there"
     position, changes = evolve_schema(spark, stream, start.position, run_id=run_id)
-    return replace(start, position=position, notices=(*start.notices, *changes))
+    # Told until a first batch is in the table: the run that made it may have failed after that.
+    to_decide = () if position.seq else notices_of(stream.spec)
+    return replace(start, position=position, notices=(*start.notices, *changes, *to_decide))
 
 
 class _RedBatchError(Exception):

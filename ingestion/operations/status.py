@@ -127,7 +127,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         rows = ledger.rows_of(status.position.table_id)
         sides = read_side_tables(paths, rows)
         refuse_damaged_side_tables(sides)
-        status.waiting = _waiting(paths, status.position.seq)
+        status.waiting = count_waiting(paths, status.position.seq)
         refuse_red(status.stream, rows)
         refuse_incomplete_side_tables(status.stream, sides)
 
@@ -141,7 +141,7 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _waiting(paths: StreamPaths, last: int) -> int:
+def count_waiting(paths: StreamPaths, last: int) -> int:
     """Count what waits in quarantine; what lies beyond the table's last batch did not happen."""
     log = TableLog(paths.quarantine)
     if not log.exists:

@@ -33,6 +33,7 @@ from ingestion.pipeline.decode import decode
 from ingestion.pipeline.erased import leave_out
 from ingestion.pipeline.explode import explode
 from ingestion.pipeline.gaps import Gaps, find_gaps
+from ingestion.pipeline.spark_errors import translate_expression_errors
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
 from ingestion.recovery.position import Position
@@ -94,7 +95,8 @@ class BatchWriter:
             exploded = explode(decoded, spec)
             transformed = transform(exploded, spec, frames)
             validated = validate(transformed, spec, overlap)
-            engine.materialize(validated)
+            with translate_expression_errors(spec, planned):
+                engine.materialize(validated)
             target = self._target(engine)
             keep_columns(target)
             counts = self._count(engine)

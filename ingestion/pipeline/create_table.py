@@ -28,7 +28,7 @@ from ingestion.recovery.topics import identity_of
 from ingestion.sinks.choose_engine import EngineName
 
 OUR_COLUMNS = (
-    "_topic STRING, _partition INT, _offset LONG, _timestamp TIMESTAMP, _epoch INT, _seq LONG"
+    "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _epoch INT, _seq BIGINT"
 )
 
 

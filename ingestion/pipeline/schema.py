@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import BadFieldError
+
+_SENTENCE: Final = re.compile(r"\[[A-Z][A-Z_.]+\][^\n]*")
+# Spark's codes, and its advice to have failures ignored.
+_FOR_PROGRAMS: Final = re.compile(
+    r"^\[[A-Z_.]+\]\s*| If necessary set .* this error[^.]*\.| SQLSTATE: .*$"
+)
 
 
 def row_type(ddl: str) -> StructType:
@@ -52,19 +61,31 @@ def _nullable(field: StructField, kind: DataType) -> StructField:
 
 
 def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:
-    """Make sure, before anything is read, that Spark understands ``apply_as_deletes``.
+    """Make sure, before anything is read, that Spark understands columns and ``apply_as_deletes``.
 
     Raises:
-        InvalidSpecError: it is no condition over the declared columns; Spark's word says why.
+        BadFieldError: the columns are none to Spark, or it is no condition over them; Spark's
+            word says why.
     """
+    for field, ddl in (("schema", spec.ddl), ("value_schema", spec.value_ddl)):
+        try:
+            row_type(ddl or spec.ddl)
+        except (AnalysisException, ParseException) as error:
+            problem = f"Spark does not read it as columns: {sentence_of(error)}"
+            raise BadFieldError(spec.name, (field,), problem) from error
     if spec.apply_as_deletes is None:
         return
     columns = (F.lit(None).cast(f.dataType).alias(f.name) for f in row_type(spec.ddl))
     try:
         spark.range(0).select(*columns).where(F.expr(spec.apply_as_deletes)).schema  # noqa: B018
     except (AnalysisException, ParseException) as error:
-        said = str(error).strip().splitlines()[0]
-        raise InvalidSpecError(
-            f"{spec.name}.yaml: apply_as_deletes: {spec.apply_as_deletes!r} is no condition over "
-            f"the declared columns: {said}"
-        ) from error
+        problem = f"{spec.apply_as_deletes!r} is no condition over the declared columns"
+        said = sentence_of(error)
+        raise BadFieldError(spec.name, ("apply_as_deletes",), f"{problem}: {said}") from error
+
+
+def sentence_of(error: Exception) -> str:
+    """Return the sentence in which Spark says what is wrong, without what is for programs."""
+    sentence = _SENTENCE.search(str(error))
+    text = sentence[0] if sentence else (str(error).strip().splitlines() or [""])[0]
+    return _FOR_PROGRAMS.sub("", text).strip(" .") + "."

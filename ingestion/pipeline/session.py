@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
@@ -161,6 +162,9 @@ def start_session(
     builder = SparkSession.builder
     for key, value in {**(more or {}), **spark_config(settings, backlog)}.items():
         builder = builder.config(key, value)
+    # What Spark raises is told as an error of ours; its log would say it before, and at length.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     with _signals_left_alone():
         return builder.getOrCreate()
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 
-from ingestion.errors import DependencyError
+from ingestion.declaration.loader import locating_problems
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import BadFieldError, DependencyError
+from ingestion.kafka.offsets import Range
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import altered_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
+from ingestion.pipeline.schema import sentence_of
 from ingestion.pipeline.session import jvm_has_ended
 
 _DAMAGE = re.compile(
@@ -30,6 +34,9 @@ _PLAN: Final = "=== Streaming Query ==="
 _KAFKAS: Final = re.compile(
     r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
 )
+# States of SQL that say: the values do not suit the expression. Others are of the machine.
+_OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
+_DECODER: Final = "ingestion/formats/"
 _LONGEST: Final = 400
 _LAST_BREATH_SECONDS: Final = 2.0
 
@@ -46,8 +53,37 @@ def translate_engine_errors(stream: Stream) -> Iterator[None]:
         translate_spark_errors(stream.name, kafka=stream.kafka.address),
         translate_damage(stream.paths),
         translate_disk_errors(stream.name, *stream.paths.written, stream.settings.state),
+        locating_problems(stream.settings.streams),
     ):
         yield
+
+
+@contextmanager
+def translate_expression_errors(spec: StreamSpec, planned: Sequence[Range]) -> Iterator[None]:
+    """Translate what a declared expression, or function, raises on a record of a batch.
+
+    Spark does not say which record that is: all that is known are the ranges of the batch.
+
+    Args:
+        spec: The declaration.
+        planned: What the batch covers; nothing when it comes from the quarantine.
+
+    Raises:
+        BadFieldError: an expression fails on a record; nothing was written.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        if not _is_of_expression(error, spec):
+            raise
+        which = ", ".join(str(each) for each in planned if len(each)) or "the quarantine"
+        raise BadFieldError(
+            spec.name,
+            _field_of(error, spec),
+            f"fails on a record of {which}: {_said_of_record(error)} Nothing was written. Next: "
+            "write it so that no value makes it fail (try_cast, try_divide, try_element_at, or a "
+            "`where` that leaves such records out), then the same command again",
+        ) from error
 
 
 @contextmanager
@@ -129,6 +165,39 @@ def translate_damage(paths: StreamPaths) -> Iterator[None]:
                     table, f"{file} is not as it was written; delta-rs says: {str(error)[:300]}"
                 ) from error
         raise
+
+
+def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
+    """Tell whether a failure, while a batch is computed, comes of what a person declared."""
+    text = str(error)
+    if not (spec.is_transformed or spec.apply_as_deletes) or _kafkas_word(text) is not None:
+        return False
+    if isinstance(error, PythonException):
+        # Decoding is Python, too; what it raises is no fault of the declared function.
+        return spec.transform is not None and _DECODER not in text
+    return isinstance(error, PySparkException) or _OF_DATA.search(text) is not None
+
+
+def _field_of(error: Exception, spec: StreamSpec) -> tuple[str, ...]:
+    """Return the field that has the expression, as far as Spark quotes it."""
+    fields: dict[tuple[str, ...], str | None] = {
+        ("where",): spec.where,
+        ("apply_as_deletes",): spec.apply_as_deletes,
+        ("transform",): spec.transform,
+        **{("select", name): sql for name, sql in spec.select.items()},
+    }
+    declared = {at: text for at, text in fields.items() if text}
+    quotes = error.getQueryContext() if isinstance(error, PySparkException) else ()
+    quoted = [each.fragment() for each in quotes if str(each.contextType()).endswith("SQL")]
+    of = [at for at, text in declared.items() if any(part in text for part in quoted)]
+    return of[0] if len(of) == 1 else next(iter(of or declared), ("value_schema",))
+
+
+def _said_of_record(error: Exception) -> str:
+    if isinstance(error, PythonException):
+        lines = [line.strip() for line in str(error).splitlines()]
+        return next(line for line in reversed(lines) if line and "SQLSTATE" not in line) + "."
+    return sentence_of(error)
 
 
 def _kafkas_word(text: str) -> str | None:

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
-from ingestion.errors import InvalidSpecError
-from ingestion.pipeline.schema import row_type
+from ingestion.errors import BadFieldError
+from ingestion.pipeline.schema import row_type, sentence_of
 from ingestion.sinks.frame_cache import FrameCache
 from ingestion.sinks.rows import Rows
 
@@ -126,7 +126,7 @@ def function_of(spec: StreamSpec) -> Callable[[DataFrame], DataFrame]:
     """Import the declared function.
 
     Raises:
-        InvalidSpecError: it is not there, or cannot be called.
+        BadFieldError: it is not there, or cannot be called.
     """
     assert spec.transform is not None, "asked only of streams that declare one"
     module, _, name = spec.transform.rpartition(".")
@@ -143,7 +143,7 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
     """Make sure, before anything is read, that Spark understands what is declared.
 
     Raises:
-        InvalidSpecError: it does not, a type is not the declared one, or the result would not be
+        BadFieldError: it does not, a type is not the declared one, or the result would not be
             the same each time, or not one row a record.
     """
     if not spec.is_transformed:
@@ -166,10 +166,8 @@ def _analysed(spec: StreamSpec, field: str, make: Callable[[], DataFrame]) -> Da
     try:
         made = make()
     except (AnalysisException, ParseException) as error:
-        said = str(error).strip().splitlines()[0]
-        raise _wrong(
-            spec, field, f"Spark cannot apply it to the value's columns: {said}"
-        ) from error
+        problem = f"Spark cannot apply it to the value's columns: {sentence_of(error)}"
+        raise _wrong(spec, field, problem) from error
     plan = made._jdf.queryExecution().analyzed()
     others = sorted(set(_nodes(plan)) - _ROW_BY_ROW)
     if others:
@@ -211,5 +209,5 @@ def _refuse_other_types(spec: StreamSpec, field: str, made: DataFrame) -> None:
             )
 
 
-def _wrong(spec: StreamSpec, field: str, problem: str) -> InvalidSpecError:
-    return InvalidSpecError(f"{spec.name}.yaml: {field}: {problem}")
+def _wrong(spec: StreamSpec, field: str, problem: str) -> BadFieldError:
+    return BadFieldError(spec.name, tuple(field.split(".", 1)), problem)

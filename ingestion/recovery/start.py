@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, OffsetsExpiredError, TopicTruncatedError
+from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.erasure import unfinished
@@ -226,8 +226,10 @@ def _declared(
         ),
     ]
     if problems:
-        raise InvalidSpecError(
-            f"{spec.name}.yaml: starting.offsets: {'; '.join(problems)}. Next: write one offset "
-            "for every partition, or `starting: earliest`"
+        raise BadFieldError(
+            spec.name,
+            ("starting", "offsets"),
+            f"{'; '.join(problems)}. Next: write one offset for every partition, or "
+            "`starting: earliest`",
         )
     return Offsets(named)

@@ -7,6 +7,8 @@ table independent of how batches were cut and of the order in which records came
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -16,6 +18,9 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 
 States = Mapping[str, Column]
+# Digits that are divided at once; with a rest of as many they fit into the widest DECIMAL.
+_GROUP: Final = 19
+_WHOLE: Final = "decimal(38, 0)"
 
 
 def place_in(spec: StreamSpec) -> Column:
@@ -85,8 +90,37 @@ def _plus(each: Aggregate, a: Column, b: Column) -> Column:
 
 
 def _average(each: Aggregate, total: Column, count: Column) -> States:
-    mean = F.when(count > 0, total.cast("double") / count.cast("double"))
+    scale = each.type.scale if each.type is not None else 0
+    mean = F.when(count > 0, _quotient(total, count, scale=scale))
     return {each.name: mean, f"{each.name}_sum": total, f"{each.name}_count": count}
+
+
+def _quotient(total: Column, count: Column, *, scale: int) -> Column:
+    """Divide a sum by a count, and round once, to the nearest double.
+
+    Both as doubles would be rounded before they are divided: 0.3 by 3 would not be 0.1. So they
+    are divided as on paper, in groups of 19 digits, of which a rest and a group always fit into a
+    DECIMAL; a rest in the end makes the last digit odd, so that no tie is seen where there is none.
+    """
+    digits = F.abs(total.cast(f"decimal(38, {scale})")).cast("string")
+    digits = F.lpad(F.replace(digits, F.lit("."), F.lit("")), 2 * _GROUP, "0")
+    groups = (digits.substr(1, _GROUP), digits.substr(1 + _GROUP, _GROUP), F.lit("0"), F.lit("0"))
+    divisor, base = count.cast(f"decimal({_GROUP}, 0)"), F.lit(Decimal(10**_GROUP))
+
+    def divide(state: Column, group: Column) -> Column:
+        value = (state["rest"] * base).cast(_WHOLE) + group
+        rest = value % divisor
+        quotient = ((value - rest) / divisor).cast(f"decimal({_GROUP}, 0)").cast("string")
+        written = F.concat(state["digits"], F.lpad(quotient, _GROUP, "0"))
+        return F.struct(rest.cast(_WHOLE).alias("rest"), written.alias("digits"))
+
+    def finish(state: Column) -> Column:
+        return F.concat(state["digits"], F.when(state["rest"] > 0, "1").otherwise("0"))
+
+    start = F.struct(F.lit(0).cast(_WHOLE).alias("rest"), F.lit("").alias("digits"))
+    written = F.aggregate(F.array(*(each.cast(_WHOLE) for each in groups)), start, divide, finish)
+    sign, power = F.when(total < 0, "-").otherwise(""), F.lit(f"E-{2 * _GROUP + 1 + scale}")
+    return F.concat(sign, written, power).cast("double")
 
 
 def _distinct(each: Aggregate, sketch: Column) -> States:

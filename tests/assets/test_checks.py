@@ -54,7 +54,19 @@ def test_only_the_books_block(tmp_path: Path) -> None:
         "offsets_contiguous": False,
         "quarantine_rate": False,
         "freshness": False,
-        "expectations": False,
+    }
+
+
+def test_a_check_that_nobody_declared_does_not_exist(tmp_path: Path) -> None:
+    """Expectations and the proof are checks of the streams whose files ask for them."""
+    asked = {"expectations": [{"type": "expect_column_to_exist", "column": "id"}], "verify": True}
+    plain, full = declared(tmp_path), declared(tmp_path, **asked)
+
+    assert {spec.name for spec in check_specs(full)} - {
+        spec.name for spec in check_specs(plain)
+    } == {
+        "expectations",
+        "verified",
     }
 
 
@@ -196,7 +208,7 @@ def test_expectations_fail_by_their_severity(
 
 def test_what_could_not_be_evaluated_is_no_pass() -> None:
     """A result that came with an exception is an error, whatever it says of success."""
-    declared_ = Expectation.model_validate({"type": "expect_x", "column": "nope"})
+    declared_ = Expectation.model_validate({"type": "expect_column_to_exist", "column": "nope"})
 
     found = outcome_of(declared_, success=True, result={}, raised="no column nope")
 
@@ -205,7 +217,7 @@ def test_what_could_not_be_evaluated_is_no_pass() -> None:
 
 def test_examples_are_few_and_short() -> None:
     """The UI shows three values at most, each shortened: metadata is no copy of the table."""
-    declared_ = Expectation.model_validate({"type": "expect_x", "column": "name"})
+    declared_ = Expectation.model_validate({"type": "expect_column_to_exist", "column": "name"})
     values = [letter * 500 for letter in "abcdef"]
 
     found = outcome_of(

@@ -8,13 +8,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from typer.testing import CliRunner, Result
 
 from ingestion.cli.app import app
 from ingestion.kafka.offsets import Range
 from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.settings import load_settings
 
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
 
@@ -45,6 +49,21 @@ def oncelake(*words: str) -> Result:
 def answer(result: Result) -> Any:
     """Read the one JSON document on stdout."""
     return json.loads(result.stdout)
+
+
+def quarantine(stream: str, *rows: dict[str, object]) -> None:
+    """Write a stream's quarantine, of which only its rows count."""
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    schema = pa.schema(
+        [
+            *(("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())),
+            *(("_seq", pa.int64()), ("_timestamp", pa.timestamp("us", tz="UTC"))),
+            *(("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(header))),
+            *(("reason", pa.string()), ("detail", pa.string()), ("redriven_seq", pa.int64())),
+        ]
+    )
+    path = StreamPaths.of(stream, load_settings()).quarantine
+    write_deltalake(path, pa.Table.from_pylist(list(rows), schema))
 
 
 def row(seq: int, **changes: Any) -> LedgerRow:

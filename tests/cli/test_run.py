@@ -15,7 +15,8 @@ from ingestion import errors
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.books import COUNTS
 from ingestion.pipeline.report import RunReport
-from tests.cli.shell import ORDERS, answer, declare, home, oncelake, row
+from tests.cli.shell import ORDERS, answer, declare, home, oncelake, quarantine, row
+from tests.operations.test_inspect_quarantine import held
 
 __all__ = ["home"]
 
@@ -142,6 +143,17 @@ def test_the_books_are_printed_and_progress_is_beside_them() -> None:
     assert "stale" not in result.stdout
     assert "nothing: balanced · nothing new" in result.stdout
     assert "done: batch 2 committed · 20 records" in result.stderr
+
+
+def test_a_run_ends_with_what_waits_in_quarantine() -> None:
+    """Records of this run or of earlier ones are not forgotten behind a green line."""
+    quarantine("done", held(1, "missing_key"), held(2, "bad_time"), held(3, "x", redriven=2))
+
+    last = oncelake("run", "done").stdout.splitlines()[-1]
+
+    assert last == "2 records wait in quarantine. Next: oncelake quarantine done"
+    assert "quarantine" not in oncelake("run", "nothing").stdout
+    assert answer(oncelake("run", "done", "--json"))["quarantine_waiting"] == 2
 
 
 def test_an_error_is_one_line_with_its_brackets() -> None:

@@ -26,7 +26,7 @@ from pyspark import SparkContext
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
 
-_PLAN = "ONCELAKE_CRASH_PLAN"
+_PLAN = "CRASH_PLAN"
 _PATIENCE_SECONDS = 20.0
 # The one place that is Dagster's own.
 EVENT_WRITTEN = "event_written"

@@ -46,7 +46,11 @@ def test_the_schema_is_a_schema() -> None:
         pytest.param({"quarantine_rate": {"warn_above": 0.01}}, id="part"),
         pytest.param({"follow": {"min_records": 1}}, id="pace"),
         pytest.param(
-            {"expectations": [{"type": "expect_x", "severity": "info", "column": "id"}]},
+            {
+                "expectations": [
+                    {"type": "expect_column_to_exist", "severity": "info", "column": "id"}
+                ]
+            },
             id="expectation",
         ),
     ],

@@ -11,10 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.declaration.loader import find_stream, load_stream, load_streams
+from ingestion.declaration.loader import (
+    find_stream,
+    load_stream,
+    load_streams,
+    locating_problems,
+)
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, read_tree
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import BadFieldError, InvalidSpecError
 
 ORDERS = """\
 topic: orders
@@ -86,12 +91,12 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
             id="misspelt nested key",
         ),
         pytest.param(
-            "expectations:\n- type: expect_x\n- column: id",
+            "expectations:\n- {type: expect_column_to_exist, column: id}\n- column: id",
             "6: expectations[1].type: missing; write for example `type: expect_",
             id="missing nested field",
         ),
         pytest.param(
-            "expectations:\n- {type: expect_x,\n   severity: fatal}",
+            "expectations:\n- {type: expect_column_to_exist, column: id,\n   severity: fatal}",
             "6: expectations[0].severity: write one of: 'critical', 'warning' or 'info'; "
             "found 'fatal'",
             id="enum in a list",
@@ -387,6 +392,38 @@ def test_a_project_without_streams_says_where_they_go(folder: Path) -> None:
     """The first declaration's place is named."""
     with pytest.raises(InvalidSpecError, match=r"declare it in assets/streams/<stream>\.yaml"):
         find_stream(folder, "orders")
+
+
+@pytest.mark.parametrize(
+    ("stream", "file", "field", "line"),
+    [
+        pytest.param("orders", "orders", ("where",), 4, id="field"),
+        pytest.param("orders", "orders", ("select", "amount"), 6, id="part of a field"),
+        pytest.param("orders_eu_paid", "orders", ("where",), 4, id="one of several topics"),
+        pytest.param("orders", "orders", ("window",), 1, id="no such line"),
+    ],
+)
+def test_what_spark_finds_has_file_and_line(
+    folder: Path, stream: str, file: str, field: tuple[str, ...], line: int
+) -> None:
+    """A problem that only a run can find is said as if the file's reader had found it."""
+    text = f"{ORDERS}where: nosuch(id)\nselect:\n  amount: id + 'x'\n"
+    (folder / f"{file}.yaml").write_text(text)
+
+    with pytest.raises(InvalidSpecError) as raised, locating_problems(folder):
+        raise BadFieldError(stream, field, "Spark says no.")
+
+    dotted = ".".join(field)
+    assert str(raised.value) == f"assets/streams/{file}.yaml:{line}: {dotted}: Spark says no."
+
+
+def test_without_its_file_a_problem_names_the_stream(folder: Path) -> None:
+    """A declaration that was made in Python has no line; nothing is made up."""
+    with (
+        pytest.raises(BadFieldError, match=r"^orders\.yaml: where: no$"),
+        locating_problems(folder),
+    ):
+        raise BadFieldError("orders", ("where",), "no")
 
 
 @given(st.text("ab:-[]{}&*!?|>'\"#%@,. \n\t<=1~", max_size=60))

@@ -167,7 +167,7 @@ def test_kafkas_timestamp_is_an_order_for_tombstones_too(world: World) -> None:
     assert world.ledger[0].balanced
 
 
-@pytest.mark.parametrize("condition", ["nosuch = 1", "id + 1"])
+@pytest.mark.parametrize("condition", ["nosuch(id)", "id + 1"])
 def test_a_condition_that_spark_does_not_understand_is_refused(
     world: World, condition: str
 ) -> None:
@@ -179,6 +179,17 @@ def test_a_condition_that_spark_does_not_understand_is_refused(
         world.run()
 
     assert not world.log.exists
+
+
+def test_the_first_run_says_where_deletes_go(world: World) -> None:
+    """Null values that no order can place are noticed once, when the table is made."""
+    world.declare(sequence_by=["at"])
+    world.send(row(1, "a", 1))
+
+    first, second = world.run(), world.run()
+
+    assert [note.partition(";")[0] for note in first.notices if "null value" in note]
+    assert not [note for note in second.notices if "null value" in note]
 
 
 def test_a_batch_where_all_is_quarantined_moves_the_offsets(world: World) -> None:

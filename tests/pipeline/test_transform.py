@@ -15,6 +15,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
+from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
@@ -25,7 +26,7 @@ TABLE = "id INT NOT NULL, name STRING, total DECIMAL(12, 2), tenant STRING, sent
 SELECT = {
     "name": "concat_ws(' ', first, last)",
     "total": "CAST(cents / 100 AS DECIMAL(12, 2))",
-    "tenant": "CAST(element_at(filter(_headers, h -> h.key = 'tenant'), -1).value AS STRING)",
+    "tenant": "CAST(try_element_at(filter(_headers, h -> h.key = 'tenant'), -1).value AS STRING)",
     "sent_at": "_timestamp",
 }
 
@@ -133,10 +134,78 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
     assert [each.what for each in verdict.differences] == ["column total differs"]
 
 
+def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> None:
+    """Each condition whose names were found by a parser of ours is one to Spark."""
+    for sql in UNDERSTOOD:
+        refuse_bad_transformation(spark, StreamSpec.model_validate({**BASE, "where": sql}))
+
+
+@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"where": "nosuch = 1"}, "where: Spark cannot apply it"),
+        (
+            {"select": {"tenant": SELECT["tenant"].replace("try_", "")}},
+            "select.tenant: fails on a record of {0}-0 [0, 2): The index -1 is out of bounds",
+        ),
+        ({"where": "1 / cents > 0"}, "where: fails on a record of {0}-0 [0, 2): Division by zero"),
+        (
+            {"where": "size(sequence(1, 2, cents)) > 0"},
+            "where: fails on a record of {0}-0 [0, 2): ",
+        ),
+        (
+            {"transform": "tests.support.transforms.failing"},
+            "transform: fails on a record of {0}-0 [0, 2): ZeroDivisionError",
+        ),
+    ],
+    ids=["select", "where", "without a code", "function"],
+)
+def test_a_failing_expression_names_its_line_and_the_offsets(
+    world: World, fields: dict[str, Any], says: str, engine: str
+) -> None:
+    """Nothing of the batch is written, and the stream goes on once the file is corrected."""
+    settings = world.settings.model_copy(update={"merge_engine": engine})
+    schema = "id INT NOT NULL, cents BIGINT, tenant STRING"
+    select = {"tenant": "CAST(_topic AS STRING)"}
+    base = {"schema": schema, "value_schema": "id INT NOT NULL, cents BIGINT"}
+    world.declare(**base, **({} if "transform" in fields else {"select": select}) | fields)
+    for value in ({"id": 1, "cents": 1}, {"id": 2, "cents": 0}):
+        raw, headers = json.dumps(value).encode(), [("other", b"x")]
+        world.producer.produce(world.topic, raw, partition=0, headers=headers)
+    assert world.producer.flush(30) == 0
+    world.write_declaration()
+
+    with pytest.raises(InvalidSpecError) as raised:
+        world.run(settings=settings)
+
+    said = str(raised.value)
+    assert said.partition(".yaml:1: ")[2].startswith(says.format(world.topic)), said
+    assert said.endswith("then the same command again")
+    assert "ansi" not in said
+    assert DeltaTable(world.paths.data).count() == 0
+    world.declared.pop("transform", None)
+    world.declare(select=select, where="cents > 0")
+    assert world.run(settings=settings).row_count == 1
+
+
+def test_where_is_asked_before_what_must_not_be_null(world: World) -> None:
+    """A record that `where` leaves out is filtered, whatever it lacks; one that is bad is not."""
+    world.declare(schema="id INT NOT NULL, name STRING NOT NULL, at INT", where="at > 0")
+    world.send({"id": 1, "at": 0}, {"at": 0}, {"id": 3, "at": 1}, {"id": 4, "name": 4, "at": 0})
+    world.send({"id": 5, "name": "e", "at": 1}, {"id": 6, "name": "f"})
+    world.run()
+
+    told = {name: world.ledger[0].counts[name] for name in ("filtered", "quarantined", "inserted")}
+    reasons = [(bad["_offset"], bad["reason"]) for bad in world.quarantined()]
+    assert told == {"filtered": 3, "quarantined": 2, "inserted": 1}
+    assert reasons == [(2, "missing_required"), (3, "wrong_type")]
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"where": "nosuch(first)"}, "where: Spark cannot apply it"),
         ({"select": {**SELECT, "total": "cents / 100"}}, "select.total: total becomes DOUBLE"),
         ({"select": {**SELECT, "name": "explode(split(first, ','))"}}, "select.name: it is a Gen"),
         ({"select": {**SELECT, "name": "max(first)"}}, "select.name: it is a Aggregate"),
@@ -152,7 +221,7 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
         ),
     ],
     ids=[
-        *("unknown column", "another type", "several rows", "one row of many"),
+        *("unknown function", "another type", "several rows", "one row of many"),
         *("no function", "no place", "twice", "chance"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from decimal import Decimal
+import random
+from decimal import Context, Decimal
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -22,6 +24,7 @@ from ingestion.verify.fold.aggregate import AGGREGATES
 
 pytestmark = [pytest.mark.spark]
 
+WIDE = Context(prec=40)
 VALUES = "whole BIGINT, exact DECIMAL(12, 3), text STRING, day DATE"
 PLACED = "_epoch INT, at INT, _topic STRING, _partition INT, _offset BIGINT"
 SCHEMA = f"g INT, part STRING, {PLACED}, {VALUES}"
@@ -112,6 +115,51 @@ def test_an_estimate_does_not_depend_on_the_cut(spark: SparkSession) -> None:
     (told,) = reduce(both, parts).collect()
     assert told["n"] == whole["n"]
     assert abs(told["n"] - 60_000) < 3_000
+
+
+def test_an_average_is_rounded_once(spark: SparkSession) -> None:
+    """It is the double nearest to the exact quotient: 0.3 by 3 is 0.1, and so on to 37 digits."""
+    pick = random.Random(7)
+    for scale in (0, 2, 18, 37):
+        cases = [(3, 3), (30, 3), (-30, 7), (1, 3), (0, 5), (10**37 - 1, 1), (-(10**37) + 1, 3)]
+        cases += [(2**53 + 1, 1), (2**54 + 2, 2), (1, 2**62), (10**37 - 1, 2**63 - 1)]
+        cases += [
+            (
+                pick.randrange(-(10**digits), 10**digits),
+                pick.randrange(1, 10 ** pick.randint(1, 18)),
+            )
+            for digits in range(1, 38)
+        ]
+        type_ = f"DECIMAL({37}, {scale})"
+        each = Aggregate(name="m", function="avg", column="x", type=parse_type(type_))
+        rows = [(n, Decimal(total).scaleb(-scale, WIDE), of) for n, (total, of) in enumerate(cases)]
+        state = f"g INT, m_sum {type_}, m_count BIGINT"
+        one = spark.createDataFrame(rows, state)
+        none = spark.createDataFrame([(n, None, 0) for n, _ in enumerate(cases)], state)
+        joined = (
+            one.withColumn("m", F.lit(0.0))
+            .alias("a")
+            .join(
+                none.withColumn("m", F.lit(None).cast("double")).alias("b"),
+                F.col("a.g") == F.col("b.g"),
+            )
+        )
+
+        found = joined.select(F.col("a.g"), *_columns(folded(each, "a", "b"))).orderBy("g")
+
+        due = [float(Fraction(total) / of / 10**scale) for total, of in cases]
+        assert [row["m"] for row in found.collect()] == due
+
+
+def test_the_proof_adds_wide_decimals_exactly() -> None:
+    """A sum of 37 digits loses none, and neither does the average of it."""
+    state, big = AGGREGATES["avg"].empty, Decimal("1" * 36 + ".7")
+    for value in (big, Decimal("0.3"), Decimal("0.1")):
+        state = AGGREGATES["avg"].add(state, value, ())
+
+    columns = AGGREGATES["avg"].columns(state)
+    assert columns["_sum"] == Decimal("1" * 35 + "2.1")
+    assert columns[""] == float(Fraction("1" * 35 + "2.1") / 3)
 
 
 @pytest.mark.parametrize(

@@ -39,3 +39,12 @@ def doubling(values: DataFrame) -> DataFrame:
 def by_chance(values: DataFrame) -> DataFrame:
     """Give other rows each time."""
     return clean(values).where(F.rand() > 0)
+
+
+def failing(values: DataFrame) -> DataFrame:
+    """Divide by what may be zero, in Python."""
+    share = F.udf(lambda cents: 100 // cents, "bigint", useArrow=False)
+    tenant = F.lit("t").alias("tenant")
+    return values.select(
+        "_topic", "_partition", "_offset", "id", share("cents").alias("cents"), tenant
+    )

@@ -7,6 +7,8 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 from ingestion.declaration.aggregates import Aggregate, aggregates_of
@@ -18,6 +20,8 @@ from ingestion.verify.read.spill import SpillTable
 
 # An estimate that another library would make otherwise.
 _DEPENDENT: Final = "approx_distinct"
+# Python's own context rounds to 28 digits.
+_EXACT: Final = Context(prec=76)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +56,14 @@ def _rank(value: Any) -> Any:
     return (is_nan, 0 if is_nan else value)
 
 
+def _plus(a: Any, b: Any) -> Any:
+    """Add whole numbers, or decimals of as many digits as a table holds, without rounding."""
+    return _EXACT.add(a, b) if isinstance(a, Decimal) else a + b
+
+
 def _average(state: Any) -> Mapping[str, Any]:
     total, count = state
-    return {"": float(total) / count if count else None, "_sum": total, "_count": count}
+    return {"": float(Fraction(total) / count) if count else None, "_sum": total, "_count": count}
 
 
 def _from_place(is_better: Callable[[Place, Place], bool]) -> AggregateFunction:
@@ -69,13 +78,13 @@ def _from_place(is_better: Callable[[Place, Place], bool]) -> AggregateFunction:
 
 AGGREGATES: Final[Mapping[str, AggregateFunction]] = {
     "count": AggregateFunction(empty=0, add=lambda n, value, _: n + (value is not None)),
-    "sum": AggregateFunction(add=_unless_null(lambda a, b: a + b)),
+    "sum": AggregateFunction(add=_unless_null(_plus)),
     "min": AggregateFunction(add=_unless_null(lambda a, b: min(a, b, key=_rank))),
     "max": AggregateFunction(add=_unless_null(lambda a, b: max(a, b, key=_rank))),
     "avg": AggregateFunction(
         empty=(None, 0),
         add=lambda state, value, _: (
-            state if value is None else (value + (state[0] or 0), state[1] + 1)
+            state if value is None else (_plus(value, state[0] or 0), state[1] + 1)
         ),
         columns=_average,
     ),

@@ -280,7 +280,9 @@ class Classifiers:
             return self.today
         names = [column.name for column in earlier]
         selected = {name: sql for name, sql in self._spec.select.items() if name in names}
-        declared = self._spec.model_dump(by_alias=True, exclude_unset=True)
+        # Of the columns of then, what is expected of the rows of today says nothing.
+        about_rows = {"expectations"}
+        declared = self._spec.model_dump(by_alias=True, exclude_unset=True, exclude=about_rows)
         try:
             return self._make(
                 StreamSpec.model_validate({**declared, "schema": columns, "select": selected})

@@ -1,0 +1,65 @@
+"""What to do about records in quarantine, by their reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_SENDER: Final = "nothing in the declaration can help: correct the producer, and let it send again"
+_SERIALIZER: Final = (
+    "let the producer use a serializer of the registry, or declare another `format`"
+)
+_SAME_TYPE: Final = "declare the column as the type that the detail shows, or correct the producer"
+
+REMEDIES: Final[Mapping[str, str]] = {
+    "missing_key": "name columns in `keys` that every record has, or correct the producer",
+    "missing_order": "name columns in `sequence_by` that every record has, such as _timestamp",
+    "missing_required": "remove NOT NULL from the column in `schema`, or correct the producer",
+    "tombstone_without_key": "declare the `key_format` that the topic's keys have, or write "
+    "`tombstones: ignore`",
+    "tombstone_without_order": "decide what null values mean: `tombstones: ignore`, or an order "
+    "that they have, too, such as `sequence_by: [_timestamp]` (docs/streams.md, Deletes)",
+    "tombstone_quarantined": "apply it by hand, or write `tombstones: ignore`",
+    "unexpected_tombstone": "write `tombstones: ignore`, or a mode that deletes, such as upsert",
+    "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
+    "by `where`",
+    "nothing_to_keep": "let the source send the row in full, by a snapshot, and redrive",
+    "undecodable": "please report its detail: this should not happen",
+    "invalid_utf8": "declare `format: raw`, or let the producer send UTF-8",
+    "empty_value": f"{_SENDER}; a delete is a null value, not an empty one",
+    "malformed_json": f"declare the `format` that the topic has, or, where it is JSON, {_SENDER}",
+    "trailing_data": "let the producer send one document a record",
+    "duplicate_name": _SENDER,
+    "lone_surrogate": _SENDER,
+    "not_an_object": "let the producer send objects, or declare `format: raw` with one column",
+    "wrong_type": _SAME_TYPE,
+    "out_of_range": "declare a DECIMAL of more digits before the point",
+    "inexact_number": "declare a DECIMAL of more digits behind the point, or DOUBLE",
+    "not_finite": "declare the column as STRING, or correct the producer",
+    "bad_time": "declare STRING or BIGINT and convert it by `select`, or send ISO 8601",
+    "bad_base64": "declare the column as STRING, or let the producer send base64",
+    "too_long": "declare a longer VARCHAR, or STRING",
+    "wrong_case": "declare the name in `schema` exactly as the records write it",
+    "unknown_field": "declare the field in `schema`, or write `extra_fields: ignore`",
+    "not_framed": f"{_SERIALIZER} (docs/formats.md)",
+    "short_header": _SERIALIZER,
+    "unknown_schema_id": "point ONCELAKE_SCHEMA_REGISTRY to the registry that has this schema, or "
+    "register it there again",
+    "wrong_schema_type": "declare the `format` of the schema that the detail names",
+    "unusable_schema": "register a schema that does not contain itself, or declare `format: raw`",
+    "type_mismatch": _SAME_TYPE,
+    "malformed_avro": _SENDER,
+    "malformed_protobuf": _SENDER,
+    "malformed_csv": "declare the columns, delimiter and quotes that the lines have",
+    "malformed_debezium": "declare the `format` that the topic has; `debezium` reads envelopes",
+    "unavailable_value": "let the source send the column in every event (REPLICA IDENTITY FULL), "
+    "or name others in `keys`, `sequence_by` and expressions",
+    "truncate": "decide: empty the table by `oncelake reset`, and read from the offset behind it; "
+    "or leave its rows",
+    "not_a_change": "nothing is lost; leave such messages out by the connector's settings",
+}
+
+
+def remedy_of(reason: str) -> str:
+    """Return what to do about a reason; an engine of another version may have had others."""
+    return REMEDIES.get(reason, "correct the declaration or the producer")
