@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ingestion.operations.status import StreamStatus
 
 
-_HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
+_HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined", "headroom")
 _COLUMNS = (
     "seq", "kind", "committed at (UTC)", "version", "ranges", "counts", "balanced", "accepted"
 )  # fmt: skip
@@ -27,11 +27,12 @@ _COLUMNS = (
 def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
     """Show where the streams stand: seq, rows, lag, what waits in quarantine, who runs, refusals.
 
-    Starts no Spark and changes nothing. Exits as a run would, without running: 3 when one would
-    be refused (a red batch is refused until it is accepted), 5 when Kafka does not answer, in
-    which case all but the lag is shown, 2 when a file is broken. A stream that is running now is
-    in order. With --json, a named stream gives its object, none gives
-    `{"exit_code", "streams"}`.
+    Starts no Spark and changes nothing. The headroom is how long until Kafka may delete the next
+    unread record. Exits as a run would, without running: 3 when one would be refused (a red batch
+    is refused until it is accepted), 5 when Kafka does not answer, in which case all but the lag
+    is shown, 2 when a file is broken; and 1 when a run would go through, but the headroom is less
+    than the stream's `retention_warning`. A stream that is running now is in order. With --json, a
+    named stream gives its object, none gives `{"exit_code", "streams"}`.
     """
     from ingestion.operations.status import StatusReader
 
@@ -100,6 +101,8 @@ def _status_document(status: StreamStatus) -> dict[str, Any]:
     return {
         **output.fields_of(status, "stream", "table", "exists"),
         **_numbers(status),
+        "retention_headroom_seconds": _headroom(status),
+        "retention": status.retention and status.retention.document(),
         "stalled": [str(stall) for stall in status.stalls],
         "next": output.next_document(at.next) if at else [],
         "learned_from": at and at.source,
@@ -120,15 +123,35 @@ def _numbers(status: StreamStatus) -> dict[str, int | None]:
     }
 
 
+def _headroom(status: StreamStatus) -> float | None:
+    least = status.retention and status.retention.least
+    return least.seconds if least else None
+
+
+def _headroom_text(status: StreamStatus) -> str | None:
+    from ingestion.kafka.retention import duration
+
+    if status.retention is not None and status.retention.unknown:
+        return "unknown"
+    seconds = _headroom(status)
+    return None if seconds is None else duration(seconds)
+
+
 def _print_statuses(statuses: list[StreamStatus]) -> None:
     if not statuses:
         output.say("no stream is declared")
         return
-    rows = [(status.stream, *_numbers(status).values(), _state(status)) for status in statuses]
+    rows = [
+        (status.stream, *_numbers(status).values(), _headroom_text(status), _state(status))
+        for status in statuses
+    ]
     output.table(["stream", *_HEADINGS, "state"], rows, right=_HEADINGS)
     for status in statuses:
         if status.holder:
             output.say(f"{status.stream}: held by {status.holder}", "yellow")
+    for told in (status.retention for status in statuses):
+        if told is not None and told.level != "ok":
+            output.say(str(told), "bold red" if told.is_low else "yellow")
     for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
     problems = (problem for status in statuses for problem in status.problems)

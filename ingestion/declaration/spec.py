@@ -40,7 +40,7 @@ _ABOUT_RUNS: Final = frozenset(
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate"),
         *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
-        *("follow", "maintenance"),
+        *("follow", "maintenance", "retention_warning"),
     }
 )
 # Fields in which one name needs no list around it.
