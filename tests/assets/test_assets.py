@@ -104,7 +104,7 @@ def test_a_run_is_recorded_with_its_ranges_and_every_count(
     ]
     names = ("read", "inserted", "quarantined", "overlap", "seq", "lag", "dagster/row_count")
     assert [found[name] for name in names] == [11, 11, 0, 0, 3, 7, 5]
-    assert len(result.get_asset_check_evaluations()) == 5
+    assert len(result.get_asset_check_evaluations()) == 6
 
 
 def test_a_run_that_found_nothing_is_recorded_all_the_same(
