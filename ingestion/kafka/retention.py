@@ -122,6 +122,21 @@ class Headroom:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What was measured of a stream's unread records.
+
+    Attributes:
+        headrooms: The headroom of each partition where something unread can go, least first.
+        oldest: When the oldest unread record was written, by its timestamp.
+        unknown: Why a limit of size is left out, if it is.
+    """
+
+    headrooms: tuple[Headroom, ...] = ()
+    oldest: dt.datetime | None = None
+    unknown: str = ""
+
+
 def headroom_of(unread: Unread, policy: Policy, now: dt.datetime) -> Headroom | None:
     """Return the least headroom that any limit leaves; ``None`` when nothing unread can be lost."""
     if unread.offset < unread.earliest:
@@ -167,9 +182,7 @@ def _by_size(unread: Unread, limit: int | None, age: float) -> _Left | None:
     return (limit - behind * per_offset) / rate, limit / rate
 
 
-def read_headroom(
-    reached: Offsets, kafka: Kafka, settings: Settings
-) -> tuple[tuple[Headroom, ...], str]:
+def read_headroom(reached: Offsets, kafka: Kafka, settings: Settings) -> Measured:
     """Measure the headroom of partitions with unread offsets, the least first.
 
     Costs five requests, and none but the first where everything is read. Only where a topic is
@@ -178,16 +191,13 @@ def read_headroom(
     Args:
         reached: The next offset to read of each partition.
 
-    Returns:
-        What was measured, and why that leaves out a limit of size, if it does.
-
     Raises:
         DependencyError: Kafka does not answer, or does not let us ask.
     """
     ends = kafka.written_end(reached)
     begin = Offsets({at: offset for at, offset in reached.items() if offset < ends[at]})
     if not begin:
-        return (), ""
+        return Measured()
     configs = kafka.topic_configs({at.topic for at in begin})
     policies = {topic: Policy.of(config) for topic, config in configs.items()}
     earliest = kafka.earliest(begin)
@@ -216,7 +226,8 @@ def read_headroom(
         for at, offset in begin.items()
     )
     least_first = sorted(filter(None, found), key=lambda each: (-each.lost, each.seconds))
-    return tuple(least_first), unknown
+    oldest = min(written.values(), default=None)
+    return Measured(headrooms=tuple(least_first), oldest=oldest, unknown=unknown)
 
 
 def _sizes(

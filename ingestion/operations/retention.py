@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,11 +23,13 @@ class Retention:
 
     Attributes:
         least: The headroom of the partition with the least; ``None`` when nothing unread can go.
+        oldest_unread: When the oldest unread record was written, by its timestamp.
         unknown: Why the headroom, or a limit of it, could not be measured.
     """
 
     spec: StreamSpec
     least: Headroom | None = None
+    oldest_unread: dt.datetime | None = None
     unknown: str = ""
 
     @property
@@ -74,10 +77,15 @@ class Retention:
 def retention_of(stream: Stream, reached: Offsets) -> Retention:
     """Measure the headroom behind the offsets that a stream has reached; topics by name."""
     try:
-        headrooms, unknown = read_headroom(reached, stream.kafka, stream.settings)
+        measured = read_headroom(reached, stream.kafka, stream.settings)
     except IngestionError as error:
         return Retention(spec=stream.spec, unknown=str(error))
-    return Retention(spec=stream.spec, least=next(iter(headrooms), None), unknown=unknown)
+    return Retention(
+        spec=stream.spec,
+        least=next(iter(measured.headrooms), None),
+        oldest_unread=measured.oldest,
+        unknown=measured.unknown,
+    )
 
 
 def retention_now(spec: StreamSpec, settings: Settings) -> Retention:

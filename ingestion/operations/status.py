@@ -5,6 +5,7 @@ Each part is asked for by itself, so that one that cannot be known leaves the ot
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,6 +50,7 @@ class StreamStatus:
     """Where one stream stands; ``None`` is what is not there, or could not be known.
 
     Attributes:
+        committed_at: When the ledger's newest batch was.
         red: Seqs of batches that do not balance and that nobody has accepted.
         waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
@@ -63,6 +65,7 @@ class StreamStatus:
     delta_version: int | None = None
     row_count: int | None = None
     position: Position | None = None
+    committed_at: dt.datetime | None = None
     red: tuple[int, ...] = ()
     holder: Holder | None = None
     waiting: int | None = None
@@ -134,6 +137,7 @@ class StatusReader:
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     log, ledger = TableLog(paths.data), load_ledger(paths)
     status.exists = log.exists
+    status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
         status.position = position_of(read_snapshot(paths, ledger))
