@@ -185,6 +185,7 @@ def test_a_failure_of_what_watches_is_told_once(
 
     for _ in range(2):
         run(spec, here, report("orders"))
+    end_metrics()
 
     assert [each.getMessage() for each in caplog.records] == [
         "metrics could not be sent: ZeroDivisionError:  (told once; runs go on)"
