@@ -72,13 +72,10 @@ def _failed_checks(streams: Sequence[DeclaredStream], webhook: str) -> dg.Sensor
     def tell(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         known: dict[str, str] = json.loads(context.cursor or "{}")
         last = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-        judged = {key.to_user_string(): record for key, record in last.items() if record.evaluation}
-        verdicts = known | {name: _verdict(record) for name, record in judged.items()}
-        news = [
-            judged[name]
-            for name in judged
-            if verdicts[name] != "passed" and verdicts[name] != known.get(name)
-        ]
+        # A run that failed leaves checks that were planned, and never evaluated.
+        judged = [each for each in map(_evaluation, last.values()) if each is not None]
+        verdicts = {**known, **{_name(each): _verdict(each) for each in judged}}
+        news = [each for each in judged if _verdict(each) not in ("passed", known.get(_name(each)))]
         for message in _messages(news):
             post(webhook, message)
         # Only now: what could not be told is told by the next tick.
@@ -88,21 +85,27 @@ def _failed_checks(streams: Sequence[DeclaredStream], webhook: str) -> dg.Sensor
     return tell
 
 
-def _verdict(record: AssetCheckExecutionRecord) -> str:
-    evaluation = record.evaluation
-    assert evaluation is not None
+def _evaluation(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation | None:
+    found: object = record.evaluation
+    return found if isinstance(found, dg.AssetCheckEvaluation) else None
+
+
+def _name(evaluation: dg.AssetCheckEvaluation) -> str:
+    return f"{evaluation.asset_key.to_user_string()}:{evaluation.check_name}"
+
+
+def _verdict(evaluation: dg.AssetCheckEvaluation) -> str:
     return "passed" if evaluation.passed else evaluation.severity.value
 
 
-def _messages(records: Sequence[AssetCheckExecutionRecord]) -> Iterator[str]:
+def _messages(evaluations: Sequence[dg.AssetCheckEvaluation]) -> Iterator[str]:
     """Yield one message for the checks of a stream that say the same, as after a refusal."""
 
-    def of(record: AssetCheckExecutionRecord) -> tuple[str, str]:
-        description = record.evaluation.description if record.evaluation else None
-        return record.key.asset_key.to_user_string(), description or "no description"
+    def of(evaluation: dg.AssetCheckEvaluation) -> tuple[str, str]:
+        return evaluation.asset_key.to_user_string(), evaluation.description or "no description"
 
-    for (stream, says), alike in groupby(sorted(records, key=of), key=of):
-        names = ", ".join(sorted(record.key.name for record in alike))
+    for (stream, says), alike in groupby(sorted(evaluations, key=of), key=of):
+        names = ", ".join(sorted(evaluation.check_name for evaluation in alike))
         yield f"Check {names} of {stream} failed: {says}"
 
 
@@ -114,20 +117,17 @@ def post(webhook: str, text: str) -> None:
     """
     body = json.dumps({"text": text}).encode()
     request = urllib.request.Request(webhook, body, {"Content-Type": "application/json"})
-    for pause in (*_PAUSES_SECONDS, None):
+    for pause in (*_PAUSES_SECONDS, 0):
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
                 return
+        except urllib.error.HTTPError as error:
+            error.close()
+            reason = f"HTTP {error.code}"
         except (OSError, ValueError) as error:
-            if pause is None:
-                raise DependencyError(
-                    f"the webhook did not take an alert ({_reason(error)}). "
-                    f"Next: check ONCELAKE_ALERT_WEBHOOK. The alert: {text}"
-                ) from None
+            reason = type(error).__name__
         time.sleep(pause)
-
-
-def _reason(error: Exception) -> str:
-    return (
-        f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
+    raise DependencyError(
+        f"the webhook did not take an alert ({reason}). Next: check ONCELAKE_ALERT_WEBHOOK. "
+        f"The alert: {text}"
     )

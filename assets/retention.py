@@ -71,10 +71,9 @@ def _news(
     ]
 
 
-def _verdict(
-    evaluation: dg.AssetCheckEvaluation | None,
-) -> tuple[bool, dg.AssetCheckSeverity | None] | None:
-    if evaluation is None:
+def _verdict(evaluation: object) -> tuple[bool, dg.AssetCheckSeverity | None] | None:
+    # A run that failed leaves a check that was planned, and never evaluated.
+    if not isinstance(evaluation, dg.AssetCheckEvaluation):
         return None
     return evaluation.passed, None if evaluation.passed else evaluation.severity
 

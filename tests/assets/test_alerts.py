@@ -79,7 +79,7 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
 ) -> None:
     """The message is the refusal's own: stream, partition, offsets, and what to run."""
     stream = declared(tmp_path)
-    runs, _ = sensors(stream, webhook)
+    runs, checks = sensors(stream, webhook)
     location = repository(stream)
     cursor = tick(runs, instance, location)
 
@@ -88,6 +88,8 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
     )
     for _ in range(2):
         cursor = tick(runs, instance, location, cursor)
+    # Its checks were planned, and never evaluated.
+    tick(checks, instance)
 
     assert not run.success
     (text,) = texts(webhook)

@@ -89,7 +89,7 @@ def test_each_bounded_run_is_a_materialization_with_its_checks(
     materialized = last.asset_materialization
     assert materialized is not None
     assert (materialized.metadata["read"].value, materialized.metadata["lag"].value) == (4, 7)
-    assert checks_of(instance, result) == [True] * 10
+    assert checks_of(instance, result) == [True] * 12
 
 
 def test_a_refusal_turns_the_checks_of_its_stream_red(
@@ -106,7 +106,7 @@ def test_a_refusal_turns_the_checks_of_its_stream_red(
     result = followed(script, instance, monkeypatch)
 
     assert result.success
-    assert checks_of(instance, result) == [False] * 5
+    assert checks_of(instance, result) == [False] * 6
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "books_balance")
     (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     assert record.event is not None
@@ -125,7 +125,7 @@ def test_a_broken_file_turns_the_checks_of_its_stream_red(
 
     result = followed(script, instance, monkeypatch)
 
-    assert checks_of(instance, result) == [False] * 5
+    assert checks_of(instance, result) == [False] * 6
 
 
 def test_a_jvm_that_died_fails_the_run(
