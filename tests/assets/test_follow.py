@@ -25,6 +25,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.follow import Follow
+from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -41,8 +42,11 @@ Script = Callable[[Follow], None]
 
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ledger stand alone where no engine runs."""
+    """Let the ledger stand alone where no engine runs, and Kafka keep all."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr(
+        "assets.evidence.retention_of", lambda stream, reached: Retention(spec=stream.spec)
+    )
 
 
 def job() -> dg.JobDefinition:
