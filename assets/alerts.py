@@ -95,7 +95,9 @@ def _name(evaluation: dg.AssetCheckEvaluation) -> str:
 
 
 def _verdict(evaluation: dg.AssetCheckEvaluation) -> str:
-    return "passed" if evaluation.passed else evaluation.severity.value
+    """Return what is told again when it changes: a level, where the check has one."""
+    level = evaluation.metadata.get("level", evaluation.severity)
+    return "passed" if evaluation.passed else str(level.value)
 
 
 def _messages(evaluations: Sequence[dg.AssetCheckEvaluation]) -> Iterator[str]:

@@ -143,7 +143,7 @@ def retention_result(measured: Retention) -> dg.AssetCheckResult:
         asset_key=measured.spec.name,
         check_name="retention",
         passed=measured.level == "ok",
-        severity=ERROR if measured.level == "critical" else WARN,
+        severity=ERROR if measured.level in {"critical", "lost"} else WARN,
         description=str(measured),
         metadata={
             "level": measured.level,

@@ -24,7 +24,7 @@ from ingestion.kafka.transactions import java_admin
 from ingestion.settings import Settings
 
 Limit = Literal["time", "size", "compaction"]
-Level = Literal["ok", "low", "critical"]
+Level = Literal["ok", "low", "critical", "lost"]
 # Seconds that are left, and those that a limit grants to any record.
 _Left = tuple[float, float]
 
@@ -104,7 +104,9 @@ class Headroom:
     def level(self, warning_seconds: float | None = None) -> Level:
         """Judge it: low below what is declared, else below a quarter of what the limit grants."""
         threshold = self.of_seconds * WARN_SHARE if warning_seconds is None else warning_seconds
-        if self.lost or self.seconds < threshold * CRITICAL_SHARE:
+        if self.lost:
+            return "lost"
+        if self.seconds < threshold * CRITICAL_SHARE:
             return "critical"
         return "low" if self.seconds < threshold else "ok"
 

@@ -42,7 +42,7 @@ class Retention:
     @property
     def is_low(self) -> bool:
         """Tell whether records may be lost soon, or are."""
-        return self.level in {"low", "critical"}
+        return self.level in {"low", "critical", "lost"}
 
     def __str__(self) -> str:
         name = self.spec.name

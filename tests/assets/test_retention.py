@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -21,21 +22,29 @@ from tests.assets.conftest import declared
 def test_the_check_gets_its_result_whenever_that_has_changed(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while no run can tell it: low, critical and well again, each once."""
+    """Also while no run can tell it: low, critical, lost and well again, each once."""
     spec = declared(tmp_path, retention_warning="1 hour").spec
     assert spec is not None
     at = TopicPartition("orders", 3)
-    left = iter((7000, 3000, 2900, 100, 50, 7000, 6900))
+    left = iter((7000, 3000, 2900, 100, 50, 0, 0, 7000, 6900))
 
     def measured(spec: StreamSpec, settings: Settings) -> Retention:
-        least = Headroom(at=at, offset=7, limit="time", seconds=next(left), of_seconds=7200)
+        least = Headroom(
+            at=at,
+            offset=7,
+            limit="time",
+            seconds=(seconds := next(left)),
+            of_seconds=7200,
+            lost=int(not seconds),
+        )
         return Retention(spec=spec, least=least)
 
     monkeypatch.setattr("assets.retention.retention_now", measured)
+    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
     sensor = retention_sensor([spec], dg.DefaultSensorStatus.STOPPED)
-    resources = {"kafka": KafkaResource(kafka="nowhere:1"), "lake": LakeResource()}
+    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
     told = []
-    for _ in range(7):
+    for _ in range(9):
         with dg.build_sensor_context(instance, resources=resources) as context:
             events = sensor.evaluate_tick(context).asset_events
         for event in events:
@@ -44,4 +53,25 @@ def test_the_check_gets_its_result_whenever_that_has_changed(
         told.append([(event.passed, event.severity.value) for event in events])
 
     low, critical, well = [(False, "WARN")], [(False, "ERROR")], [(True, "WARN")]
-    assert told == [[], low, [], critical, [], well, []]
+    lost = critical
+    assert told == [[], low, [], critical, [], lost, [], well, []]
+
+
+def test_a_kafka_that_does_not_answer_is_waited_for_once(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Nothing is known of any stream, so no check is touched."""
+    spec = declared(tmp_path).spec
+    assert spec is not None
+    sensor = retention_sensor([spec] * 50, dg.DefaultSensorStatus.STOPPED)
+    kafka = KafkaResource(address="127.0.0.1:1", timeout_seconds=0.5)
+    began = time.monotonic()
+
+    with dg.build_sensor_context(
+        instance, resources={"kafka": kafka, "lake": LakeResource()}
+    ) as context:
+        found = sensor.evaluate_tick(context)
+
+    assert "nothing is known: Kafka at 127.0.0.1:1 does not answer" in str(found.skip_message)
+    assert not found.asset_events
+    assert time.monotonic() - began < 10

@@ -92,7 +92,7 @@ def test_what_is_gone_is_lost_whatever_the_policy_says() -> None:
     found = headroom_of(unread(offset=40), Policy(), NOW)
 
     assert found is not None
-    assert (found.seconds, found.lost, found.level(0)) == (0, 10, "critical")
+    assert (found.seconds, found.lost, found.level(0)) == (0, 10, "lost")
     assert str(found) == "orders-2: Kafka has deleted 10 unread offsets from 40"
 
 

@@ -332,6 +332,21 @@ def events(sink: HttpSink) -> list[dict[str, Any]]:
     return [json.loads(body) for body in sink.bodies("/api/v1/lineage")]
 
 
+@pytest.mark.parametrize(
+    ("servers", "expected"),
+    [
+        ("k1:9092, k2:9093", ("k1", "9092")),
+        ("k1", ("k1", "9092")),
+        ("[::1]:9094", ("[::1]", "9094")),
+    ],
+)
+def test_a_cluster_is_named_by_its_first_server(servers: str, expected: tuple[str, str]) -> None:
+    """One without a port has Kafka's usual one."""
+    from ingestion.operations.telemetry.lineage import _first_server
+
+    assert _first_server(servers) == expected
+
+
 def test_a_run_is_told_as_lineage(
     monkeypatch: pytest.MonkeyPatch, sink: HttpSink, spec: StreamSpec, here: Settings
 ) -> None:

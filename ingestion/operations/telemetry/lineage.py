@@ -109,7 +109,7 @@ class RunLineage:
         """Name the topics: of a pattern, those that the run found."""
         found = {at.topic for at in report.next} if report else set()
         topics = self._spec.subscribed or sorted(found)
-        host, _, port = self._settings.bootstrap_servers().split(",")[0].strip().rpartition(":")
+        host, port = _first_server(self._settings.bootstrap_servers())
         names = (Kafka(host, port, topic) for topic in topics)
         return [InputDataset(name.get_namespace(), name.get_name()) for name in names]
 
@@ -131,3 +131,9 @@ class RunLineage:
             facets={"schema": schema_dataset.SchemaDatasetFacet(fields=columns)},
             outputFacets={"outputStatistics": written} if report else {},
         )
+
+
+def _first_server(servers: str) -> tuple[str, str]:
+    """Return host and port of the first server, as OpenLineage names a cluster."""
+    host, _, port = servers.split(",")[0].strip().rpartition(":")
+    return (host, port) if host else (port, "9092")
