@@ -442,3 +442,23 @@ def test_a_real_run_tells_of_itself(
     assert [each["eventType"] for each in events(sink)] == ["START", "COMPLETE"]
     statistics = events(sink)[1]["outputs"][0]["outputFacets"]["outputStatistics"]
     assert statistics["rowCount"] == 5
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_real_stream_that_nothing_runs_is_measured(world: World) -> None:
+    """Lag, age and headroom come from the topic, while no run does."""
+    world.run()
+    world.send(*(record(number, "a") for number in range(5)))
+    declared = DeclaredStream(name=world.topic, path=Path(), spec=world.spec, error=None)
+    port = free_port()
+    with serving(port, "127.0.0.1"), watching(world.settings, lambda: [declared]):
+        deadline = time.monotonic() + 20
+        while "oncelake_lag" not in (text := scraped(port)):
+            assert time.monotonic() < deadline, "the stream was never measured"
+            time.sleep(0.1)
+
+    found = dict(re.findall(r"^(oncelake_\w+)\{.*\} (.+)$", text, re.MULTILINE))
+    assert (float(found["oncelake_lag"]), float(found["oncelake_status"])) == (5, 0)
+    assert 0 < float(found["oncelake_unread_age_seconds"]) < 60
+    assert 7 * 86400 - 60 < float(found["oncelake_retention_headroom_seconds"]) < 7 * 86400
