@@ -227,7 +227,9 @@ def test_prometheus_reads_streams_that_are_followed(
     headroom = re.search(r"^oncelake_retention_headroom_seconds\{.*\} (.+)$", text, re.MULTILINE)
     assert headroom is not None
     assert 3590 < float(headroom[1]) <= 3600
-    assert queried() <= set(re.findall(r"^(oncelake_\w+)[{ ]", text, re.MULTILINE))
+    exported = set(re.findall(r"^(oncelake_\w+)[{ ]", text, re.MULTILINE))
+    assert queried() <= exported
+    assert documented() == {re.sub("_(bucket|count|sum|created)$", "", name) for name in exported}
     with pytest.raises(OSError, match="refused"):
         scraped(port)
 
@@ -237,6 +239,12 @@ def queried() -> set[str]:
     board = json.loads(DASHBOARD.read_text())
     asked = (target["expr"] for panel in board["panels"] for target in panel.get("targets", []))
     return set(re.findall(r"oncelake_\w+", " ".join(asked)))
+
+
+def documented() -> set[str]:
+    """The metrics that the page about them lists, by their names in Prometheus."""
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    return set(re.findall(r"^\| `oncelake\.[\w.]+` \| `(oncelake_\w+)` \|", page, re.MULTILINE))
 
 
 def full_status(spec: StreamSpec) -> StreamStatus:
