@@ -19,6 +19,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.retention import Retention
 from ingestion.verify.verdict import Verdict
 
 ERROR: Final = dg.AssetCheckSeverity.ERROR
@@ -113,17 +114,45 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
     says = waits if lag else "nothing is unread"
     if limit is None:
         says = f"not declared (freshness_minutes); {says}"
+    least = evidence.retention.least if evidence.retention else None
     return _result(
         evidence,
         "freshness",
         passed=not stalls and (limit is None or waited <= limit),
         severity=WARN,
-        says="; ".join(filter(None, (stalls, says))),
+        says="; ".join(filter(None, (stalls, says, str(least or "")))),
         metadata={
             "lag": lag,
+            "headroom_seconds": least.seconds if least else "nothing unread to lose",
             "minutes_waited": waited,
             "limit_minutes": limit or "not declared",
             "stalled": stalls or "none",
+        },
+    )
+
+
+def retention(evidence: Evidence) -> dg.AssetCheckResult:
+    """Kafka keeps the unread records for longer than `retention_warning` asks."""
+    return retention_result(evidence.retention or Retention(spec=evidence.spec))
+
+
+def retention_result(measured: Retention) -> dg.AssetCheckResult:
+    """Judge a headroom: it warns below the threshold, and fails at a quarter of it, or at loss."""
+    least = measured.least
+    return dg.AssetCheckResult(
+        asset_key=measured.spec.name,
+        check_name="retention",
+        passed=measured.level == "ok",
+        severity=ERROR if measured.level in {"critical", "lost"} else WARN,
+        description=str(measured),
+        metadata={
+            "level": measured.level,
+            "headroom_seconds": least.seconds if least else "nothing unread to lose",
+            "partition": str(least.at) if least else "none",
+            "offset": least.offset if least else "none",
+            "limit": least.limit if least else "none",
+            "lost": least.lost if least else 0,
+            "warning": measured.spec.retention_warning or "a quarter of the topic's retention",
         },
     )
 
@@ -165,7 +194,7 @@ def verified(evidence: Evidence) -> dg.AssetCheckResult:
 
 _CHECKS: Final[dict[str, Callable[[Evidence], dg.AssetCheckResult]]] = {
     check.__name__: check
-    for check in (books_balance, offsets_contiguous, quarantine_rate, freshness)
+    for check in (books_balance, offsets_contiguous, quarantine_rate, freshness, retention)
 }
 
 

@@ -7,16 +7,19 @@ Kafka; an unreadable declaration becomes an asset that fails with its error.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
+from assets.alerts import alert_sensors
 from assets.asset_specs import topic_specs
 from assets.assets import ingest_asset
 from assets.follow import follow_job, follow_sensor
 from assets.jobs import ingest_job, ingest_schedule, redrive_job
 from assets.proof import verify_job
+from assets.retention import retention_sensor
 from assets.sensors import lag_sensor
 from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import InvalidSpecError
@@ -38,10 +41,20 @@ def definitions() -> dg.Definitions:
             "spark": SparkResource(lake=lake),
         },
         jobs=[follow_job()],
-        sensors=[follow_sensor()],
+        sensors=[follow_sensor(), *_watching(streams)],
         executor=dg.in_process_executor,
     )
     return dg.Definitions.merge(shared, *map(_of_stream, streams))
+
+
+def _watching(streams: Sequence[DeclaredStream]) -> list[dg.SensorDefinition]:
+    """Return the sensor of the retention, and those of alerts; a webhook starts all of them."""
+    specs = [each.spec for each in streams if each.spec is not None]
+    webhook = load_settings().alert_webhook
+    if webhook is None:
+        return [retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)]
+    running = retention_sensor(specs, dg.DefaultSensorStatus.RUNNING)
+    return [running, *alert_sensors(streams, webhook.get_secret_value())]
 
 
 def _of_stream(declared: DeclaredStream) -> dg.Definitions:

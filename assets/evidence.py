@@ -16,7 +16,9 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
+from ingestion.operations.retention import Retention, retention_of
 from ingestion.pipeline.report import RunReport, total_of
 from ingestion.settings import Settings
 from ingestion.verify.verdict import Verdict
@@ -35,6 +37,7 @@ class Evidence:
         reasons: Why records were quarantined in the batches judged: how many for each reason.
         outcomes: What became of each declared expectation on the rows of the batches judged;
             ``None`` when they wrote none.
+        retention: When Kafka may delete what the run left unread; ``None`` when it read all.
         proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
     """
@@ -48,6 +51,7 @@ class Evidence:
     outcomes: tuple[ExpectationOutcome, ...] | None
     now: dt.datetime
     proof: Verdict | str | None = None
+    retention: Retention | None = None
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
@@ -86,6 +90,7 @@ def gather(
         outcomes=_outcomes(declared, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
+        retention=_retention(declared.spec, settings, report),
     )
 
 
@@ -96,6 +101,13 @@ def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[Ledge
     """
     earlier = report.recovered if unreported.unknown else unreported.rows
     return (*earlier, *report.batches)
+
+
+def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Retention | None:
+    """Ask Kafka only where something is unread, or withheld."""
+    if not report.lag and not report.stalls:
+        return None
+    return retention_of(Stream(spec=spec, settings=settings), report.next)
 
 
 def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, int]:

@@ -74,6 +74,10 @@ class Settings(BaseSettings):
         "a file system without them, a lease, which a killed run leaves behind (oncelake unlock).",
     )
 
+    alert_webhook: SecretStr | None = Field(
+        None, description="URL to which Dagster posts failed runs and checks, as JSON."
+    )
+
     merge_engine: Literal["auto", "delta_rs", "spark"] = Field(
         "auto",
         description="What counts and commits a batch: this process, by DuckDB and delta-rs, which "

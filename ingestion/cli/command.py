@@ -6,6 +6,7 @@ import re
 import secrets
 import sys
 import time
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from ingestion.cli.output import document, note, print_failure
 from ingestion.errors import REFUSED, InvalidSpecError
 from ingestion.operations.failure import Failure
 
+WATCH_EVERY = "5s"
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 AsJson = Annotated[
@@ -44,6 +46,14 @@ def seconds_of(text: str | float) -> float:
 
 class OncelakeCommand(TyperCommand):
     """A command whose errors are printed, not thrown: in red, and with ``--json`` as a document."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; ``--watch`` may stand without its seconds, which Typer cannot read."""
+        words = []
+        for word, after in zip_longest(args, args[1:], fillvalue=""):
+            is_bare = word == "--watch" and not after[:1].isdigit()
+            words += [word, WATCH_EVERY] if is_bare else [word]
+        return super().parse_args(ctx, words)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; one that failed ends with the code of the contract."""

@@ -45,6 +45,13 @@ For = Annotated[
     float | None,
     typer.Option("--for", parser=seconds_of, metavar="TIME", help="How long; default: for good."),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65535, help="Serve metrics to Prometheus there."),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", help="Address to serve them at; default: this host only.")
+]
 AsLines = Annotated[
     bool, typer.Option("--json", help="Print one line of JSON on stdout for each run.")
 ]
@@ -81,6 +88,8 @@ def follow(
     for_: For = None,
     as_json: AsLines = False,
     jobs: Jobs = 2,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Run streams whenever Kafka holds records they have not read, in one JVM, until stopped.
 
@@ -93,6 +102,7 @@ def follow(
     settings, interrupt = load_settings(), Interrupt()
     chosen(streams, settings)
     from ingestion.operations.follow import Follow
+    from ingestion.operations.telemetry import serving
     from ingestion.pipeline.session import SharedSpark
 
     def show(result: RunResult) -> None:
@@ -126,7 +136,7 @@ def follow(
     )
     code = 0
     try:
-        with interrupt.listening():
+        with interrupt.listening(), serving(metrics_port, metrics_host):
             code = following.execute()
     except KeyboardInterrupt:
         pass

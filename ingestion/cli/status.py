@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import datetime as dt
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AnyStream, AsJson, Stream
+from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, seconds_of
 from ingestion.cli.output import progress
+from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, refuse_unknown
 from ingestion.errors import first_exit_code
 
@@ -18,33 +22,68 @@ if TYPE_CHECKING:
     from ingestion.operations.status import StreamStatus
 
 
-_HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined")
+_HEADINGS = ("seq", "epoch", "version", "rows", "lag", "quarantined", "headroom")
 _COLUMNS = (
     "seq", "kind", "committed at (UTC)", "version", "ranges", "counts", "balanced", "accepted"
 )  # fmt: skip
 
 
-def status(stream: AnyStream = None, as_json: AsJson = False) -> None:
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        parser=lambda text: seconds_of(f"{text}s" if text.isdigit() else text),
+        metavar="[SECONDS]",
+        help=f"Show it again and again, every {WATCH_EVERY} by default, until Ctrl-C.",
+    ),
+]
+
+
+def status(stream: AnyStream = None, as_json: AsJson = False, watch: Watch = None) -> None:
     """Show where the streams stand: seq, rows, lag, what waits in quarantine, who runs, refusals.
 
-    Starts no Spark and changes nothing. Exits as a run would, without running: 3 when one would
-    be refused (a red batch is refused until it is accepted), 5 when Kafka does not answer, in
-    which case all but the lag is shown, 2 when a file is broken. A stream that is running now is
-    in order. Exits with 2 when no stream is declared at all. With --json, a named stream gives its
-    object, none gives `{"exit_code", "streams"}`.
+    Starts no Spark and changes nothing. The headroom is how long until Kafka may delete the next
+    unread record. Exits as a run would, without running: 3 when one would be refused (a red batch
+    is refused until it is accepted), 5 when Kafka does not answer, in which case all but the lag
+    is shown, 2 when a file is broken; and 1 when a run would go through, but the headroom is less
+    than the stream's `retention_warning`. A stream that is running now is in order. Exits with
+    2 when no stream is declared at all. With --json, a
+    named stream gives its object, none gives `{"exit_code", "streams"}`; with --watch, each time on
+    a line of its own. Ctrl-C or SIGTERM ends --watch (exit 130 or 143).
     """
+    if watch is not None:
+        _watch(stream, as_json, watch)
+    statuses = _read(stream)
+    code = first_exit_code(status.exit_code for status in statuses)
+    if as_json:
+        output.document(_documents(statuses, stream))
+    else:
+        _print_statuses(statuses)
+    raise typer.Exit(code)
+
+
+def _read(stream: str | None) -> list[StreamStatus]:
     from ingestion.operations.status import StatusReader
 
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
-    statuses = list(map(StatusReader(settings).read_status, declared))
-    code = first_exit_code(status.exit_code for status in statuses)
-    if as_json:
-        documents = list(map(_status_document, statuses))
-        output.document(documents[0] if stream else {"exit_code": code, "streams": documents})
-    else:
-        _print_statuses(statuses)
-    raise typer.Exit(code)
+    return list(map(StatusReader(settings).read_status, declared))
+
+
+def _watch(stream: str | None, as_json: bool, seconds: float) -> NoReturn:
+    """Show the status until somebody asks to stop; on a terminal, in place."""
+    interrupt, console = Interrupt(), output.out()
+    with interrupt.listening(), suppress(KeyboardInterrupt):
+        while not interrupt.stop.is_set():
+            statuses = _read(stream)
+            if as_json:
+                output.json_line({"at": dt.datetime.now(dt.UTC), **_documents(statuses, stream)})
+            else:
+                console.clear()
+                output.say(f"{time.strftime('%H:%M:%S')}, every {seconds:g} s; Ctrl-C ends this")
+                _print_statuses(statuses)
+            interrupt.stop.wait(seconds)
+    raise typer.Exit(interrupt.exit_code)
 
 
 def ledger(
@@ -96,11 +135,22 @@ def doctor(stream: AnyStream = None, as_json: AsJson = False) -> None:
     raise typer.Exit(code)
 
 
+def _documents(statuses: list[StreamStatus], stream: str | None) -> dict[str, Any]:
+    documents = list(map(_status_document, statuses))
+    if stream:
+        return documents[0]
+    code = first_exit_code(status.exit_code for status in statuses)
+    return {"exit_code": code, "streams": documents}
+
+
 def _status_document(status: StreamStatus) -> dict[str, Any]:
     at = status.position
     return {
         **output.fields_of(status, "stream", "table", "exists"),
         **_numbers(status),
+        "committed_at": status.committed_at,
+        "retention_headroom_seconds": _headroom(status),
+        "retention": status.retention and status.retention.document(),
         "stalled": [str(stall) for stall in status.stalls],
         "next": output.next_document(at.next) if at else [],
         "learned_from": at and at.source,
@@ -121,12 +171,32 @@ def _numbers(status: StreamStatus) -> dict[str, int | None]:
     }
 
 
+def _headroom(status: StreamStatus) -> float | None:
+    least = status.retention and status.retention.least
+    return least.seconds if least else None
+
+
+def _headroom_text(status: StreamStatus) -> str | None:
+    from ingestion.kafka.retention import duration
+
+    if status.retention is not None and status.retention.unknown:
+        return "unknown"
+    seconds = _headroom(status)
+    return None if seconds is None else duration(seconds)
+
+
 def _print_statuses(statuses: list[StreamStatus]) -> None:
-    rows = [(status.stream, *_numbers(status).values(), _state(status)) for status in statuses]
+    rows = [
+        (status.stream, *_numbers(status).values(), _headroom_text(status), _state(status))
+        for status in statuses
+    ]
     output.table(["stream", *_HEADINGS, "state"], rows, right=_HEADINGS)
     for status in statuses:
         if status.holder:
             output.say(f"{status.stream}: held by {status.holder}", "yellow")
+    for told in (status.retention for status in statuses):
+        if told is not None and told.level != "ok":
+            output.say(str(told), "bold red" if told.is_low else "yellow")
     for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
     problems = (problem for status in statuses for problem in status.problems)

@@ -20,6 +20,7 @@ from ingestion.declaration.parts import (
     Count,
     Cron,
     DottedName,
+    Duration,
     Expectation,
     ExtraFields,
     FollowPace,
@@ -36,6 +37,7 @@ from ingestion.declaration.parts import (
     Unavailable,
     Window,
     one_of,
+    seconds_of,
 )
 from ingestion.declaration.sql import names_in, refuse_absent_module
 from ingestion.declaration.types import SqlType
@@ -115,6 +117,11 @@ class Declaration(Part):
     )
     freshness_minutes: Count | None = Field(
         None, description="The check fails when records wait for longer than this."
+    )
+    retention_warning: Duration | None = Field(
+        None,
+        description="The check warns when Kafka may delete unread records sooner than this, such "
+        "as `24 hours`. Left out: sooner than a quarter of what the topic retains.",
     )
     expectations: tuple[Expectation, ...] = Field(
         (), description="Great Expectations on a run's rows."
@@ -285,6 +292,11 @@ class Declaration(Part):
     def subscribed(self) -> tuple[str, ...]:
         """The topics to read, in order; of a pattern, none until ``resolve_topics`` does."""
         return (self.topic,) if self.topic else self.topics
+
+    @property
+    def retention_warning_seconds(self) -> int | None:
+        """How much headroom is too little; ``None`` when the topic's retention decides."""
+        return seconds_of(self.retention_warning) if self.retention_warning else None
 
     @property
     def tombstone_policy(self) -> TombstonePolicy:

@@ -188,22 +188,23 @@ class Window(Part):
     @property
     def every_seconds(self) -> int:
         """How long a window is."""
-        return _seconds(self.every)
+        return seconds_of(self.every)
 
     @property
     def delay_seconds(self) -> int:
         """How much later than others a record may come."""
-        return _seconds(self.allowed_delay)
+        return seconds_of(self.allowed_delay)
 
     @field_validator("every")
     @classmethod
     def _is_some_time(cls, every: str) -> str:
-        if not _seconds(every):
+        if not seconds_of(every):
             raise ValueError("a window takes some time; write for example `1 hour`")
         return every
 
 
-def _seconds(duration: str) -> int:
+def seconds_of(duration: str) -> int:
+    """Return the seconds of a ``Duration``."""
     number, _, unit = duration.partition(" ")
     return int(number) * _UNITS[unit.removesuffix("s")]
 

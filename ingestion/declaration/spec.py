@@ -42,7 +42,7 @@ _ABOUT_RUNS: Final = frozenset(
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate"),
         *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
-        *("follow", "maintenance"),
+        *("follow", "maintenance", "retention_warning"),
     }
 )
 # Fields that decide which columns the table has.

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -24,7 +25,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
 from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
@@ -41,6 +42,7 @@ _LEADER_IS_MOVING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 _MOVED_WITHIN_SECONDS = 0.5
+_Timestamps = dict[TopicPartition, dt.datetime]
 # Up to this distance, reading on is faster than seeking.
 _SEEK_BEYOND = 1_000
 
@@ -152,6 +154,44 @@ class Kafka:
         younger = self._offsets(held, moment, IsolationLevel.READ_UNCOMMITTED)
         return Offsets({at: stable[at] for at in held if not 0 <= younger[at] <= stable[at]})
 
+    def written_end(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return where each partition ends, what an open transaction withholds included."""
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def topic_configs(self, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return the configuration of topics, with what the brokers' defaults give them.
+
+        Raises:
+            DependencyError: Kafka does not answer, or does not let this user ask.
+        """
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
+        asked = self._admin.describe_configs(wanted, request_timeout=self._timeout)
+        return {
+            topic.name: {name: entry.value for name, entry in self._answer(answer).items()}
+            for topic, answer in asked.items()
+        }
+
+    def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
+        """Return when the first record at or behind each offset was written, by its timestamp.
+
+        A partition that holds no record there, or one without a timestamp, is left out.
+        """
+        if not offsets:
+            return {}
+        reader = _RecordReader(
+            self._settings,
+            {
+                "isolation.level": "read_uncommitted",
+                "auto.offset.reset": "earliest",
+                "queued.min.messages": 1,
+                "max.partition.fetch.bytes": 65536,
+            },
+        )
+        try:
+            return reader.timestamps_at(offsets)
+        finally:
+            reader.consumer.close()
+
     def records_in(self, holes: Iterable[Range]) -> Iterator[tuple[TopicPartition, int]]:
         """Yield (partition, offset) of every committed record inside ``holes``.
 
@@ -222,7 +262,7 @@ class Kafka:
 class _RecordReader:
     """One consumer of committed records, moved from hole to hole."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
         self._settings = settings
         self._heard = ClientErrors()
         self.consumer = Consumer(
@@ -234,6 +274,7 @@ class _RecordReader:
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 10,
+                **(options or {}),
             }
         )
 
@@ -252,14 +293,35 @@ class _RecordReader:
                     yield at, offset
                 position = offset + 1 if is_record else max(offset, hole.end)
 
+    def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
+        """Return the timestamp of the first record at or behind each offset."""
+        places = {at: ClientTopicPartition(*at, offset) for at, offset in offsets.items()}
+        self.consumer.assign(list(places.values()))
+        found: _Timestamps = {}
+        while places:
+            message = self._poll()
+            at = TopicPartition(str(message.topic()), cast("int", message.partition()))
+            if at not in places:
+                continue
+            self.consumer.incremental_unassign([places.pop(at)])
+            kind, milliseconds = message.timestamp()
+            if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[at] = _EPOCH + dt.timedelta(milliseconds=milliseconds)
+        return found
+
     def _next(self) -> tuple[int, bool]:
+        message = self._poll()
+        return cast("int", message.offset()), message.error() is None
+
+    def _poll(self) -> Message:
+        """Return the next record, or the message that a partition has no more."""
         message: Message | None = self.consumer.poll(self._settings.kafka_timeout_seconds)
         if message is None:
             raise unreachable(self._settings, "it sent no record", self._heard)
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise unreachable(self._settings, KafkaException(error), self._heard)
-        return cast("int", message.offset()), error is None
+        return message
 
 
 def _milliseconds(moment: dt.datetime) -> int:

@@ -188,6 +188,23 @@ class JavaAdmin:
                 )
         return None
 
+    def log_sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the bytes of partitions' logs: of the largest replica that a broker tells of."""
+        places = {
+            at: self._kafka.common.TopicPartition(at.topic, at.partition) for at in partitions
+        }
+        nodes = self._answer(self._admin.describeCluster().nodes())
+        ids = [node.id() for node in nodes.toArray()]
+        brokers = self._answer(self._admin.describeLogDirs(ids).allDescriptions())
+        sizes: dict[TopicPartition, int] = {}
+        folders = (each for broker in ids for each in brokers[broker].values())
+        for replicas in (folder.replicaInfos() for folder in folders):
+            for at, place in places.items():
+                replica = replicas.get(place)
+                if replica is not None:
+                    sizes[at] = max(sizes.get(at, 0), replica.size())
+        return sizes
+
     def close(self) -> None:
         """Close the client."""
         self._admin.close(self._java.time.Duration.ZERO)

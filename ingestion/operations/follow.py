@@ -21,6 +21,7 @@ from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import IngestionError, InvalidSpecError, StreamLockedError, first_exit_code
 from ingestion.operations.lag import LagReader, lake_state
 from ingestion.operations.run import Run
+from ingestion.operations.telemetry import watching
 from ingestion.operations.turns import Turn
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.session import SharedSpark
@@ -56,6 +57,7 @@ class Follow:
     every_seconds: float = EVERY_SECONDS
     for_seconds: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
+    _followed: list[DeclaredStream] = field(default_factory=list)
     _turns: dict[str, Turn] = field(default_factory=dict)
     _runs: dict[str, tuple[DeclaredStream, Future[RunReport]]] = field(default_factory=dict)
 
@@ -73,9 +75,10 @@ class Follow:
         lags = LagReader(self.settings)
         pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="follow")
         try:
-            while not self.stop.is_set() and (left := end - time.monotonic()) > 0:
-                self._play_round(pool, folder, lags)
-                self.stop.wait(min(self.every_seconds, left))
+            with watching(self.settings, lambda: self._followed):
+                while not self.stop.is_set() and (left := end - time.monotonic()) > 0:
+                    self._play_round(pool, folder, lags)
+                    self.stop.wait(min(self.every_seconds, left))
         finally:
             self.stop.set()
             # Each run looks at ``stop``; whoever cannot wait for that interrupts this thread.
@@ -95,6 +98,7 @@ class Follow:
             return
         try:
             declared = [each for each in folder.read() if self._is_followed(each)]
+            self._followed = declared
             free = [each for each in declared if each.name not in self._runs]
             lag = lags.read([each.spec for each in free if each.spec is not None])
         except IngestionError as error:

@@ -35,6 +35,7 @@ from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.telemetry import observed
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table
@@ -85,6 +86,12 @@ class Run:
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
+        with observed(self.spec, self.settings) as seen:
+            run = replace(self, on_batch=seen.batches(self.on_batch))
+            return seen.finish(run._execute_as_delivered())
+
+    def _execute_as_delivered(self) -> RunReport:
+        """Execute, once more where the declared level of delivery, or the engine, decides so."""
         stream = Stream(spec=self.spec, settings=self.settings)
         with translate_engine_errors(stream):
             stream = resolve_topics(stream)

@@ -5,13 +5,21 @@ Each part is asked for by itself, so that one that cannot be known leaves the ot
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow.compute as pc
 
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DamagedTableError, DependencyError, IngestionError, first_exit_code
+from ingestion.errors import (
+    DONE,
+    WRONG,
+    DamagedTableError,
+    DependencyError,
+    IngestionError,
+    first_exit_code,
+)
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
@@ -22,6 +30,7 @@ from ingestion.lake.side_tables import count_rows
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
+from ingestion.operations.retention import Retention, retention_of
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
     read_side_tables,
@@ -29,7 +38,7 @@ from ingestion.recovery.side_tables import (
     refuse_incomplete_side_tables,
 )
 from ingestion.recovery.snapshot import read_snapshot
-from ingestion.recovery.start import offsets_to_read, starting_offsets
+from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
@@ -41,9 +50,12 @@ class StreamStatus:
     """Where one stream stands; ``None`` is what is not there, or could not be known.
 
     Attributes:
+        committed_at: When the ledger's newest batch was.
         red: Seqs of batches that do not balance and that nobody has accepted.
         waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
+        retention: When Kafka may delete what the table has not reached; before the first run it
+            holds nothing that was promised.
         problems: Why a run would not go through, in the order in which it would find out.
     """
 
@@ -53,11 +65,13 @@ class StreamStatus:
     delta_version: int | None = None
     row_count: int | None = None
     position: Position | None = None
+    committed_at: dt.datetime | None = None
     red: tuple[int, ...] = ()
     holder: Holder | None = None
     waiting: int | None = None
     lag: int | None = None
     stalls: tuple[Stall, ...] = ()
+    retention: Retention | None = None
     problems: tuple[Failure, ...] = ()
 
     def add(self, problem: IngestionError) -> None:
@@ -66,8 +80,13 @@ class StreamStatus:
 
     @property
     def exit_code(self) -> int:
-        """The code that tells what a run would meet; a stream that is being run is in order."""
-        return first_exit_code(problem.exit_code for problem in self.problems)
+        """The code that tells what a run would meet; a stream that is being run is in order.
+
+        One that a run would not be refused is wrong all the same when records may be lost soon.
+        """
+        is_low = self.retention is not None and self.retention.is_low
+        code = first_exit_code(problem.exit_code for problem in self.problems)
+        return code or (WRONG if is_low else DONE)
 
 
 class StatusReader:
@@ -108,6 +127,7 @@ class StatusReader:
             else:
                 topics = refuse_another_topic(spec, kafka, at.identity)
                 status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
+                status.retention = retention_of(stream, begin_offsets(at, topics))
                 offsets_to_read(spec, at, kafka, topics)
         except DependencyError as error:
             self._silence = error
@@ -117,6 +137,7 @@ class StatusReader:
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     log, ledger = TableLog(paths.data), load_ledger(paths)
     status.exists = log.exists
+    status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
         status.position = position_of(read_snapshot(paths, ledger))

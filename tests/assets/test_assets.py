@@ -13,6 +13,7 @@ from assets.refusals import REFUSED, standing_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
+from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
@@ -28,8 +29,11 @@ CANARY = "hunter2-canary"
 
 @pytest.fixture(autouse=True)
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ledger stand alone where no engine runs, and retries come at once."""
+    """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr(
+        "assets.evidence.retention_of", lambda stream, reached: Retention(spec=stream.spec)
+    )
     monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
 
 
@@ -100,7 +104,7 @@ def test_a_run_is_recorded_with_its_ranges_and_every_count(
     ]
     names = ("read", "inserted", "quarantined", "overlap", "seq", "lag", "dagster/row_count")
     assert [found[name] for name in names] == [11, 11, 0, 0, 3, 7, 5]
-    assert len(result.get_asset_check_evaluations()) == 4
+    assert len(result.get_asset_check_evaluations()) == 5
 
 
 def test_a_run_that_found_nothing_is_recorded_all_the_same(

@@ -15,14 +15,17 @@ from assets.checks import (
     freshness,
     offsets_contiguous,
     quarantine_rate,
+    retention,
 )
 from assets.evidence import Evidence
 from assets.expectations import ExpectationOutcome, outcome_of
 from assets.history import UnreportedBatches
 from ingestion.declaration.parts import Expectation
 from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.retention import Headroom
 from ingestion.kafka.transactions import Stall
 from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.retention import Retention
 from tests.assets.conftest import NOW, batch, declared, report
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
@@ -54,6 +57,7 @@ def test_only_the_books_block(tmp_path: Path) -> None:
         "offsets_contiguous": False,
         "quarantine_rate": False,
         "freshness": False,
+        "retention": False,
     }
 
 
@@ -163,6 +167,49 @@ def test_records_that_wait_too_long_warn(
 
     assert (result.passed, result.severity) == (passed, WARN)
     assert ("not declared" in str(result.description)) is (limit is None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "passed", "severity"),
+    [
+        pytest.param(3600, True, WARN, id="as declared"),
+        pytest.param(3599, False, WARN, id="low"),
+        pytest.param(899, False, ERROR, id="critical"),
+    ],
+)
+def test_headroom_below_the_warning_turns_the_check(
+    tmp_path: Path, seconds: float, passed: bool, severity: dg.AssetCheckSeverity
+) -> None:
+    """It warns while nothing is lost; the freshness check tells of the headroom, too."""
+    spec = declared(tmp_path, retention_warning="1 hour").spec
+    assert spec is not None
+    at = TopicPartition("orders", 3)
+    least = Headroom(at=at, offset=7, limit="time", seconds=seconds, of_seconds=7200)
+    found = evidence(tmp_path, batch(1, 0, 5), retention=Retention(spec=spec, least=least))
+
+    result = retention(found)
+
+    assert (result.passed, result.severity) == (passed, severity)
+    assert "orders-3: Kafka may delete unread offset 7 in" in str(result.description)
+    assert result.metadata["headroom_seconds"].value == seconds
+    assert str(least) in str(freshness(found).description)
+
+
+def test_a_headroom_that_is_unknown_is_no_pass(tmp_path: Path) -> None:
+    """Who may not ask for it is told so, and is not told that all is well."""
+    spec = declared(tmp_path).spec
+    assert spec is not None
+    unknown = Retention(spec=spec, unknown="Kafka refuses")
+
+    result = retention(evidence(tmp_path, batch(1, 0, 5), retention=unknown))
+
+    assert (result.passed, result.severity) == (False, WARN)
+    assert "the retention headroom is unknown: Kafka refuses" in str(result.description)
+
+
+def test_nothing_unread_is_enough_headroom(tmp_path: Path) -> None:
+    """A run that has read all asks nobody, and passes."""
+    assert retention(evidence(tmp_path, batch(1, 0, 5))).passed
 
 
 def outcome(**fields: Any) -> ExpectationOutcome:

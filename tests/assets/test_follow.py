@@ -25,6 +25,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.follow import Follow
+from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -41,8 +42,11 @@ Script = Callable[[Follow], None]
 
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ledger stand alone where no engine runs."""
+    """Let the ledger stand alone where no engine runs, and Kafka keep all."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr(
+        "assets.evidence.retention_of", lambda stream, reached: Retention(spec=stream.spec)
+    )
 
 
 def job() -> dg.JobDefinition:
@@ -89,7 +93,7 @@ def test_each_bounded_run_is_a_materialization_with_its_checks(
     materialized = last.asset_materialization
     assert materialized is not None
     assert (materialized.metadata["read"].value, materialized.metadata["lag"].value) == (4, 7)
-    assert checks_of(instance, result) == [True] * 8
+    assert checks_of(instance, result) == [True] * 10
 
 
 def test_a_refusal_turns_the_checks_of_its_stream_red(
@@ -106,7 +110,7 @@ def test_a_refusal_turns_the_checks_of_its_stream_red(
     result = followed(script, instance, monkeypatch)
 
     assert result.success
-    assert checks_of(instance, result) == [False] * 4
+    assert checks_of(instance, result) == [False] * 5
     key = dg.AssetCheckKey(dg.AssetKey("orders"), "books_balance")
     (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     assert record.event is not None
@@ -125,7 +129,7 @@ def test_a_broken_file_turns_the_checks_of_its_stream_red(
 
     result = followed(script, instance, monkeypatch)
 
-    assert checks_of(instance, result) == [False] * 4
+    assert checks_of(instance, result) == [False] * 5
 
 
 def test_a_jvm_that_died_fails_the_run(

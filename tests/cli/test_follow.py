@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,12 @@ __all__ = ["home"]
 REFUSED = errors.TopicMissingError("refused", "no topic [a, b].", remedy="make it")
 
 
+SCRAPED: list[str] = []
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    PORT = probe.getsockname()[1]
+
+
 class _Run:
     """Stands where ``Run`` does; each stream ends as its name says."""
 
@@ -38,6 +46,9 @@ class _Run:
         """End."""
         if self.name == "refused":
             raise REFUSED
+        if self.name == "scraped":
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5) as answer:
+                SCRAPED.append(answer.read().decode())
         if self.name == "stopped":
             os.kill(os.getpid(), signal.SIGTERM)
             assert self.stop.wait(4)
@@ -52,7 +63,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(reader: object, specs: Sequence[StreamSpec]) -> dict[str, int | None]:
         return {spec.name: 500 for spec in specs}
 
-    for name in ("done", "red", "refused", "stopped"):
+    for name in ("done", "red", "refused", "scraped", "stopped"):
         declare(home, name, ORDERS)
     monkeypatch.setenv("ONCELAKE_KAFKA", "nowhere:1")
     monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
@@ -78,6 +89,18 @@ def test_each_run_is_a_line_for_people() -> None:
     assert result.stderr.splitlines().count("refused: no topic [a, b]. Next: make it") == 1
     assert "red: the books of batch 1 do not balance" in result.stderr
     assert result.exit_code == 1
+
+
+def test_metrics_are_served_while_it_lasts() -> None:
+    """A run can read them on loopback; afterwards nobody listens."""
+    words = ("--every", "50ms", "--for", "1s", "--metrics-port", str(PORT))
+
+    result = oncelake("follow", "scraped", *words)
+
+    assert result.exit_code == 0, result.stderr
+    assert len(SCRAPED) >= 1
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5)
 
 
 def test_a_signal_ends_it_within_seconds() -> None:

@@ -84,6 +84,9 @@ def frail_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrailBrok
         "CONTROLLER:PLAINTEXT",
         # Compaction looks for work every 15 seconds by default.
         "log.cleaner.backoff.ms": "100",
+        # Retention looks for work every five minutes by default, and first after half of one.
+        "log.retention.check.interval.ms": "200",
+        "log.initial.task.delay.ms": "500",
     }
     with Proxy.between(behind, port=proxied) as proxy:
         made = FrailBroker(folder=folder, configuration=configuration, proxy=proxy)

@@ -1,0 +1,95 @@
+"""The sensor that tells of records which Kafka may delete before a stream has read them.
+
+The check `retention` comes with each materialization, and there is none while runs are refused,
+hang or are not started, which is when records are lost. So this asks by itself, without Spark, and
+gives the check its result whenever that has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.checks import retention_result
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import IngestionError
+from ingestion.kafka.admin import Kafka
+from ingestion.operations.retention import Retention, retention_now
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import settings_of
+
+RETENTION_SENSOR = "retention"
+# All streams must be asked for within the minute that Dagster gives a tick.
+_MOST_SECONDS = 5.0
+
+
+def retention_sensor(
+    specs: Sequence[StreamSpec], status: dg.DefaultSensorStatus
+) -> dg.SensorDefinition:
+    """Return the sensor that measures the headroom of all streams."""
+
+    @dg.sensor(
+        name=RETENTION_SENSOR,
+        minimum_interval_seconds=60,
+        default_status=status,
+        description="Tells of records that Kafka may delete before a stream has read them",
+    )
+    def sense(
+        context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        try:
+            settings = settings_of(kafka, lake)
+            seconds = min(settings.kafka_timeout_seconds, _MOST_SECONDS)
+            settings = settings.model_copy(update={"kafka_timeout_seconds": seconds})
+            # A Kafka that does not answer is waited for once, and not for each stream.
+            Kafka(settings).cluster_id()
+        except IngestionError as error:
+            return dg.SkipReason(f"nothing is known: {error}")
+        measured = [retention_now(spec, settings) for spec in specs]
+        return dg.SensorResult(
+            asset_events=_news(context.instance, measured),
+            skip_reason="; ".join(map(str, measured)) or "no stream is declared",
+        )
+
+    return sense
+
+
+def _news(
+    instance: dg.DagsterInstance, measured: Sequence[Retention]
+) -> list[dg.AssetCheckEvaluation]:
+    """Return what the check does not say yet: Dagster keeps every evaluation for good."""
+    evaluations = {
+        dg.AssetCheckKey(dg.AssetKey(each.spec.name), "retention"): _evaluation(each)
+        for each in measured
+    }
+    last = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(evaluations))
+    told = {key: _level(record.evaluation) for key, record in last.items()}
+    # What was never told is news only when it is bad.
+    return [
+        evaluation
+        for key, evaluation in evaluations.items()
+        if _level(evaluation) != told.get(key, "ok")
+    ]
+
+
+def _level(evaluation: object) -> object:
+    # A run that failed leaves a check that was planned, and never evaluated.
+    if not isinstance(evaluation, dg.AssetCheckEvaluation):
+        return None
+    # Where streams are followed, the text of a refusal stands in for it.
+    level = evaluation.metadata.get("level")
+    return level and level.value
+
+
+def _evaluation(measured: Retention) -> dg.AssetCheckEvaluation:
+    result = retention_result(measured)
+    return dg.AssetCheckEvaluation(
+        asset_key=dg.AssetKey(measured.spec.name),
+        check_name="retention",
+        passed=result.passed,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=result.description,
+    )

@@ -1,0 +1,194 @@
+"""Metrics and lineage of runs, for the systems that a team has already.
+
+Where they go, the standard variables of OpenTelemetry and OpenLineage say. Where none is set,
+nothing is imported, measured or sent. A failure of either is logged, once, and fails no run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from ingestion.declaration.loader import DeclaredStream
+    from ingestion.declaration.spec import StreamSpec
+    from ingestion.lake.ledger import LedgerRow
+    from ingestion.pipeline.report import RunReport
+    from ingestion.settings import Settings
+
+LOG: Final = logging.getLogger("oncelake.telemetry")
+INSTALL: Final = "pip install 'oncelake[observability]'"
+_OTLP: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_LINEAGE: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
+_warned: set[str] = set()
+# Whether this process serves its metrics to Prometheus.
+_is_serving = False
+
+OnBatch = Callable[["LedgerRow", int], None]
+
+
+class RunObserver(Protocol):
+    """What is told of one run, in its own thread."""
+
+    def begin(self) -> None:
+        """Take note that the run begins."""
+
+    def batch(self, row: LedgerRow, lag: int) -> None:
+        """Take note of a batch that is committed, and of the lag that is left."""
+
+    def end(self, report: RunReport | None, error: BaseException | None) -> None:
+        """Take note of the run's end: it has a report, or failed."""
+
+
+def wants_otlp() -> bool:
+    """Tell whether metrics are to be pushed over OTLP."""
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    is_off = is_off or os.environ.get("OTEL_METRICS_EXPORTER") == "none"
+    return not is_off and any(map(os.environ.get, _OTLP))
+
+
+def wants_lineage() -> bool:
+    """Tell whether OpenLineage's client finds a configuration of where events go."""
+    if os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
+        return False
+    files = (Path("openlineage.yml"), Path.home() / ".openlineage" / "openlineage.yml")
+    return (
+        any(map(os.environ.get, _LINEAGE))
+        or any(name.startswith("OPENLINEAGE__TRANSPORT") for name in os.environ)
+        or any(file.is_file() for file in files)
+    )
+
+
+class Observed:
+    """One run, and whoever is told of it; a failure of theirs is no failure of the run."""
+
+    def __init__(self, observers: Sequence[RunObserver]) -> None:
+        self._observers = observers
+        self._report: RunReport | None = None
+
+    def tell(self, what: Callable[[RunObserver], None]) -> None:
+        """Tell all observers."""
+        for observer in self._observers:
+            with guarded(type(observer).__module__.rpartition(".")[2]):
+                what(observer)
+
+    def batches(self, on_batch: OnBatch) -> OnBatch:
+        """Return what to call after each batch, which calls ``on_batch``, too."""
+        if not self._observers:
+            return on_batch
+
+        def tell_all(row: LedgerRow, lag: int) -> None:
+            on_batch(row, lag)
+            self.tell(lambda observer: observer.batch(row, lag))
+
+        return tell_all
+
+    def finish(self, report: RunReport) -> RunReport:
+        """Take the run's report, and return it."""
+        self._report = report
+        return report
+
+    @property
+    def report(self) -> RunReport | None:
+        """The run's report, once it has one."""
+        return self._report
+
+
+@contextmanager
+def observed(spec: StreamSpec, settings: Settings) -> Iterator[Observed]:
+    """Observe a run while the block lasts."""
+    run = Observed(_observers(spec, settings))
+    run.tell(lambda observer: observer.begin())
+    try:
+        yield run
+    except BaseException as error:
+        failure = error
+        run.tell(lambda observer: observer.end(None, failure))
+        raise
+    run.tell(lambda observer: observer.end(run.report, None))
+
+
+def _observers(spec: StreamSpec, settings: Settings) -> list[RunObserver]:
+    found: list[RunObserver] = []
+    if wants_otlp() or _is_serving:
+        with guarded("metrics"):
+            from ingestion.operations.telemetry.metrics import RunMetrics, shared
+
+            found.append(RunMetrics(shared.get(), spec, settings))
+    if wants_lineage():
+        with guarded("lineage"):
+            from ingestion.operations.telemetry.lineage import RunLineage
+
+            found.append(RunLineage(spec, settings))
+    return found
+
+
+@contextmanager
+def watching(settings: Settings, streams: Callable[[], Sequence[DeclaredStream]]) -> Iterator[None]:
+    """Measure streams again and again while the block lasts, whether they are run or refused."""
+    if not (wants_otlp() or _is_serving):
+        yield
+        return
+    stop: Callable[[], None] | None = None
+    with guarded("metrics"):
+        from ingestion.operations.telemetry.metrics import watch
+
+        stop = watch(settings, streams)
+    try:
+        yield
+    finally:
+        if stop is not None:
+            stop()
+
+
+@contextmanager
+def serving(port: int | None, host: str) -> Iterator[None]:
+    """Serve metrics to Prometheus while the block lasts, where a port is given.
+
+    Raises:
+        SetupError: the packages are not installed, or the port cannot be listened on.
+    """
+    global _is_serving
+    if port is None:
+        yield
+        return
+    from ingestion.errors import SetupError
+
+    try:
+        from ingestion.operations.telemetry.metrics import serve
+    except ModuleNotFoundError as error:
+        raise SetupError(f"--metrics-port: {error}. Next: {INSTALL}") from error
+    try:
+        stop = serve(port, host)
+    except OSError as error:
+        raise SetupError(
+            f"--metrics-port: {host}:{port} cannot be listened on ({error.strerror}). "
+            "Next: choose another port"
+        ) from error
+    _is_serving = True
+    try:
+        yield
+    finally:
+        _is_serving = False
+        stop()
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Log a failure of the block once in the life of the process, and go on."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        _warn(f"{what} are asked for, but: {error}. Next: {INSTALL}")
+    except Exception as error:  # noqa: BLE001 (a run must not fail for what watches it)
+        _warn(f"{what} could not be sent: {type(error).__name__}: {error}", of=what)
+
+
+def _warn(message: str, *, of: str = "") -> None:
+    if (key := of or message) not in _warned:
+        _warned.add(key)
+        LOG.warning("%s (told once; runs go on)", message)

@@ -1,0 +1,139 @@
+"""Lineage of runs, by OpenLineage: topics in, a table out, START and then COMPLETE or FAIL.
+
+The client's own variables and files say where events go. An event that could not be sent is logged
+once, and for a minute no other is tried, so that a server that is away costs runs little.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from functools import cache
+from typing import Final
+
+from openlineage.client import OpenLineageClient
+from openlineage.client.event_v2 import (
+    InputDataset,
+    Job,
+    OutputDataset,
+    Run,
+    RunEvent,
+    RunState,
+)
+from openlineage.client.facet_v2 import (
+    RunFacet,
+    error_message_run,
+    job_type_job,
+    output_statistics_output_dataset,
+    processing_engine_run,
+    schema_dataset,
+)
+from openlineage.client.naming.dataset import Kafka, LocalFileSystem
+from openlineage.client.uuid import generate_new_uuid
+
+from ingestion.declaration.spec import StreamSpec, engine_version
+from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.paths import StreamPaths
+from ingestion.pipeline.report import RunReport
+from ingestion.settings import Settings
+
+_PRODUCER: Final = f"https://pypi.org/project/oncelake/{engine_version()}"
+_PAUSE_SECONDS: Final = 60.0
+_not_before = 0.0
+
+
+@cache
+def _client() -> OpenLineageClient:
+    return OpenLineageClient()
+
+
+class RunLineage:
+    """Tells of one run, which gets an id of its own: a process may follow streams for weeks."""
+
+    def __init__(self, spec: StreamSpec, settings: Settings) -> None:
+        self._spec = spec
+        self._settings = settings
+        self._id = str(generate_new_uuid())
+
+    def begin(self) -> None:
+        """Send START."""
+        self._send(RunState.START)
+
+    def batch(self, row: LedgerRow, lag: int) -> None:
+        """Send nothing: batches are the ledger's."""
+
+    def end(self, report: RunReport | None, error: BaseException | None) -> None:
+        """Send COMPLETE, or FAIL with the error; red books are a failure."""
+        if report is not None and not report.is_balanced:
+            red = "; ".join(row.says() for row in report.batches if row.is_red)
+            self._send(RunState.FAIL, report, f"the books do not balance: {red}")
+        elif error is not None:
+            self._send(RunState.FAIL, None, str(error) or type(error).__name__)
+        else:
+            self._send(RunState.COMPLETE, report)
+
+    def _send(
+        self, state: RunState, report: RunReport | None = None, problem: str | None = None
+    ) -> None:
+        global _not_before
+        if time.monotonic() < _not_before:
+            return
+        event = RunEvent(
+            eventTime=dt.datetime.now(dt.UTC).isoformat(),
+            producer=_PRODUCER,
+            eventType=state,
+            run=Run(self._id, self._run_facets(problem)),
+            job=Job(
+                os.environ.get("OPENLINEAGE_NAMESPACE") or "oncelake",
+                self._spec.name,
+                {"jobType": job_type_job.JobTypeJobFacet("BATCH", "ONCELAKE", "JOB")},
+            ),
+            inputs=self._inputs(report),
+            outputs=[self._output(report)],
+        )
+        try:
+            _client().emit(event)
+        except Exception:
+            _not_before = time.monotonic() + _PAUSE_SECONDS
+            raise
+
+    def _run_facets(self, problem: str | None) -> dict[str, RunFacet]:
+        engine = processing_engine_run.ProcessingEngineRunFacet(engine_version(), "oncelake")
+        facets: dict[str, RunFacet] = {"processing_engine": engine}
+        if problem is not None:
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(problem, "python")
+        return facets
+
+    def _inputs(self, report: RunReport | None) -> list[InputDataset]:
+        """Name the topics: of a pattern, those that the run found."""
+        found = {at.topic for at in report.next} if report else set()
+        topics = self._spec.subscribed or sorted(found)
+        host, port = _first_server(self._settings.bootstrap_servers())
+        names = (Kafka(host, port, topic) for topic in topics)
+        return [InputDataset(name.get_namespace(), name.get_name()) for name in names]
+
+    def _output(self, report: RunReport | None) -> OutputDataset:
+        path = StreamPaths.of(self._spec.name, self._settings).data
+        name = LocalFileSystem(str(path))
+        columns = [
+            schema_dataset.SchemaDatasetFacetFields(
+                column.name, str(column.type), column.comment or None
+            )
+            for column in self._spec.table_columns
+        ]
+        written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=report.total("inserted") + report.total("updated") if report else None
+        )
+        return OutputDataset(
+            name.get_namespace(),
+            name.get_name(),
+            facets={"schema": schema_dataset.SchemaDatasetFacet(fields=columns)},
+            outputFacets={"outputStatistics": written} if report else {},
+        )
+
+
+def _first_server(servers: str) -> tuple[str, str]:
+    """Return host and port of the first server, as OpenLineage names a cluster."""
+    host, _, port = servers.split(",")[0].strip().rpartition(":")
+    return (host, port) if host else (port, "9092")

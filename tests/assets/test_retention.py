@@ -1,0 +1,77 @@
+"""The sensor of the retention: what it gives the check, and when it has nothing new to tell."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.retention import retention_sensor
+from ingestion.declaration.spec import StreamSpec
+from ingestion.kafka.offsets import TopicPartition
+from ingestion.kafka.retention import Headroom
+from ingestion.operations.retention import Retention
+from ingestion.settings import Settings
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from tests.assets.conftest import declared
+
+
+def test_the_check_gets_its_result_whenever_that_has_changed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while no run can tell it: low, critical, lost and well again, each once."""
+    spec = declared(tmp_path, retention_warning="1 hour").spec
+    assert spec is not None
+    at = TopicPartition("orders", 3)
+    left = iter((7000, 3000, 2900, 100, 50, 0, 0, 7000, 6900))
+
+    def measured(spec: StreamSpec, settings: Settings) -> Retention:
+        least = Headroom(
+            at=at,
+            offset=7,
+            limit="time",
+            seconds=(seconds := next(left)),
+            of_seconds=7200,
+            lost=int(not seconds),
+        )
+        return Retention(spec=spec, least=least)
+
+    monkeypatch.setattr("assets.retention.retention_now", measured)
+    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    sensor = retention_sensor([spec], dg.DefaultSensorStatus.STOPPED)
+    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    told = []
+    for _ in range(9):
+        with dg.build_sensor_context(instance, resources=resources) as context:
+            events = sensor.evaluate_tick(context).asset_events
+        for event in events:
+            assert isinstance(event, dg.AssetCheckEvaluation)
+            instance.report_runless_asset_event(event)
+        told.append([(event.passed, event.severity.value) for event in events])
+
+    low, critical, well = [(False, "WARN")], [(False, "ERROR")], [(True, "WARN")]
+    lost = critical
+    assert told == [[], low, [], critical, [], lost, [], well, []]
+
+
+def test_a_kafka_that_does_not_answer_is_waited_for_once(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Nothing is known of any stream, so no check is touched."""
+    spec = declared(tmp_path).spec
+    assert spec is not None
+    sensor = retention_sensor([spec] * 50, dg.DefaultSensorStatus.STOPPED)
+    kafka = KafkaResource(address="127.0.0.1:1", timeout_seconds=0.5)
+    began = time.monotonic()
+
+    with dg.build_sensor_context(
+        instance, resources={"kafka": kafka, "lake": LakeResource()}
+    ) as context:
+        found = sensor.evaluate_tick(context)
+
+    assert "nothing is known: Kafka at 127.0.0.1:1 does not answer" in str(found.skip_message)
+    assert not found.asset_events
+    assert time.monotonic() - began < 10
