@@ -46,10 +46,10 @@ def status(stream: AnyStream = None, as_json: AsJson = False, watch: Watch = Non
     unread record. Exits as a run would, without running: 3 when one would be refused (a red batch
     is refused until it is accepted), 5 when Kafka does not answer, in which case all but the lag
     is shown, 2 when a file is broken; and 1 when a run would go through, but the headroom is less
-    than the stream's `retention_warning`. A stream that is running now is in order. Exits with
-    2 when no stream is declared at all. With --json, a
-    named stream gives its object, none gives `{"exit_code", "streams"}`; with --watch, each time on
-    a line of its own. Ctrl-C or SIGTERM ends --watch (exit 130 or 143).
+    than the stream's `retention_warning`. A stream that is running now is in order. Exits with 2
+    when no stream is declared at all. With --json, a named stream gives its object, none gives
+    `{"exit_code", "streams"}`; with --watch, each time on a line of its own. Ctrl-C or SIGTERM ends
+    --watch (exit 130 or 143).
     """
     if watch is not None:
         _watch(stream, as_json, watch)
