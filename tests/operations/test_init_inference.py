@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -36,6 +37,7 @@ from ingestion.operations.init.propose import propose
 from ingestion.operations.init.sample import Sample, SampledRecord
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings
+from tests.formats.test_capture import events
 
 SETTINGS = Settings(kafka="nowhere:1")
 Pairs = Sequence[tuple[bytes | None, bytes | None, int]]
@@ -122,6 +124,7 @@ def test_a_type_holds_what_was_seen_with_room(texts: list[str], expected: str | 
         pytest.param(['"2024-02-29T10:00:00Z"'], "TIMESTAMP", id="ZonedTimestamp"),
         pytest.param(['"2024-02-29"'], "STRING", id="text that looks like a date"),
         pytest.param(['{"scale": 2, "value": "ew=="}'], "STRING", id="VariableScaleDecimal"),
+        pytest.param(["1.5", '"NaN"'], "DOUBLE", id="a float that is no number"),
         pytest.param(["1", '"1"'], None, id="several types"),
     ],
 )
@@ -380,6 +383,29 @@ def test_events_of_debezium_without_a_common_order_are_ordered_by_the_log() -> N
 
     assert (spec.format.type, spec.sequence_by) == ("debezium", ("lsn",))
     assert spec.format.options.model_dump()["columns"] == {"lsn": "source.lsn"}
+
+
+@pytest.mark.parametrize("table", ["everything", "partial"])
+@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+def test_no_event_of_a_real_connector_would_be_quarantined(table: str, schemas: bool) -> None:
+    """What Debezium sent for a real database fits the columns that are proposed for it."""
+    recorded = [
+        (as_text(each["key"]), as_text(each["value"]), crc32((each["key"] or "").encode()) % 2)
+        for each in events(table, schemas=schemas)
+    ]
+    sample = sampled(recorded)
+    text = write_text(propose("orders", sample, SETTINGS), sample)
+    spec = StreamSpec.model_validate({**read_tree(text).content, "name": "orders"})
+
+    found = validate_sample(sample, spec, SETTINGS)
+
+    assert {each["_disposition"] for each in found} == {"row", "delete", "ignored"}
+    assert spec.keys == (("id",) if table == "everything" else ("shelf", "place"))
+
+
+def as_text(text: str | None) -> bytes | None:
+    """Return a text's bytes; null stays."""
+    return None if text is None else text.encode()
 
 
 def test_the_sample_is_judged_as_a_run_would() -> None:

@@ -27,6 +27,8 @@ _MOST_PLACES: Final = 6
 _MOST_DIGITS: Final = 38
 # Objects with so many names, most of which most objects lack, are maps.
 _FEWEST_KEYS: Final = 5
+# How Kafka Connect writes them, since JSON has no such numbers.
+_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 # A type that so many values have is the column's; the others are mistakes.
 _NEARLY_ALL: Final = 0.9
 
@@ -132,6 +134,9 @@ def guess(values: Sequence[Any], dialect: Dialect = JSON) -> Guess:
 
 def _most_of(values: Sequence[Any], kinds: Counter[str], dialect: Dialect) -> Guess:
     """Propose the type of nearly all values, or one that holds them all."""
+    texts = {value for value in values if type(value) is str}
+    if dialect is DEBEZIUM and set(kinds) == {"numbers", "texts"} and texts <= _NOT_FINITE:
+        return Guess(SqlType(word="DOUBLE"), "some numbers are not finite")
     ((kind, count), *others) = kinds.most_common()
     found = ", ".join(
         f"{number:,} {other if number > 1 else other.removesuffix('s')}" for other, number in others
