@@ -68,6 +68,7 @@ def plan_decoding(
     unavailable: Unavailable | None = None,
     never_left_out: frozenset[str] = frozenset(),
     keys: Sequence[str] = (),
+    lenient: frozenset[str] = frozenset(),
     settings: Settings,
 ) -> Decoding:
     """Plan how to decode keys or values with their declared format.
@@ -84,6 +85,7 @@ def plan_decoding(
         unavailable: What to do with columns that a record leaves out.
         never_left_out: Columns that no record may leave out.
         keys: The key columns, by which the row is found that has them.
+        lenient: Columns that take a value of another type.
         settings: Where a schema registry is.
     """
     module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
@@ -96,6 +98,7 @@ def plan_decoding(
         unavailable=unavailable,
         never_left_out=never_left_out,
         keys=keys,
+        lenient=lenient,
         writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
     )
     return Decoding(module=module.__name__, encoded=encoded, column=column, into=into)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from ingestion.declaration.rules import JSON_FORMATS
 from ingestion.formats.arrow_udf import (
     Decoding,
     decode_in_spark,
@@ -64,19 +65,23 @@ def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructTy
         unavailable=spec.unavailable,
         never_left_out=spec.never_left_out,
         keys=spec.keys,
+        lenient=spec.lenient,
         settings=stream.settings,
     )
 
 
 def _plan_keys(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
+    spec = stream.spec
+    is_json = spec.key_format.type in JSON_FORMATS
     return plan_decoding(
         records,
-        stream.spec.key_format,
+        spec.key_format,
         column=_TOMBSTONE_KEY,
         is_key=True,
         into="_decoded_key",
-        schema=StructType([schema[name] for name in stream.spec.keys]),
+        schema=StructType([schema[name] for name in spec.keys]),
         extra_fields="ignore",
+        lenient=spec.lenient & set(spec.keys) if is_json else frozenset(),
         settings=stream.settings,
     )
 

@@ -128,6 +128,7 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
 
 def _findings(spec: StreamSpec) -> dict[str, str]:
     found = {"_unavailable": "unavailable"} if spec.unavailable else {}
+    found |= {"_coerced": "coerced"} if spec.lenient else {}
     found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
     return _FINDINGS | found
 
@@ -259,6 +260,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         is_bad += " OR _unavailable IS NOT NULL"
         columns.append("_unavailable")
         columns += ["_moved_from"] if spec.unavailable == "keep" else []
+    columns += ["_coerced"] if spec.lenient else []
     of_bad = (f"CASE WHEN {is_bad} THEN {name} END AS {name}" for name in _OF_BAD)
     return f"SELECT {sql.names(names)}, {', '.join(columns)}, {', '.join(of_bad)} FROM {judged} j"
 

@@ -31,6 +31,7 @@ def opened(
     *,
     is_key: bool = False,
     extra_fields: ExtraFields = "ignore",
+    lenient: Iterable[str] = (),
     schemas: Iterable[WriterSchema] = (),
     **options: Any,
 ) -> Decode:
@@ -42,6 +43,7 @@ def opened(
         is_key=is_key,
         options=FORMATS[format_].options.model_validate(options),
         extra_fields=extra_fields,
+        lenient=frozenset(lenient),
         writer_schemas={schema.id: prepared(schema) for schema in schemas},
     )
     decode: Decode = module.opened(encoded)
@@ -65,6 +67,7 @@ def proven(
     *,
     is_key: bool = False,
     extra_fields: ExtraFields = "ignore",
+    lenient: Iterable[str] = (),
     **options: Any,
 ) -> list[list[Any] | None]:
     """Read values as the proof does: one row each, or nothing where it refuses them."""
@@ -73,6 +76,7 @@ def proven(
         is_key=is_key,
         options=FORMATS[format_].options.model_validate(options),
         extra_fields=extra_fields,
+        lenient=frozenset(lenient),
         settings=None,
     )
     read = reading(FormatSpec(type=format_, **options), expected)
