@@ -226,7 +226,8 @@ def test_a_proposed_file_validates_and_runs_at_once(
 
     told = answer(oncelake("init", world.topic, "--json"))
 
-    assert oncelake("validate", world.topic).exit_code == 0
+    validated = oncelake("validate", world.topic)
+    assert (validated.exit_code, validated.output) == (0, "1 stream, all valid\n")
     spec = find_stream(world.settings.streams, world.topic)
     assert ", ".join(column.as_ddl().replace("`", "") for column in spec.columns) == case.schema
     assert {name: getattr(spec, name) for name in case.fields} == case.fields

@@ -103,7 +103,7 @@ def propose(stream: str, sample: Sample, settings: Settings) -> Proposal:
         proposal.add("sequence_by", list(order.columns) or None, *order.why)
     else:
         proposal.add("mode", "append", f"every record is a row: {keys.why}")
-    _propose_deletes(proposal, evidence, keys)
+    _propose_deletes(proposal, evidence, keys, order)
     return proposal
 
 
@@ -190,7 +190,7 @@ def _crossing_key(keys: Keys, evidence: Evidence) -> str | None:
 def _order_beside_kafkas(found: Order | None, evidence: Evidence) -> _Order:
     """Choose an order where Kafka keeps that of each key, and a null value has no other."""
     if found and not evidence.tombstones:
-        return _by_column(found, "a null value would go to quarantine, since it has none")
+        return _by_column(found)
     if not evidence.tombstones:
         return _Order(columns=(), why=[f"left out: {_NO_COLUMN}, and Kafka's offsets do"])
     though = f", though {found.column} would order the others" if found else ""
@@ -223,7 +223,7 @@ def _order_of_debezium(stream: str, evidence: Evidence, *, is_kafkas: bool) -> _
     return _Order(columns=(_KAFKAS_TIME,), why=[_SEVERAL, _BY_TIME])
 
 
-def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys) -> None:
+def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys, order: _Order) -> None:
     """Say what a delete is: a condition, a null value, or neither."""
     if evidence.is_debezium:
         return
@@ -232,6 +232,9 @@ def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys) -> None
         proposal.add("apply_as_deletes", found[0], f"check: {found[1]}")
     nulls = f"{evidence.tombstones:,} null values were seen; "
     if not evidence.tombstones:
+        if not set(order.columns) <= {*keys.columns, _KAFKAS_TIME}:
+            why = f"no null value was seen; one would have no {', '.join(order.columns)}, so that "
+            proposal.add("tombstones", "quarantine", f"{why}a person should see it")
         return
     if keys.format:
         proposal.add("tombstones", None, f"left out: {nulls}each deletes its Kafka key's row")
