@@ -13,6 +13,7 @@ import typer
 from ingestion.cli import (
     decisions,
     erase,
+    init,
     kafka,
     maintain,
     plan,
@@ -68,7 +69,7 @@ def oncelake(
 
 
 for command in (
-    *(run.run, run.follow),
+    *(init.init, run.run, run.follow),
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),

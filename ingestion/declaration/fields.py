@@ -58,6 +58,11 @@ class Declaration(Part):
     )
     format: FormatSpec = Field(FormatSpec(), description="How a value is encoded.")
     ddl: str = Field(alias="schema", description="The table's columns, as Spark DDL.")
+    leniency: Mapping[str, Literal["lenient"]] = Field(
+        {},
+        alias="types",
+        description="Columns that take a number in quotes, or as text a number or boolean.",
+    )
     value_ddl: str | None = Field(
         None,
         alias="value_schema",
@@ -203,6 +208,11 @@ class Declaration(Part):
     def value_columns(self) -> tuple[DeclaredColumn, ...]:
         """The columns of a value as it is decoded, in order."""
         return parse_columns(self.value_ddl) if self.value_ddl else self.columns
+
+    @property
+    def lenient(self) -> frozenset[str]:
+        """Columns of the value that take what is written as another type."""
+        return frozenset(self.leniency)
 
     @cached_property
     def exploded_columns(self) -> tuple[DeclaredColumn, ...]:

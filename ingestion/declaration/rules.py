@@ -22,6 +22,12 @@ _NO_EQUALITY: Final = ("FLOAT", "DOUBLE", "ARRAY", "MAP", "STRUCT", "VARIANT")
 _NESTED_OR_BYTES: Final = ("ARRAY", "MAP", "STRUCT", "BINARY")
 # What `where` and `select` may ask of the record beside its value's columns.
 _OF_A_RECORD: Final = (*COORDINATES, "_timestamp", "_key", "_headers", "_index")
+# The formats whose values are JSON, without the types of a schema.
+JSON_FORMATS: Final = ("json", "json_schema")
+_LENIENT: Final = (
+    *("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE"),
+    *("STRING", "VARCHAR"),
+)
 # Formats without fields: what the one column must be.
 _BARE: Final = {"raw": "BINARY", "string": "STRING"}
 
@@ -179,8 +185,9 @@ def _format_violations(spec: Declaration) -> Iterator[Violation]:
         yield "key_format", f"`{key}` is no format of keys; write `json`"
     if spec.tombstone_policy == "delete":
         yield from _key_violations(spec)
-    if name not in {"json", "json_schema"}:
+    if name not in JSON_FORMATS:
         yield from _json_only_violations(spec)
+    yield from _leniency_violations(spec)
     if name in _BARE:
         type_ = _BARE[name]
         if [column.type.word for column in spec.value_columns] != [type_]:
@@ -193,6 +200,21 @@ def _format_violations(spec: Declaration) -> Iterator[Violation]:
                 yield "schema", f"{problem}; declare STRING"
     if isinstance(spec.format.options, DebeziumOptions):
         yield from _debezium_violations(spec, spec.format.options)
+
+
+def _leniency_violations(spec: Declaration) -> Iterator[Violation]:
+    if spec.leniency and spec.format.type not in JSON_FORMATS:
+        problem = f"`format: {spec.format.type}` says the type of each value, or has only text"
+        yield "types", f"{problem}; `lenient` is for JSON's formats: remove it"
+        return
+    types = {column.name: column.type for column in spec.value_columns}
+    of = "value_schema" if spec.value_ddl else "schema"
+    for name in spec.leniency:
+        if name not in types:
+            yield ("types", name), unknown_column(name, types, of=of)
+        elif types[name].word not in _LENIENT:
+            problem = f"{name} is {types[name]}; only a number or a STRING can be lenient"
+            yield ("types", name), f"{problem}; remove it"
 
 
 def _json_only_violations(spec: Declaration) -> Iterator[Violation]:

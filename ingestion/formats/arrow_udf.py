@@ -22,7 +22,7 @@ from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.parts import ExtraFields, FormatSpec, Unavailable
 from ingestion.errors import InvalidSpecError
 from ingestion.formats.decoder import Encoded, decoded_struct
-from ingestion.formats.wire_format import HEADER_BYTES
+from ingestion.formats.wire_format import HEADER_BYTES, schema_ids_in
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
 from ingestion.settings import Settings
 
@@ -57,7 +57,7 @@ class Decoding:
 
 
 def plan_decoding(
-    records: DataFrame,
+    records: DataFrame | pa.Table,
     format_spec: FormatSpec,
     *,
     column: str,
@@ -68,12 +68,14 @@ def plan_decoding(
     unavailable: Unavailable | None = None,
     never_left_out: frozenset[str] = frozenset(),
     keys: Sequence[str] = (),
+    lenient: frozenset[str] = frozenset(),
     settings: Settings,
 ) -> Decoding:
     """Plan how to decode keys or values with their declared format.
 
     Args:
         records: Records with the bytes; with a registry materialized, since they are read twice.
+            A table where they are in this process.
         format_spec: The format.
         column: Name of the binary column.
         into: Name of the column to add.
@@ -83,6 +85,7 @@ def plan_decoding(
         unavailable: What to do with columns that a record leaves out.
         never_left_out: Columns that no record may leave out.
         keys: The key columns, by which the row is found that has them.
+        lenient: Columns that take a value of another type.
         settings: Where a schema registry is.
     """
     module, options = import_module(FORMATS[format_spec.type].module), format_spec.options
@@ -95,6 +98,7 @@ def plan_decoding(
         unavailable=unavailable,
         never_left_out=never_left_out,
         keys=keys,
+        lenient=lenient,
         writer_schemas=_writer_schemas(records, column, module, settings) if uses_registry else {},
     )
     return Decoding(module=module.__name__, encoded=encoded, column=column, into=into)
@@ -150,16 +154,15 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _writer_schemas(
-    records: DataFrame, column: str, module: ModuleType, settings: Settings
+    records: DataFrame | pa.Table, column: str, module: ModuleType, settings: Settings
 ) -> Mapping[int, WriterSchema]:
-    """Return the schemas of all ids in the bytes, with one Spark job.
+    """Return the schemas of all ids in the bytes, of a frame with one Spark job.
 
     The format's module may offer ``prepared``: what the driver makes of a schema, so that executors
     need no compiler.
     """
-    number = _schema_id(F.col(column))
-    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
-    ids = [row["id"] for row in found.limit(_MOST_IDS).collect()]
+    is_table = isinstance(records, pa.Table)
+    ids = schema_ids_in(records[column]) if is_table else _schema_ids(records, column)
     if len(ids) == _MOST_IDS:
         raise InvalidSpecError(
             f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
@@ -169,11 +172,13 @@ def _writer_schemas(
     return {number: prepared(each) for number, each in registry_of(settings).schemas(ids).items()}
 
 
-def _schema_id(raw: Column) -> Column:
-    """Return the schema id at the start of framed bytes, or null."""
+def _schema_ids(records: DataFrame, column: str) -> list[int]:
+    """Return the schema ids at the start of framed bytes."""
+    raw = F.col(column)
     is_framed = (F.octet_length(raw) >= HEADER_BYTES) & (F.substring(raw, 1, 1) == F.lit(b"\0"))
-    number = F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long")
-    return F.when(is_framed, number)
+    number = F.when(is_framed, F.conv(F.hex(F.substring(raw, 2, 4)), 16, 10).cast("long"))
+    found = records.where(number.isNotNull()).select(number.alias("id")).distinct()
+    return [row["id"] for row in found.limit(_MOST_IDS).collect()]
 
 
 def _has_variants(type_: DataType) -> bool:

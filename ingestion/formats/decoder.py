@@ -44,6 +44,7 @@ class Encoded:
             changed; only in formats that know such a thing.
         never_left_out: Columns of which that makes a record bad.
         keys: The key columns, where such a column is kept.
+        lenient: Columns that take a value of another type; only in JSON's formats.
         writer_schemas: The registry's schemas of all ids in the bytes.
     """
 
@@ -54,6 +55,7 @@ class Encoded:
     unavailable: Unavailable | None = None
     never_left_out: frozenset[str] = frozenset()
     keys: Sequence[str] = ()
+    lenient: frozenset[str] = frozenset()
     writer_schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
 
 
@@ -71,7 +73,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     formats without deletes; ``kept`` has the fields that are not in the schema, if the declaration
     says ``extra_fields: keep``; ``unavailable`` has the names of the columns whose value the record
     leaves out, since it has not changed; where they are kept, ``moved_from`` has the key of the row
-    that has them, if that is not the record's own.
+    that has them, if that is not the record's own; where a column is lenient, ``coerced`` has the
+    names of those whose value was of another type.
 
     All may be null, and texts have any length: decoding and the writer of the row check both. A
     VARIANT is its JSON, for Spark to parse.
@@ -91,6 +94,8 @@ def decoded_struct(encoded: Encoded) -> sql.StructType:
     if encoded.unavailable == "keep":
         key = sql.StructType([encoded.schema[name] for name in encoded.keys])
         struct = struct.add("moved_from", _relaxed(key))
+    if encoded.lenient:
+        struct = struct.add("coerced", sql.ArrayType(sql.StringType()))
     return struct
 
 
@@ -138,6 +143,7 @@ class Decoded(NamedTuple):
         unavailable: Columns whose value the record leaves out because it has not changed.
         moved_from: The key of the row that has those values, if it is another; null in what cannot
             be told of it.
+        coerced: Columns whose value was of another type.
     """
 
     row: Sequence[Any]
@@ -146,6 +152,7 @@ class Decoded(NamedTuple):
     kept: str | None = None
     unavailable: Sequence[str] | None = None
     moved_from: Mapping[str, Any] | None = None
+    coerced: Sequence[str] | None = None
 
 
 # Reads the bytes of one record, then what else the format asks for; raises ``BadBytesError``.
@@ -203,6 +210,7 @@ def _assembled(
         kept=[each and each.kept for each in good],
         unavailable=[each and (each.unavailable or None) for each in good],
         moved_from=[each and each.moved_from for each in good],
+        coerced=[each and (each.coerced or None) for each in good],
     )
 
 

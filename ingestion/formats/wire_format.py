@@ -91,6 +91,12 @@ def by_writer_schema(
     return decode
 
 
+def schema_ids_in(values: pa.ChunkedArray) -> list[int]:
+    """Return the schema ids of all values that are framed."""
+    raws = (raw for raw in values.to_pylist() if raw is not None and len(raw) >= HEADER_BYTES)
+    return sorted({int.from_bytes(raw[1:HEADER_BYTES]) for raw in raws if raw[0] == 0})
+
+
 def _schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:
     """Return the schema id of each value, -1 where it is not framed."""
     is_framed = np.asarray(values.is_valid()) & (ends - starts >= HEADER_BYTES)

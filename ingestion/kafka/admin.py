@@ -201,10 +201,20 @@ class Kafka:
         Raises:
             DependencyError: Kafka stopped answering before the proof was complete.
         """
+        for message in self.messages_in(holes):
+            at = TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
+            yield at, cast("int", message.offset())
+
+    def messages_in(self, ranges: Iterable[Range]) -> Iterator[Message]:
+        """Yield every committed record inside ``ranges``, by partition and offset.
+
+        Raises:
+            DependencyError: Kafka stopped answering before the end of the ranges.
+        """
         reader = _RecordReader(self._settings)
         try:
-            ordered = sorted(holes, key=lambda hole: (hole.topic_partition, hole.start))
-            for at, in_partition in groupby(ordered, key=lambda hole: hole.topic_partition):
+            ordered = sorted(ranges, key=lambda each: (each.topic_partition, each.start))
+            for at, in_partition in groupby(ordered, key=lambda each: each.topic_partition):
                 yield from reader.records_of(at, in_partition)
         finally:
             reader.consumer.close()
@@ -260,7 +270,7 @@ class Kafka:
 
 
 class _RecordReader:
-    """One consumer of committed records, moved from hole to hole."""
+    """One consumer of committed records, moved from range to range."""
 
     def __init__(self, settings: Settings, options: Mapping[str, Any] | None = None) -> None:
         self._settings = settings
@@ -278,20 +288,19 @@ class _RecordReader:
             }
         )
 
-    def records_of(
-        self, at: TopicPartition, holes: Iterable[Range]
-    ) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield the records inside the holes of one partition; ``holes`` must be sorted."""
+    def records_of(self, at: TopicPartition, ranges: Iterable[Range]) -> Iterator[Message]:
+        """Yield the records inside the ranges of one partition; ``ranges`` must be sorted."""
         position = -_SEEK_BEYOND - 1
-        for hole in holes:
-            if hole.start - position > _SEEK_BEYOND:
-                self.consumer.assign([ClientTopicPartition(at.topic, at.partition, hole.start)])
-                position = hole.start
-            while position < hole.end:
-                offset, is_record = self._next()
-                if is_record and hole.start <= offset < hole.end:
-                    yield at, offset
-                position = offset + 1 if is_record else max(offset, hole.end)
+        for each in ranges:
+            if each.start - position > _SEEK_BEYOND:
+                self.consumer.assign([ClientTopicPartition(at.topic, at.partition, each.start)])
+                position = each.start
+            while position < each.end:
+                message = self._poll()
+                offset, is_record = cast("int", message.offset()), message.error() is None
+                if is_record and each.start <= offset < each.end:
+                    yield message
+                position = offset + 1 if is_record else max(offset, each.end)
 
     def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
         """Return the timestamp of the first record at or behind each offset."""
@@ -308,10 +317,6 @@ class _RecordReader:
             if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
                 found[at] = _EPOCH + dt.timedelta(milliseconds=milliseconds)
         return found
-
-    def _next(self) -> tuple[int, bool]:
-        message = self._poll()
-        return cast("int", message.offset()), message.error() is None
 
     def _poll(self) -> Message:
         """Return the next record, or the message that a partition has no more."""

@@ -170,6 +170,8 @@ class BatchWriter:
         counts = extra_counts(engine, counted)
         if self._spec.explode:
             counts["exploded"] = counted.exploded
+        if counted.coerced:
+            counts["values_coerced"] = counted.coerced
         if counted.unavailable:
             is_kept = self._spec.unavailable == "keep"
             counts["columns_kept" if is_kept else "columns_unavailable"] = counted.unavailable

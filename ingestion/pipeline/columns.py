@@ -8,6 +8,7 @@
                 + _selected            whether ``where`` or the function lets it pass
                 + _index, _is_empty    all of them only where anything is declared
     validate    BATCH                  the judged batch; ``table`` stands for its declared columns
+                + _coerced             columns whose value was of another type; only where lenient
                 + _unavailable         columns that the record left out; only where its format may
                 + _moved_from          the key of the row that has them, if it is another
 
@@ -31,7 +32,7 @@ TRANSFORMED: Final = (*EXPLODED, "_transformed", "_selected")
 # Of a judged row: its disposition, undeclared names, size of the value in bytes, what is wrong.
 JUDGED: Final = ("_disposition", "_extra", "_bytes", "_reason", "_detail", *RAW)
 # Behind the judgement nobody needs these of a row that can be applied.
-NOT_APPLIED: Final = ("_extra", "_reason", "_detail", "_moved_from", *RAW)
+NOT_APPLIED: Final = ("_extra", "_reason", "_detail", "_moved_from", "_coerced", *RAW)
 
 
 def batch_columns(table: Sequence[str]) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ class BatchCounts:
         with_extra: Records applied that have fields which the schema does not name.
         exploded: Rows beyond the first of their record.
         unavailable: Columns that the rows applied left out, in all.
+        coerced: Values of records applied that were of another type than their lenient columns.
     """
 
     dispositions: Mapping[str, int]
@@ -60,6 +61,7 @@ class BatchCounts:
     with_extra: int = 0
     exploded: int = 0
     unavailable: int = 0
+    coerced: int = 0
 
     @property
     def read(self) -> int:
@@ -74,7 +76,10 @@ class BatchCounts:
 
 def count_records(engine: Engine) -> BatchCounts:
     """Count a batch by disposition and by partition."""
-    may_lack = "_unavailable" in engine.columns("batch")
+    columns = engine.columns("batch")
+    may_lack, is_lenient = "_unavailable" in columns, "_coerced" in columns
+    of_first = "CASE WHEN _index = 0 THEN coalesce(array_length(_coerced), 0) ELSE 0 END"
+    coerced = f"sum({of_first})" if is_lenient else "0"
     unavailable = "sum(coalesce(array_length(_unavailable), 0))" if may_lack else "0"
     rows = engine.rows(
         "SELECT _topic, _partition, _disposition, "
@@ -84,7 +89,8 @@ def count_records(engine: Engine) -> BatchCounts:
         "CAST(sum(CASE WHEN _index = 0 THEN _offset ELSE 0 END) AS BIGINT) AS offset_sum, "
         'CAST(sum(_bytes) AS BIGINT) AS "bytes", '
         "CAST(sum(CASE WHEN _index = 0 AND array_length(_extra) > 0 THEN 1 ELSE 0 END) AS BIGINT) "
-        f"AS with_extra, CAST({unavailable} AS BIGINT) AS unavailable "
+        f"AS with_extra, CAST({unavailable} AS BIGINT) AS unavailable, "
+        f"CAST({coerced} AS BIGINT) AS coerced "
         "FROM batch GROUP BY _topic, _partition, _disposition"
     )
     dispositions: dict[str, int] = {}
@@ -99,6 +105,7 @@ def count_records(engine: Engine) -> BatchCounts:
         with_extra=sum(row["with_extra"] for row in rows if row["_disposition"] in GOOD),
         exploded=sum(row["rows"] - row["records"] for row in rows),
         unavailable=sum(row["unavailable"] for row in rows if row["_disposition"] == "row"),
+        coerced=sum(row["coerced"] for row in rows if row["_disposition"] in GOOD),
     )
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from ingestion.declaration.rules import JSON_FORMATS
 from ingestion.formats.arrow_udf import (
     Decoding,
     decode_in_spark,
@@ -17,9 +18,9 @@ from ingestion.formats.arrow_udf import (
     plan_decoding,
 )
 from ingestion.lake.stream import Stream
-from ingestion.pipeline.schema import row_type, value_type
+from ingestion.pipeline.schema import row_type, type_of_columns, value_type
 from ingestion.sinks.frame_cache import FrameCache
-from ingestion.sinks.rows import InWorker, Rows
+from ingestion.sinks.rows import InWorker, Rows, Work
 
 _TOMBSTONE_KEY = "_tombstone_key"
 
@@ -32,35 +33,57 @@ def decode(records: DataFrame, stream: Stream, frames: FrameCache) -> Rows:
         stream: The declaration, and where a schema registry is.
         frames: Keeps the bytes where schema ids must be known before decoding.
     """
-    spec, settings = stream.spec, stream.settings
+    spec = stream.spec
     if spec.format.options.uses_registry or spec.key_format.options.uses_registry:
         records = frames.keep_bytes(records)
-    value = plan_decoding(
+    value = _plan_values(records, stream, value_type(spec))
+    if spec.tombstone_policy != "delete":
+        return _decoded(records, value, None)
+    key = _plan_keys(_with_tombstone_keys(records), stream, row_type(spec.ddl))
+    return _decoded(records, value, key)
+
+
+def decode_here(records: pa.Table, stream: Stream) -> Work:
+    """Return the work that adds the same columns to records in this process, without Spark."""
+    spec = stream.spec
+    value = _plan_values(records, stream, type_of_columns(spec.value_columns))
+    if spec.tombstone_policy != "delete":
+        return _work(value, None)
+    with_keys = pa.Table.from_batches(map(_with_tombstone_key, records.to_batches()))
+    return _work(value, _plan_keys(with_keys, stream, type_of_columns(spec.columns)))
+
+
+def _plan_values(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
+    spec = stream.spec
+    return plan_decoding(
         records,
         spec.format,
         column="_value",
         into="_decoded",
-        schema=value_type(spec),
+        schema=schema,
         extra_fields=spec.extra_fields,
         unavailable=spec.unavailable,
         never_left_out=spec.never_left_out,
         keys=spec.keys,
-        settings=settings,
+        lenient=spec.lenient,
+        settings=stream.settings,
     )
-    if spec.tombstone_policy != "delete":
-        return _decoded(records, value, None)
-    schema = row_type(spec.ddl)
-    key = plan_decoding(
-        _with_tombstone_keys(records),
+
+
+def _plan_keys(records: DataFrame | pa.Table, stream: Stream, schema: StructType) -> Decoding:
+    spec = stream.spec
+    is_json = spec.key_format.type in JSON_FORMATS
+    return plan_decoding(
+        records,
         spec.key_format,
         column=_TOMBSTONE_KEY,
         is_key=True,
         into="_decoded_key",
         schema=StructType([schema[name] for name in spec.keys]),
         extra_fields="ignore",
-        settings=settings,
+        lenient=spec.lenient & set(spec.keys) if is_json else frozenset(),
+        settings=stream.settings,
     )
-    return _decoded(records, value, key)
 
 
 def _with_tombstone_keys(records: DataFrame) -> DataFrame:
@@ -77,19 +100,22 @@ def _decoded(records: DataFrame, value: Decoding, key: Decoding | None) -> Rows:
             return decoded
         return decode_in_spark(_with_tombstone_keys(decoded), key).drop(_TOMBSTONE_KEY)
 
-    def in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    in_worker = InWorker(records=records, work=_work(value, key))
+    return Rows(in_spark=in_spark, in_worker=in_worker)
+
+
+def _work(value: Decoding, key: Decoding | None) -> Work:
+    def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoded = decode_in_worker(batches, value)
         if key is None:
             yield from decoded
             return
-        with_keys = (
-            batch.append_column(
-                _TOMBSTONE_KEY,
-                pc.if_else(pc.is_null(batch.column("_value")), batch.column("_key"), None),
-            )
-            for batch in decoded
-        )
-        for batch in decode_in_worker(with_keys, key):
+        for batch in decode_in_worker(map(_with_tombstone_key, decoded), key):
             yield batch.drop_columns([_TOMBSTONE_KEY])
 
-    return Rows(in_spark=in_spark, in_worker=InWorker(records=records, work=in_worker))
+    return decode_batches
+
+
+def _with_tombstone_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    of_tombstones = pc.if_else(pc.is_null(batch.column("_value")), batch.column("_key"), None)
+    return batch.append_column(_TOMBSTONE_KEY, of_tombstones)

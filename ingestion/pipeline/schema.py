@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.types import SqlType
 from ingestion.errors import BadFieldError
 
 _SENTENCE: Final = re.compile(r"\[[A-Z][A-Z_.]+\][^\n]*")
@@ -18,6 +21,22 @@ _SENTENCE: Final = re.compile(r"\[[A-Z][A-Z_.]+\][^\n]*")
 _FOR_PROGRAMS: Final = re.compile(
     r"^\[[A-Z_.]+\]\s*| If necessary set .* this error[^.]*\.| SQLSTATE: .*$"
 )
+
+_SCALARS: Final[Mapping[str, type[DataType]]] = {
+    "TINYINT": types.ByteType,
+    "SMALLINT": types.ShortType,
+    "INT": types.IntegerType,
+    "BIGINT": types.LongType,
+    "FLOAT": types.FloatType,
+    "DOUBLE": types.DoubleType,
+    "BOOLEAN": types.BooleanType,
+    "STRING": types.StringType,
+    "BINARY": types.BinaryType,
+    "DATE": types.DateType,
+    "TIMESTAMP": types.TimestampType,
+    "TIMESTAMP_NTZ": types.TimestampNTZType,
+    "VARIANT": types.VariantType,
+}
 
 
 def row_type(ddl: str) -> StructType:
@@ -31,6 +50,30 @@ def row_type(ddl: str) -> StructType:
 def value_type(spec: StreamSpec) -> StructType:
     """Return the type of a value as it is decoded."""
     return row_type(spec.value_ddl or spec.ddl)
+
+
+def type_of_columns(columns: Iterable[DeclaredColumn]) -> StructType:
+    """Return the type of a row of declared columns as ``row_type`` does, without a running Spark.
+
+    For what reads records in this process alone; of a run, Spark's own reading decides.
+    """
+    return StructType([StructField(c.name, _spark_type(c.type), c.nullable) for c in columns])
+
+
+def _spark_type(type_: SqlType) -> DataType:
+    parts = {name: _spark_type(part) for name, part in type_.parts.items()}
+    if type_.word == "DECIMAL":
+        return types.DecimalType(type_.precision, type_.scale)
+    if type_.word == "VARCHAR":
+        return types.VarcharType(type_.precision)
+    if type_.word == "ARRAY":
+        return ArrayType(parts["element"])
+    if type_.word == "MAP":
+        return MapType(parts["key"], parts["value"])
+    if type_.word == "STRUCT":
+        required = type_.required
+        return StructType([StructField(n, part, n not in required) for n, part in parts.items()])
+    return _SCALARS[type_.word]()
 
 
 def storable(row: StructType) -> StructType:

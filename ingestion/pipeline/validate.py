@@ -87,15 +87,23 @@ def validate(transformed: Rows, spec: StreamSpec, reached: Offsets) -> Rows:
     plan = transformed.in_worker
     if plan is None or spec.apply_as_deletes:
         return Rows(in_spark=in_spark)
-    in_duckdb = _batch(f"({_judged(spec, reached)})", spec)
+    work, in_duckdb = validate_in_worker(plan.work, spec, reached)
+    return Rows(in_spark=in_spark, in_worker=replace(plan, work=work, sql=in_duckdb))
+
+
+def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tuple[Work, str]:
+    """Return the same without Spark: work that decodes, and what DuckDB asks of its result.
+
+    Only where a declaration has no ``apply_as_deletes`` and nothing is transformed.
+    """
     work = _flat_in_worker(
-        plan.work,
+        decode,
         findings=_findings(spec),
         keys=spec.keys if spec.tombstone_policy == "delete" else (),
         needed=_needed(spec),
         has_deletes=spec.write_mode.has_deletes,
     )
-    return Rows(in_spark=in_spark, in_worker=replace(plan, work=work, sql=in_duckdb))
+    return work, _batch(f"({_judged(spec, reached)})", spec)
 
 
 def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -120,6 +128,7 @@ def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
 
 def _findings(spec: StreamSpec) -> dict[str, str]:
     found = {"_unavailable": "unavailable"} if spec.unavailable else {}
+    found |= {"_coerced": "coerced"} if spec.lenient else {}
     found |= {"_moved_from": "moved_from"} if spec.unavailable == "keep" else {}
     return _FINDINGS | found
 
@@ -251,6 +260,7 @@ def _batch(judged: str, spec: StreamSpec) -> str:
         is_bad += " OR _unavailable IS NOT NULL"
         columns.append("_unavailable")
         columns += ["_moved_from"] if spec.unavailable == "keep" else []
+    columns += ["_coerced"] if spec.lenient else []
     of_bad = (f"CASE WHEN {is_bad} THEN {name} END AS {name}" for name in _OF_BAD)
     return f"SELECT {sql.names(names)}, {', '.join(columns)}, {', '.join(of_bad)} FROM {judged} j"
 

@@ -16,7 +16,7 @@ __all__ = ["home"]
 
 COMMANDS = (
     *("run", "status", "ledger", "verify", "doctor", "validate", "schema", "accept"),
-    *("adopt-topic", "reset", "unlock"),
+    *("adopt-topic", "reset", "unlock", "init"),
     *("kafka up", "kafka down", "kafka status"),
 )
 

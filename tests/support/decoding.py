@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -12,53 +12,17 @@ from pyspark.sql import types as spark
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.parts import ExtraFields, FormatSpec
-from ingestion.declaration.types import SqlType
 from ingestion.formats.decoder import Decode, Encoded
 from ingestion.kafka.schema_registry import WriterSchema
+from ingestion.pipeline.schema import type_of_columns
 from ingestion.verify.compare.rows import values_equal
 from ingestion.verify.decode import Decode as Read
 from ingestion.verify.decode import Expected, reading
 
-_SCALARS: Mapping[str, type[spark.DataType]] = {
-    "TINYINT": spark.ByteType,
-    "SMALLINT": spark.ShortType,
-    "INT": spark.IntegerType,
-    "BIGINT": spark.LongType,
-    "FLOAT": spark.FloatType,
-    "DOUBLE": spark.DoubleType,
-    "BOOLEAN": spark.BooleanType,
-    "STRING": spark.StringType,
-    "BINARY": spark.BinaryType,
-    "DATE": spark.DateType,
-    "TIMESTAMP": spark.TimestampType,
-    "TIMESTAMP_NTZ": spark.TimestampNTZType,
-    "VARIANT": spark.VariantType,
-}
-
 
 def row_type(ddl: str) -> spark.StructType:
     """Return the type of a row, as ``ingestion.pipeline.schema`` does, without a running Spark."""
-    return spark.StructType(
-        [spark.StructField(c.name, spark_type(c.type), c.nullable) for c in parse_columns(ddl)]
-    )
-
-
-def spark_type(type_: SqlType) -> spark.DataType:
-    """Return Spark's own type for a declared one."""
-    parts = {name: spark_type(part) for name, part in type_.parts.items()}
-    if type_.word == "DECIMAL":
-        return spark.DecimalType(type_.precision, type_.scale)
-    if type_.word == "VARCHAR":
-        return spark.VarcharType(type_.precision)
-    if type_.word == "ARRAY":
-        return spark.ArrayType(parts["element"])
-    if type_.word == "MAP":
-        return spark.MapType(parts["key"], parts["value"])
-    if type_.word == "STRUCT":
-        return spark.StructType(
-            [spark.StructField(n, part, n not in type_.required) for n, part in parts.items()]
-        )
-    return _SCALARS[type_.word]()
+    return type_of_columns(parse_columns(ddl))
 
 
 def opened(
@@ -67,6 +31,7 @@ def opened(
     *,
     is_key: bool = False,
     extra_fields: ExtraFields = "ignore",
+    lenient: Iterable[str] = (),
     schemas: Iterable[WriterSchema] = (),
     **options: Any,
 ) -> Decode:
@@ -78,6 +43,7 @@ def opened(
         is_key=is_key,
         options=FORMATS[format_].options.model_validate(options),
         extra_fields=extra_fields,
+        lenient=frozenset(lenient),
         writer_schemas={schema.id: prepared(schema) for schema in schemas},
     )
     decode: Decode = module.opened(encoded)
@@ -101,6 +67,7 @@ def proven(
     *,
     is_key: bool = False,
     extra_fields: ExtraFields = "ignore",
+    lenient: Iterable[str] = (),
     **options: Any,
 ) -> list[list[Any] | None]:
     """Read values as the proof does: one row each, or nothing where it refuses them."""
@@ -109,6 +76,7 @@ def proven(
         is_key=is_key,
         options=FORMATS[format_].options.model_validate(options),
         extra_fields=extra_fields,
+        lenient=frozenset(lenient),
         settings=None,
     )
     read = reading(FormatSpec(type=format_, **options), expected)

@@ -66,6 +66,11 @@ def kind(node: Any) -> tuple[str, Mapping[str, Any]]:
     return (node["type"], node) if isinstance(node, dict) else (node, {})
 
 
+def logical_type(node: Any) -> str:
+    """Return the logical type of an expanded type; empty if it has none."""
+    return str(kind(node)[1].get(_LOGICAL, ""))
+
+
 def is_record(node: Any) -> bool:
     """Tell whether a type is a record."""
     return kind(node)[0] == "record"

@@ -33,7 +33,12 @@ from ingestion.formats.coerce import (
 )
 from ingestion.formats.decoder import BadBytesError, Decoded, Encoded, text_of
 from ingestion.formats.json.names import Undeclared, paths_of, spelt
-from ingestion.formats.strict_json import LONGEST_NUMBER, StrictParser, of_sane_length
+from ingestion.formats.strict_json import (
+    LONGEST_NUMBER,
+    LongNumberError,
+    StrictParser,
+    of_sane_length,
+)
 
 MOST_DIGITS: Final = 38
 # Of the longest number, name (as UTF-16) and value that Spark's own parser takes for a VARIANT.
@@ -45,6 +50,8 @@ DATE: Final = r"\d{4}-\d{2}-\d{2}"
 TIME: Final = r"[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
 ZONE: Final = r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 _PLAIN: Final = re.compile(NUMBER, re.ASCII)
+# A number as RFC 8259 has it; with a point or an exponent it is no whole one.
+_JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)((?:\.\d+)?(?:[eE][+-]?\d+)?)", re.ASCII)
 _DAY: Final = re.compile(DATE, re.ASCII)
 _MOMENT: Final = re.compile(f"{DATE}(?:{TIME}({ZONE})?)?", re.ASCII)
 _NOT_FINITE: Final = frozenset(
@@ -67,9 +74,8 @@ class StrictReader:
     def __init__(self, encoded: Encoded) -> None:
         self._encoded, self._names = encoded, frozenset(encoded.schema.names)
         self._undeclared: dict[Undeclared, None] = {}
-        self._columns = [
-            (each.name, self._reader(spelt(each.name), each.dataType)) for each in encoded.schema
-        ]
+        self._coerced: list[str] = []
+        self._columns = [(each.name, self._column_reader(each)) for each in encoded.schema]
         self._variants = [each.name for each in encoded.schema if _is_variant(each.dataType)]
         self._paths = {path.lower() for path in paths_of(encoded.schema)}
 
@@ -96,7 +102,7 @@ class StrictReader:
     def _decoded(self, fields: Any) -> tuple[Decoded, Iterable[Undeclared]]:
         if type(fields) is not dict:
             raise BadBytesError("not_an_object", "an array, a scalar or null")
-        self._undeclared = {}
+        self._undeclared, self._coerced = {}, []
         row = self._row(fields)
         extra = [each.path for each in self._undeclared]
         # Declared in another case, their values would be null unsaid.
@@ -104,7 +110,8 @@ class StrictReader:
             raise BadBytesError("wrong_case", ", ".join(misspelt)[:500])
         if extra and self._encoded.extra_fields == "reject":
             raise BadBytesError("unknown_field", ", ".join(extra)[:500])
-        return Decoded(row, extra, kept=self._kept(fields)), self._undeclared
+        decoded = Decoded(row, extra, kept=self._kept(fields), coerced=self._coerced)
+        return decoded, self._undeclared
 
     def _row(self, fields: Mapping[str, Any]) -> list[Any]:
         row: list[Any] = []
@@ -133,6 +140,24 @@ class StrictReader:
             return None
         others = {n: v for n, v in fields.items() if n not in self._names}
         return variant_text(others) if others else None
+
+    def _column_reader(self, column: sql.StructField) -> Convert:
+        """Return the conversion of a column's values; a lenient one takes another type's, too."""
+        read = self._reader(spelt(column.name), column.dataType)
+        if column.name not in self._encoded.lenient:
+            return read
+        is_text = isinstance(column.dataType, sql.StringType | sql.VarcharType)
+        coerce = _text_of_scalar if is_text else _number_in_text
+
+        def read_leniently(value: Any) -> Any:
+            coerced = coerce(value)
+            if coerced is None:
+                return read(value)
+            converted = read(coerced)
+            self._coerced.append(column.name)
+            return converted
+
+        return read_leniently
 
     def _reader(self, path: str, type_: sql.DataType) -> Convert:
         """Return the conversion of the values at a path that are not null.
@@ -291,6 +316,25 @@ def _moment(value: Any, *, zoned: bool) -> int:
         return moment(value)
     except ValueError:
         return _refuse("bad_time")
+
+
+def _number_in_text(value: Any) -> Any:
+    """Return the number that a text writes as JSON does; nothing of any other value."""
+    found = _JSON_NUMBER.fullmatch(value) if type(value) is str else None
+    if found is None:
+        return None
+    try:
+        of_sane_length(value)
+    except LongNumberError:
+        return None
+    return Raw(value.encode()) if found[1] else int(value)
+
+
+def _text_of_scalar(value: Any) -> str | None:
+    """Write a number or a boolean as JSON does; nothing of any other value."""
+    if type(value) is bool:
+        return "true" if value else "false"
+    return _number(value) if type(value) in (int, Raw) else None
 
 
 def _number(value: Any) -> str:

@@ -34,13 +34,18 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What bytes should hold: a value, or a Kafka key, which may be a bare value."""
+    """What bytes should hold: a value, or a Kafka key, which may be a bare value.
+
+    Attributes:
+        lenient: Columns that take a number in quotes or, as text, a number or a boolean.
+    """
 
     columns: Sequence[DeclaredColumn]
     options: Options
     settings: Settings | None
     extra_fields: ExtraFields = "ignore"
     is_key: bool = False
+    lenient: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +55,14 @@ class DecodedRecord:
     Attributes:
         left_out: Columns that the record leaves out because they have not changed.
         moved_from: What could be read of the key that the row had before, if it was another.
+        coerced: How many values were of another type than their lenient column.
     """
 
     values: Row
     is_delete: bool = False
     left_out: frozenset[str] = frozenset()
     moved_from: Mapping[str, Any] | None = None
+    coerced: int = 0
 
 
 # Of one record: names and values.

@@ -6,9 +6,10 @@ One document of valid UTF-8, without duplicate names, NaN or Infinity, by Python
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, ReadFramed
 from ingestion.verify.decode.coerce import BadRecordError, WrittenNumber, of_json, refuse_names
 
@@ -20,16 +21,44 @@ def reading(expected: Expected) -> Decode:
     """Return what reads one object, or as a key a bare value."""
     rejects = expected.extra_fields == "reject"
     readers = {column.name: of_json(column.type, rejects=rejects) for column in expected.columns}
+    lenient = [column for column in expected.columns if column.name in expected.lenient]
 
     def read(raw: bytes) -> DecodedRecord:
         fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)
         refuse_names(fields, readers, rejects=rejects)
+        coerced = _coerced(fields, lenient)
+        fields = {**fields, **coerced}
         given = [(fields.get(name), take) for name, take in readers.items()]
-        return DecodedRecord(values=tuple([None if v is None else take(v) for v, take in given]))
+        values = tuple([None if v is None else take(v) for v, take in given])
+        return DecodedRecord(values=values, coerced=len(coerced))
 
     if expected.options.uses_registry:
         return ReadFramed(expected, "JSON", lambda schema: read)
     return read
+
+
+def _coerced(fields: Mapping[str, Any], lenient: Sequence[DeclaredColumn]) -> dict[str, Any]:
+    """Return what lenient columns take for a value of another type."""
+    coerced: dict[str, Any] = {}
+    for column in lenient:
+        value = fields.get(column.name)
+        is_text = isinstance(value, str) and not isinstance(value, WrittenNumber)
+        if column.type.word in {"STRING", "VARCHAR"}:
+            if not is_text and isinstance(value, bool | int | WrittenNumber):
+                coerced[column.name] = str(value).lower() if isinstance(value, bool) else str(value)
+        elif is_text and (number := _number_in(str(value))) is not None:
+            coerced[column.name] = number
+    return coerced
+
+
+def _number_in(text: str) -> int | WrittenNumber | None:
+    """Return the number that a text is as a document of JSON, without blanks around it."""
+    try:
+        found = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    is_number = type(found) in (int, WrittenNumber) and text == text.strip()
+    return found if is_number else None
 
 
 def _key_fields(raw: bytes, expected: Expected) -> Mapping[str, Any]:

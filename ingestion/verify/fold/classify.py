@@ -73,7 +73,13 @@ class Classifier:
         self._epoch = epoch
         self.types = spec.types
         columns, extra, options = spec.value_columns, spec.extra_fields, spec.format.options
-        value = Expected(columns=columns, options=options, settings=settings, extra_fields=extra)
+        value = Expected(
+            columns=columns,
+            options=options,
+            settings=settings,
+            extra_fields=extra,
+            lenient=spec.lenient,
+        )
         self._read = reading(spec.format, value)
         self.transformation = transformation(spec, settings, apply)
         value_names = [column.name for column in spec.value_columns]
@@ -99,7 +105,13 @@ class Classifier:
             self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
         if self._tombstones == "delete":
             keys, options = [spec.columns[i] for i in self._key_at], spec.key_format.options
-            key = Expected(columns=keys, options=options, settings=settings, is_key=True)
+            key = Expected(
+                columns=keys,
+                options=options,
+                settings=settings,
+                is_key=True,
+                lenient=spec.lenient,
+            )
             self._read_key = reading(spec.key_format, key)
 
     def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
@@ -162,11 +174,19 @@ class Classifier:
             raise BadRecordError(f"not sent, and asked for: {sorted(needed)}")
         if at is None:
             left_out, moved = decoded.left_out, decoded.moved_from
-            return [Value(record, values, is_delete, 0, lacks, left_out, moved)]
+            coerced = decoded.coerced
+            return [Value(record, values, is_delete, 0, lacks, left_out, moved, coerced)]
         elements = values[at] or ((None,) if is_delete else ())
         result.filtered += not elements
         return [
-            Value(record, (*values[:at], element, *values[at + 1 :]), is_delete, n, lacks)
+            Value(
+                record,
+                (*values[:at], element, *values[at + 1 :]),
+                is_delete,
+                n,
+                lacks,
+                coerced=0 if n else decoded.coerced,
+            )
             for n, element in enumerate(elements)
         ]
 
@@ -220,7 +240,8 @@ class Classifier:
         place = (self._epoch, *order, *at, row.element)
         due = (*values, *flag, *index, *at, sent, self._epoch, seq)
         is_gone = is_delete and not self._is_soft
-        change = RowChange(self.key_of(values), place, None if is_gone else due, seq)
+        gone_or_due = None if is_gone else due
+        change = RowChange(self.key_of(values), place, gone_or_due, seq, coerced=row.coerced)
         if not left_out or is_gone:
             return change
         old = None

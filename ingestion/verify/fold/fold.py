@@ -120,6 +120,7 @@ class Fold:
             left = [change for change in result.changes if not self._is_erased(change)]
             recount.filtered += len(result.changes) - len(left)
             result.changes = left
+        recount.extra["values_coerced"] += sum(change.coerced for change in result.changes)
         bad = [(record, "by the declaration of that time") for record in held_back] + result.bad
         self._put_aside(bad, seq, recount)
         if self._unavailable == "keep":

@@ -72,6 +72,7 @@ class Value(NamedTuple):
         lacks: Whether a column is null that may not be.
         left_out: Columns that the record leaves out because they have not changed.
         moved_from: What could be read of the key that the row had before.
+        coerced: How many of the record's values were of another type than their lenient column.
     """
 
     record: Record
@@ -81,6 +82,7 @@ class Value(NamedTuple):
     lacks: bool = False
     left_out: frozenset[str] = frozenset()
     moved_from: Mapping[str, Any] | None = None
+    coerced: int = 0
 
 
 def transformation(

@@ -80,6 +80,7 @@ class RowChange(NamedTuple):
         left_out: Which of the declared columns the record leaves out because they have not changed.
         moved_from: By ``text_of``, the key of the row that has them, if it is another.
         record: The record, where it leaves any out.
+        coerced: How many of its values were of another type than their lenient column.
     """
 
     key: str
@@ -89,6 +90,7 @@ class RowChange(NamedTuple):
     left_out: tuple[int, ...] = ()
     moved_from: str | None = None
     record: Record | None = None
+    coerced: int = 0
 
     @property
     def at(self) -> TopicPartition:

@@ -1,0 +1,136 @@
+"""``oncelake init``: a first declaration for a topic, proposed from its last records."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ingestion.cli import output
+from ingestion.cli.command import AsJson
+from ingestion.cli.streams import load_settings
+
+if TYPE_CHECKING:
+    from ingestion.operations.init.initialize import Initialized
+
+_SHOWN = 10
+_LONGEST = 40
+_IN_DOCUMENT = 10_000
+
+
+def init(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a Kafka topic.")],
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=10_000, help="How many records to look at.")
+    ] = 1_000,
+    stream: Annotated[
+        str | None, typer.Option(help="The stream's name; default: one like the topic's.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the YAML, and write nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a stream for a topic: look at its last records, and write a file to start from.
+
+    Comments in the file say why each line is proposed, and what to check. The report shows ten
+    records as its rows, and which would go to quarantine. The file validates and runs as it is;
+    one that is there already is never overwritten. Exits with 2 when the topic is empty, or when
+    no declaration fits what is in it, and says what to write instead.
+    """
+    from ingestion.declaration.names import nearest_allowed
+    from ingestion.operations.init.initialize import initialize, path_of, refuse_existing
+
+    settings = load_settings()
+    path = path_of(nearest_allowed(topic) if stream is None else stream, settings)
+    if not dry_run:
+        refuse_existing(path)
+    proposed = initialize(topic, path, limit=sample, settings=settings)
+    if not dry_run:
+        proposed.write()
+    if as_json:
+        output.document(_document(proposed, is_written=not dry_run))
+    elif dry_run:
+        output.say(proposed.text.rstrip("\n"))
+    else:
+        _print(proposed)
+
+
+def _print(proposed: Initialized) -> None:
+    from ingestion.declaration.loader import shown_path
+
+    spec, total = proposed.spec, len(proposed.records)
+    output.say(f"{shown_path(proposed.path)}: written, from {output.counted(total, 'record')}\n")
+    output.say(proposed.text)
+    columns = [column.name for column in spec.columns]
+    output.table(columns, ([_cell(row[n]) for n in columns] for row in _newest(proposed)))
+    output.say(f"\n{len(proposed.good):,} of {total:,} records would be applied")
+    if ignored := sum(row["_disposition"] == "ignored" for row in proposed.records):
+        output.say(f"  {output.counted(ignored, 'null value')} would be ignored")
+    for reason, rows in _by_reason(proposed):
+        first = rows[0]
+        at = f"{first['_topic']}-{first['_partition']} offset {first['_offset']}"
+        detail = f" ({_cell(first['_detail'])})" if first["_detail"] else ""
+        output.say(f"  {len(rows):,} quarantined as {reason}, first at {at}{detail}", "yellow")
+    output.say(f"\nNext: check the file; oncelake validate {spec.name}; oncelake run {spec.name}")
+
+
+def _newest(proposed: Initialized) -> list[dict[str, Any]]:
+    return proposed.good[-_SHOWN:]
+
+
+def _by_reason(proposed: Initialized) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Group the records that would go to quarantine, the largest group first."""
+    counted = Counter(row["_reason"] for row in proposed.quarantined)
+    return [
+        (reason, [row for row in proposed.quarantined if row["_reason"] == reason])
+        for reason, _ in counted.most_common()
+    ]
+
+
+def _cell(value: Any, longest: int = _LONGEST) -> str:
+    from ingestion.declaration.messages import printable
+
+    if isinstance(value, dict | list):
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, bytes) else "-" if value is None else str(value)
+    return printable(text, longest=longest)
+
+
+def _json(value: Any) -> Any:
+    """Return a value as a JSON document can hold it."""
+    if isinstance(value, dict):
+        return {name: _json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_json(each) for each in value]
+    is_plain = value is None or isinstance(value, bool | int)
+    is_number = isinstance(value, float) and math.isfinite(value)
+    return value if is_plain or is_number else _cell(value, _IN_DOCUMENT)
+
+
+def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
+    spec, columns = proposed.spec, [column.name for column in proposed.spec.columns]
+    return {
+        "stream": spec.name,
+        "topic": proposed.sample.topic,
+        "path": proposed.path,
+        "written": is_written,
+        "yaml": proposed.text,
+        "format": spec.format.type,
+        "mode": spec.mode,
+        "keys": spec.keys,
+        "sequence_by": spec.sequence_by,
+        "sampled": len(proposed.records),
+        "applied": len(proposed.good),
+        "rows": [{name: _json(row[name]) for name in columns} for row in _newest(proposed)],
+        "quarantined": [
+            {
+                **{name: row[f"_{name}"] for name in ("partition", "offset", "reason", "detail")},
+                "value": _cell(row["_value"], _IN_DOCUMENT),
+            }
+            for row in proposed.quarantined
+        ],
+    }

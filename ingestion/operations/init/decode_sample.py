@@ -1,0 +1,129 @@
+"""What the product itself makes of a sample: its decoders and its validation, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.parts import FormatSpec
+from ingestion.declaration.spec import StreamSpec
+from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.stream import Stream
+from ingestion.operations.init.sample import Sample
+from ingestion.pipeline.decode import decode_here
+from ingestion.pipeline.schema import type_of_columns
+from ingestion.pipeline.validate import validate_in_worker
+from ingestion.settings import Settings
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_RECORDS = pa.schema(
+    {
+        "_topic": pa.string(),
+        "_partition": pa.int32(),
+        "_offset": pa.int64(),
+        "_timestamp": pa.timestamp("us", "UTC"),
+        "_key": pa.binary(),
+        "_value": pa.binary(),
+        "_headers": _HEADERS,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedRecord:
+    """What decoding made of one record.
+
+    Attributes:
+        row: Its columns; ``None`` of a null value, and of one that is bad.
+        is_delete: Whether its format knows it for a delete.
+    """
+
+    partition: int
+    row: dict[str, Any] | None
+    is_delete: bool
+
+
+def decode_values(sample: Sample, spec: StreamSpec, settings: Settings) -> list[DecodedRecord]:
+    """Decode the values of a sample, in its order."""
+    records = table_of(sample)
+    decode = decode_here(records, Stream(spec=spec, settings=settings))
+    structs = _structs(decode(iter(records.to_batches())), "_decoded")
+    return [
+        DecodedRecord(
+            partition=record.partition,
+            row=None if record.value is None or struct["reason"] else struct["row"],
+            is_delete=bool(struct["is_delete"]),
+        )
+        for record, struct in zip(sample.records, structs, strict=True)
+    ]
+
+
+def decode_keys(
+    sample: Sample, columns: Sequence[DeclaredColumn], key_format: str, settings: Settings
+) -> list[tuple[Any, ...] | None]:
+    """Decode the Kafka keys as some columns, as a null value's is; ``None`` where that fails."""
+    records = table_of(sample)
+    decoding = plan_decoding(
+        records,
+        FormatSpec(type=key_format),
+        column="_key",
+        into="_decoded_key",
+        is_key=True,
+        schema=type_of_columns(columns),
+        extra_fields="ignore",
+        settings=settings,
+    )
+    structs = _structs(decode_in_worker(iter(records.to_batches()), decoding), "_decoded_key")
+    return [
+        None if record.key is None or each["reason"] else tuple(each["row"].values())
+        for record, each in zip(sample.records, structs, strict=True)
+    ]
+
+
+def validate_sample(sample: Sample, spec: StreamSpec, settings: Settings) -> list[dict[str, Any]]:
+    """Return what a run would make of each record: its columns, disposition and reason.
+
+    But for ``apply_as_deletes``, which only Spark evaluates, and which makes no record bad.
+    """
+    fields = spec.model_dump(by_alias=True, exclude_unset=True, exclude={"apply_as_deletes"})
+    plain = StreamSpec.model_validate(fields)
+    records = table_of(sample)
+    decode = decode_here(records, Stream(spec=plain, settings=settings))
+    work, sql = validate_in_worker(decode, plain, Offsets())
+    with duckdb.connect(config={"autoload_known_extensions": "false"}) as tables:
+        tables.execute("SET TimeZone = 'UTC'")
+        tables.register("decoded", pa.Table.from_batches(work(iter(records.to_batches()))))
+        found: list[dict[str, Any]] = _pylist(tables.sql(sql).to_arrow_table())
+    return sorted(found, key=lambda row: (row["_timestamp"], row["_partition"], row["_offset"]))
+
+
+def table_of(sample: Sample) -> pa.Table:
+    """Return the records as Spark delivers them."""
+    rows = [
+        {
+            "_topic": sample.topic,
+            "_partition": each.partition,
+            "_offset": each.offset,
+            "_timestamp": each.timestamp_ms * 1_000,
+            "_key": each.key,
+            "_value": each.value,
+            "_headers": [{"key": name, "value": value} for name, value in each.headers],
+        }
+        for each in sample.records
+    ]
+    return pa.Table.from_pylist(rows, _RECORDS)
+
+
+def _structs(batches: Iterable[pa.RecordBatch], column: str) -> list[dict[str, Any]]:
+    return [each for batch in batches for each in _pylist(batch.column(column))]
+
+
+def _pylist(rows: Any) -> list[Any]:
+    found: list[Any] = rows.to_pylist(maps_as_pydicts="lossy")
+    return found

@@ -1,0 +1,203 @@
+"""Which format the values of a sample have, and which columns they would fill."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from ingestion.errors import InvalidSpecError
+from ingestion.formats import avro
+from ingestion.formats.avro.types import fields, is_record, record_in
+from ingestion.formats.decoder import BadBytesError
+from ingestion.formats.wire_format import HEADER_BYTES
+from ingestion.kafka.schema_registry import WriterSchema, registry_of
+from ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
+from ingestion.operations.init.sample import Sample
+from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
+from ingestion.settings import Settings, variable
+
+# Most of a batch must be good, or its run stops.
+_SHARE: Final = 0.8
+_OBJECT, _OTHER_JSON, _FRAMED = "JSON objects", "JSON that is no object", "framed by a schema id"
+_TEXT, _BYTES = "text that is no JSON", "bytes that are no text"
+_RAW: Final = "{{topic: {topic}, format: {format}, schema: value {type} NOT NULL, mode: append}}"
+# What a registry calls its schemas, and the format of their records.
+FORMATS_OF_SCHEMAS: Final = {"AVRO": "avro", "JSON": "json_schema", "PROTOBUF": "protobuf"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detected:
+    """The format of a sample.
+
+    Attributes:
+        type: The format's name.
+        why: Why it is proposed.
+        columns: What is proposed for each field of the records.
+        options: The format's options.
+    """
+
+    type: str
+    why: str
+    columns: Mapping[str, Guess]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def detect_format(sample: Sample, settings: Settings) -> Detected:
+    """Find out the format.
+
+    Raises:
+        InvalidSpecError: no one format fits; says what was found and what to write instead.
+        DependencyError: the schema registry does not answer.
+    """
+    values = [each.value for each in sample.records if each.value is not None]
+    if not values:
+        _refuse(sample, "every value is null", "sample more of them with --sample")
+    counted = Counter(map(_kind, values))
+    (kind, count), *_ = counted.most_common()
+    if count < _SHARE * len(values):
+        found = ", ".join(f"{number:,} are {kind}" for kind, number in counted.most_common())
+        _refuse(sample, f"{found}, so that no one format fits", _by_hand(sample, "raw", "BINARY"))
+    if kind == _FRAMED:
+        return _framed([each for each in values if _kind(each) == kind], sample, settings)
+    if kind == _OBJECT:
+        found = f"{count:,} of {len(values):,} values are JSON objects"
+        return _json([parse(each) for each in values if _kind(each) == kind], found)
+    remedy = _by_hand(sample, "raw", "BINARY")
+    if kind != _BYTES:
+        remedy = f"{_by_hand(sample, 'string', 'STRING')} (or `format: csv`, if they are lines)"
+    return _refuse(sample, f"the values are {kind}", remedy)
+
+
+def writer_schemas(raws: Iterable[bytes | None], settings: Settings) -> dict[int, WriterSchema]:
+    """Return the registry's schemas of framed bytes, the newest first; none without a registry."""
+    ids = {_id_of(raw) for raw in raws if raw is not None and _is_framed(raw)}
+    if not ids or not settings.schema_registry:
+        return {}
+    found = registry_of(settings).schemas(ids)
+    return {number: found[number] for number in sorted(found, reverse=True)}
+
+
+def objects_in(raws: Iterable[bytes | None], type_: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among some bytes; with ``json_schema`` behind their frames."""
+    for raw in raws:
+        if raw is None:
+            continue
+        with suppress(BadBytesError):
+            found = parse(raw[HEADER_BYTES:] if type_ == "json_schema" else raw)
+            if type(found) is dict:
+                yield found
+
+
+def avro_root(schema: WriterSchema) -> Any:
+    """Return the type of a schema of Avro, with all names expanded; ``None`` if it is unusable."""
+    with suppress(BadBytesError):
+        return avro.parsed(schema)[1]
+    return None
+
+
+def _kind(raw: bytes) -> str:
+    if _is_framed(raw):
+        return _FRAMED
+    try:
+        return _OBJECT if type(parse(raw)) is dict else _OTHER_JSON
+    except BadBytesError as error:
+        return _BYTES if error.reason == "invalid_utf8" or b"\0" in raw else _TEXT
+
+
+def _is_framed(raw: bytes) -> bool:
+    return len(raw) >= HEADER_BYTES and raw[0] == 0
+
+
+def _id_of(raw: bytes) -> int:
+    return int.from_bytes(raw[1:HEADER_BYTES])
+
+
+def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
+    """Tell events of Debezium from plain objects."""
+    payloads = [each["payload"] for each in objects if each.keys() == {"schema", "payload"}]
+    with_schemas = sum(map(_is_envelope, payloads))
+    if with_schemas >= _SHARE * len(objects):
+        schemas = [each["schema"] for each in reversed(objects) if "schema" in each]
+        columns = _merged(guess_connect_columns(_row_fields(each)) for each in schemas)
+        why = f"{found} with a schema beside a change of Debezium; the types are that schema's"
+        return Detected(type="debezium", why=why, columns=columns, options={"schemas": True})
+    envelopes = [each for each in objects if _is_envelope(each)]
+    if len(envelopes) < _SHARE * len(objects):
+        return Detected(type="json", why=found, columns=guess_columns(objects))
+    rows = (each.get("after") or each.get("before") for each in envelopes)
+    columns = guess_columns([row for row in rows if type(row) is dict], DEBEZIUM)
+    why = f"{found} of Debezium (`op`, `before`, `after`), without schemas, so that a number may "
+    why += "stand for a date or a time: see its options in docs/formats.md"
+    return Detected(type="debezium", why=why, columns=columns)
+
+
+def _is_envelope(value: Any) -> bool:
+    names = value.keys() if type(value) is dict else ()
+    return "op" in names and bool({"before", "after", "source"} & set(names))
+
+
+def _row_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the fields of a row, as the schema of an envelope describes them."""
+    sides = schema.get("fields") if type(schema) is dict else None
+    of_side = {each.get("field"): each.get("fields", ()) for each in sides or ()}
+    return of_side.get("after") or of_side.get("before") or ()
+
+
+def _framed(values: Sequence[bytes], sample: Sample, settings: Settings) -> Detected:
+    if not settings.schema_registry:
+        name = variable("schema_registry")
+        problem = f"values begin with a schema id ({_id_of(values[-1])}), and {name} is not set"
+        _refuse(sample, problem, f"set {name} to the registry's address, and run the same command")
+    schemas = writer_schemas(values, settings)
+    types = Counter(schemas[_id_of(raw)].type for raw in values if _id_of(raw) in schemas)
+    (type_, count), *_ = types.most_common() or [("", 0)]
+    if count < _SHARE * len(values):
+        at = f"the registry at {settings.schema_registry}"
+        problem = f"{at} knows the schema ids of only {types.total():,} of {len(values):,} values"
+        if types.total() >= _SHARE * len(values):
+            problem = f"the schemas are of several types: {', '.join(types)}"
+        _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
+    own = [each for each in schemas.values() if each.type == type_]
+    why = f"{count:,} of {len(values):,} values have an id of a schema of {type_} in the registry"
+    if type_ == "AVRO":
+        return _avro(own, sample, f"{why}; the types are those of schema {own[0].id}")
+    if type_ == "JSON":
+        columns = guess_columns(objects_in(values, "json_schema"))
+        return Detected(type="json_schema", why=why, columns=columns)
+    remedy = "declare `format: protobuf` and the columns by hand: docs/formats.md#protobuf"
+    return _refuse(sample, f"the schemas are of {type_}, of which no columns are proposed", remedy)
+
+
+def _avro(schemas: Sequence[WriterSchema], sample: Sample, why: str) -> Detected:
+    """Propose the columns of the newest schema, and those that only older ones have."""
+    roots = [root for root in map(avro_root, schemas) if root is not None and is_record(root)]
+    if not roots:
+        problem = f"schema {schemas[0].id} is no record that can be read"
+        _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
+    if {"op", "before", "after"} <= fields(roots[0]).keys():
+        rows = (record_in(fields(root).get("after")) for root in roots)
+        columns = _merged(guess_avro_columns(row) for row in rows if row is not None)
+        options = {"encoding": "avro"}
+        why += ", which is Debezium's (`op`, `before`, `after`)"
+        return Detected(type="debezium", why=why, columns=columns, options=options)
+    return Detected(type="avro", why=why, columns=_merged(map(guess_avro_columns, roots)))
+
+
+def _merged(newest_first: Iterable[Mapping[str, Guess]]) -> dict[str, Guess]:
+    merged: dict[str, Guess] = {}
+    for each in newest_first:
+        merged = {**merged, **{name: guess for name, guess in each.items() if name not in merged}}
+    return merged
+
+
+def _by_hand(sample: Sample, format_: str, type_: str) -> str:
+    declared = _RAW.format(topic=sample.topic, format=format_, type=type_)
+    return f"declare them by hand; a stream's file that keeps them unchanged is {declared}"
+
+
+def _refuse(sample: Sample, problem: str, remedy: str) -> NoReturn:
+    read = f"of {len(sample.records):,} sampled"
+    raise InvalidSpecError(f"topic {sample.topic!r}: {read} records, {problem}. Next: {remedy}")

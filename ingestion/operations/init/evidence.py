@@ -1,0 +1,52 @@
+"""What is known of a topic once its sample is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ingestion.declaration.types import SqlType
+from ingestion.operations.init.decode_sample import DecodedRecord
+from ingestion.operations.init.detect_format import Detected
+from ingestion.operations.init.sample import Sample
+from ingestion.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """A sample, and what it was found to be.
+
+    Attributes:
+        types: The columns that are proposed.
+        records: The sample as these columns, in its order.
+    """
+
+    sample: Sample
+    detected: Detected
+    types: Mapping[str, SqlType]
+    records: tuple[DecodedRecord, ...]
+    settings: Settings
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What the records that could be decoded say."""
+        return [each.row for each in self.records if each.row is not None]
+
+    def with_keys(self, keys: Sequence[str]) -> Evidence:
+        """Return the same without the rows that lack a key column: they go to quarantine."""
+        records = (
+            replace(each, row=None) if each.row and any(each.row[n] is None for n in keys) else each
+            for each in self.records
+        )
+        return replace(self, records=tuple(records))
+
+    @property
+    def tombstones(self) -> int:
+        """How many values are null."""
+        return sum(each.value is None for each in self.sample.records)
+
+    @property
+    def is_debezium(self) -> bool:
+        """Tell whether the values are changes of a database."""
+        return self.detected.type == "debezium"

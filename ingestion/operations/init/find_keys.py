@@ -1,0 +1,104 @@
+"""Which columns the Kafka key of a topic names, asked of the decoder that reads a tombstone's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.formats.avro.types import fields, is_record
+from ingestion.operations.init.decode_sample import decode_keys
+from ingestion.operations.init.detect_format import (
+    FORMATS_OF_SCHEMAS,
+    avro_root,
+    objects_in,
+    writer_schemas,
+)
+from ingestion.operations.init.evidence import Evidence
+from ingestion.operations.init.identify import can_be_key, find_key_by_name, is_rarely_null
+
+_JSON: Final = "json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keys:
+    """What identifies a row.
+
+    Attributes:
+        columns: The columns; empty where none does.
+        format: How the Kafka key is encoded; ``None`` if it does not give them.
+        why: What speaks for them.
+    """
+
+    columns: tuple[str, ...]
+    format: str | None
+    why: str
+
+
+def find_keys(stream: str, evidence: Evidence) -> Keys:
+    """Find the columns: those that the Kafka key gives, else one that is named like a key."""
+    format_, names = _names_in_keys(evidence)
+    if names and _gives(names, format_, evidence):
+        why = f"the Kafka key of every record sampled gives {', '.join(names)}"
+        return Keys(columns=names, format=format_, why=why)
+    bare = () if names or evidence.is_debezium else _by_likeness(evidence)
+    for name in bare:
+        if _gives((name,), format_, evidence):
+            why = f"the Kafka key of every record sampled is its {name}"
+            return Keys(columns=(name,), format=format_, why=why)
+    found = find_key_by_name(stream, evidence.types, evidence.rows)
+    if found is None:
+        why = "neither the Kafka key nor a column that is named like a key identifies a row"
+        return Keys(columns=(), format=None, why=why)
+    why = f"{found} is named like a key; the Kafka key does not give it"
+    return Keys(columns=(found,), format=None, why=why)
+
+
+def _by_likeness(evidence: Evidence) -> list[str]:
+    """Return the columns, those that are named like a key before others."""
+    return sorted(evidence.types, key=lambda name: not name.lower().endswith(("id", "key")))
+
+
+def _names_in_keys(evidence: Evidence) -> tuple[str, tuple[str, ...]]:
+    """Return the format of the Kafka keys, and the names in all of them; none in bare values."""
+    raws = [each.key for each in evidence.sample.records]
+    schemas = list(writer_schemas(raws, evidence.settings).values())
+    format_ = FORMATS_OF_SCHEMAS.get(schemas[0].type, _JSON) if schemas else _JSON
+    if format_ == "avro":
+        root = avro_root(schemas[0])
+        return format_, tuple(fields(root)) if is_record(root) else ()
+    objects = [_payload(each, evidence) for each in objects_in(raws, format_)]
+    if len(objects) < len(raws):
+        return format_, ()
+    common = set.intersection(*(set(each) for each in objects))
+    return format_, tuple(name for name in objects[0] if name in common)
+
+
+def _payload(key: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    payload = key.get("payload") if evidence.detected.options.get("schemas") else None
+    return payload if type(payload) is dict else key
+
+
+def _gives(names: tuple[str, ...], format_: str, evidence: Evidence) -> bool:
+    """Tell whether the Kafka key of each record gives these columns, as its value has them."""
+    types = evidence.types
+    if not all(name in types and can_be_key(types[name]) for name in names):
+        return False
+    if not all(is_rarely_null(name, evidence.rows) for name in names):
+        return False
+    if evidence.is_debezium:
+        # There a null value is not read by its key: the connector's word is enough.
+        return True
+    columns = [DeclaredColumn(name=n, type=types[n], nullable=True, comment="") for n in names]
+    keys = decode_keys(evidence.sample, columns, format_, evidence.settings)
+    return None not in keys and all(_agreements(names, evidence, keys))
+
+
+def _agreements(
+    names: Sequence[str], evidence: Evidence, keys: Sequence[tuple[Any, ...] | None]
+) -> Iterator[bool]:
+    for record, key in zip(evidence.records, keys, strict=True):
+        values = tuple(record.row[name] for name in names) if record.row else (None,)
+        if None not in values:
+            yield key == values

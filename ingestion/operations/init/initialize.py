@@ -1,0 +1,167 @@
+"""``oncelake init``: a declaration written for a topic, and what it makes of the sample."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ingestion.declaration.loader import shown_path
+from ingestion.declaration.messages import printable
+from ingestion.declaration.names import name_problem, nearest_allowed
+from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.yaml_reader import read_tree
+from ingestion.errors import InvalidSpecError
+from ingestion.operations.init.decode_sample import validate_sample
+from ingestion.operations.init.propose import Proposal, propose
+from ingestion.operations.init.sample import Sample, read_sample
+from ingestion.settings import Settings
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_RESERVED: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+_WIDTH: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Initialized:
+    """A proposed declaration.
+
+    Attributes:
+        path: Where it belongs.
+        text: The file's text.
+        spec: What it declares.
+        sample: What it was proposed from.
+        records: What a run would make of each record of the sample, by Kafka's time.
+    """
+
+    path: Path
+    text: str
+    spec: StreamSpec
+    sample: Sample
+    records: Sequence[dict[str, Any]]
+
+    @property
+    def good(self) -> list[dict[str, Any]]:
+        """The records that would be applied."""
+        return [each for each in self.records if each["_disposition"] in ("row", "delete")]
+
+    @property
+    def quarantined(self) -> list[dict[str, Any]]:
+        """The records that would go to quarantine."""
+        return [each for each in self.records if each["_disposition"] == "quarantined"]
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises:
+            InvalidSpecError: there is one by now, or it cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("x", encoding="utf-8") as file:
+                file.write(self.text)
+        except FileExistsError:
+            raise _exists(self.path) from None
+        except OSError as error:
+            raise InvalidSpecError(
+                f"{shown_path(self.path)} cannot be written: {error.strerror}. Next: make the "
+                "folder writable, or set ONCELAKE_STREAMS to another one"
+            ) from error
+
+
+def path_of(stream: str, settings: Settings) -> Path:
+    """Return where the file of a stream belongs; raise ``InvalidSpecError`` for a bad name."""
+    if problem := name_problem(stream):
+        instead = f"Next: --stream {nearest_allowed(stream)}"
+        raise InvalidSpecError(f"--stream {stream}: {problem}. {instead}")
+    return settings.streams / f"{stream}.yaml"
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise ``InvalidSpecError`` if there is such a file."""
+    if path.exists():
+        raise _exists(path)
+
+
+def initialize(topic: str, path: Path, *, limit: int, settings: Settings) -> Initialized:
+    """Propose the declaration of a topic; nothing is written yet.
+
+    Args:
+        topic: The topic.
+        path: The file to be written.
+        limit: How many records are read, at most.
+        settings: Where Kafka and the schema registry are.
+
+    Raises:
+        InvalidSpecError: the topic is empty or missing, or cannot be understood.
+        DependencyError: Kafka or the schema registry does not answer.
+    """
+    name = path.stem
+    sample = read_sample(topic, limit, settings)
+    proposal = propose(name, sample, settings)
+    text = write_text(proposal, sample, has_schema=_schema_of(path).exists())
+    spec = StreamSpec.model_validate({**read_tree(text).content, "name": name})
+    records = validate_sample(sample, spec, settings)
+    return Initialized(path=path, text=text, spec=spec, sample=sample, records=records)
+
+
+def write_text(proposal: Proposal, sample: Sample, *, has_schema: bool = False) -> str:
+    """Write a proposal as YAML, the reasons for each field before it."""
+    lines = ["# yaml-language-server: $schema=../stream.schema.json"] if has_schema else []
+    places = ", ".join(map(str, sample.ranges))
+    read = f"{len(sample.records):,} record{'s' * (len(sample.records) != 1)}"
+    lines += _comment(f"Proposed by `oncelake init` from the last {read}: {places}.")
+    lines += _comment("Check what the comments say; all fields: docs/streams.md")
+    for name, notes in proposal.notes.items():
+        lines += [""] if notes else []
+        for note in notes:
+            is_first_of_absent = name not in proposal.fields and note is notes[0]
+            lines += _comment(f"{name} {note}" if is_first_of_absent else note)
+        if name in proposal.fields:
+            lines += _field(name, proposal.fields[name])
+    return "\n".join([*lines, ""])
+
+
+def _comment(text: str) -> Iterator[str]:
+    """Write a sentence as comment, its first line marked where it takes more than one."""
+    line = "#"
+    for word in printable(text, longest=2_000).split(" "):
+        if len(line) + len(word) >= _WIDTH and line != "#":
+            yield line
+            line = "#  "
+        line += f" {word}"
+    yield line
+
+
+def _field(name: str, value: Any) -> Iterator[str]:
+    if name == "schema":
+        yield "schema: |"
+        yield from (f"  {line}" for line in value.splitlines())
+    else:
+        yield f"{name}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    """Write a value in one line; text in quotes unless it is a plain name."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_flow(n)}: {_flow(each)}' for n, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _schema_of(path: Path) -> Path:
+    """Return where the JSON Schema would be, by which editors complete the file."""
+    return path.parent.parent / "stream.schema.json"
+
+
+def _exists(path: Path) -> InvalidSpecError:
+    return InvalidSpecError(
+        f"{shown_path(path)} is there already, and is not overwritten. Next: edit it, or choose "
+        "another name with --stream NAME; --dry-run only prints"
+    )

@@ -1,0 +1,249 @@
+"""Types for values of JSON, from the values themselves; pure.
+
+A type leaves room: the next record may have a larger number or one more name. What no type can
+hold, or nobody can know yet, is left out, and the note says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ingestion.declaration.ddl import parse_columns, parse_type
+from ingestion.declaration.sql import quoted
+from ingestion.declaration.types import SqlType
+from ingestion.formats.coerce import moment
+from ingestion.formats.json.strict import DATE, TIME, ZONE
+from ingestion.formats.strict_json import StrictParser, of_sane_length
+
+_DAY: Final = re.compile(DATE, re.ASCII)
+_MOMENT: Final = re.compile(f"{DATE}(?:{TIME}({ZONE})?)?", re.ASCII)
+_ZONED: Final = re.compile(rf"{DATE}T\d\d:\d\d(:\d\d(\.\d{{1,6}})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_BIGINT: Final = range(-(2**63), 2**63)
+# More places behind the point than money has are those of measurements.
+_MOST_PLACES: Final = 6
+_MOST_DIGITS: Final = 38
+# Objects with so many names, most of which most objects lack, are maps.
+_FEWEST_KEYS: Final = 5
+# How Kafka Connect writes them, since JSON has no such numbers.
+_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+# A type that so many values have is the column's; the others are mistakes.
+_NEARLY_ALL: Final = 0.9
+
+
+class FractionText(str):
+    """A number with a point or an exponent, as it was written."""
+
+    __slots__ = ()
+
+
+parse: Final = StrictParser(
+    lambda text: FractionText(of_sane_length(text)), lambda text: int(of_sane_length(text))
+)
+
+
+class Guess(NamedTuple):
+    """A proposed type, null where there is none, and what a person should check."""
+
+    type: SqlType | None
+    note: str = ""
+
+
+class Dialect(NamedTuple):
+    """What a format takes for which type.
+
+    Attributes:
+        text: Returns the type of some texts.
+        mixed: The type of values of several types, if the format has one.
+    """
+
+    text: Callable[[Sequence[str]], Guess]
+    mixed: SqlType | None
+
+
+def _text(texts: Sequence[str]) -> Guess:
+    moments = [_MOMENT.fullmatch(text) for text in texts]
+    if not all(moments) or not all(map(_is_moment, texts)):
+        return Guess(SqlType(word="STRING"))
+    if all(map(_DAY.fullmatch, texts)):
+        return Guess(SqlType(word="DATE"), "every text is a date; any other goes to quarantine")
+    without = sum(not found[1] for found in moments if found)
+    note = f"{without:,} of {len(texts):,} have no zone and are read as UTC" if without else ""
+    return Guess(SqlType(word="TIMESTAMP"), note)
+
+
+def _text_of_debezium(texts: Sequence[str]) -> Guess:
+    """Texts stand for texts there, but for moments with a zone."""
+    is_moment = all(map(_ZONED.fullmatch, texts)) and all(map(_is_moment, texts))
+    return Guess(SqlType(word="TIMESTAMP" if is_moment else "STRING"))
+
+
+JSON: Final = Dialect(_text, SqlType(word="VARIANT"))
+DEBEZIUM: Final = Dialect(_text_of_debezium, None)
+
+
+def guess_columns(
+    objects: Iterable[Mapping[str, Any]], dialect: Dialect = JSON
+) -> dict[str, Guess]:
+    """Propose a type for each name of some objects, in the order in which they come."""
+    columns = {
+        name: _guess_column(name, values, dialect) for name, values in _by_name(objects).items()
+    }
+    spellings = Counter(name.lower() for name in columns)
+    for name in columns:
+        if spellings[name.lower()] > 1:
+            columns[name] = Guess(None, "another name differs only in case, and Spark ignores case")
+    return columns
+
+
+def name_trouble(name: str) -> str:
+    """Say why a column cannot have this name; empty if it can."""
+    if "`" in name or not name.isprintable():
+        return "a table cannot have a column of this name"
+    try:
+        parse_columns(f"{quoted(name)} INT")
+    except ValueError as error:
+        return str(error).removeprefix(f"column {name}: ").removeprefix(f"column {name!r}: ")
+    return ""
+
+
+def _guess_column(name: str, values: Sequence[Any], dialect: Dialect) -> Guess:
+    if trouble := name_trouble(name):
+        return Guess(None, trouble)
+    return guess(values, dialect)
+
+
+def guess(values: Sequence[Any], dialect: Dialect = JSON) -> Guess:
+    """Propose the type of some values, as ``parse`` returns them; nulls say nothing."""
+    given = [value for value in values if value is not None]
+    kinds = Counter(_KINDS[type(value)] for value in given)
+    if not kinds:
+        return Guess(None, "only nulls were seen")
+    if len(kinds) > 1:
+        return _most_of(given, kinds, dialect)
+    (kind,) = kinds
+    if kind == "booleans":
+        return Guess(SqlType(word="BOOLEAN"))
+    if kind == "texts":
+        return dialect.text(given)
+    guess_kind = {"numbers": _number, "lists": _array, "objects": _object}[kind]
+    return guess_kind(given, dialect)
+
+
+def _most_of(values: Sequence[Any], kinds: Counter[str], dialect: Dialect) -> Guess:
+    """Propose the type of nearly all values, or one that holds them all."""
+    texts = {value for value in values if type(value) is str}
+    if dialect is DEBEZIUM and set(kinds) == {"numbers", "texts"} and texts <= _NOT_FINITE:
+        return Guess(SqlType(word="DOUBLE"), "some numbers are not finite")
+    ((kind, count), *others) = kinds.most_common()
+    found = ", ".join(
+        f"{number:,} {other if number > 1 else other.removesuffix('s')}" for other, number in others
+    )
+    if count < _NEARLY_ALL * len(values):
+        return _mixed(dialect, f"values of several types were seen: {count:,} {kind}, {found}")
+    most = guess([value for value in values if _KINDS[type(value)] == kind], dialect)
+    others_note = f"{count:,} values are {kind}; a record with another ({found}) goes to quarantine"
+    notes = (others_note, most.note)
+    return most._replace(note="; ".join(filter(None, notes)))
+
+
+def _number(values: Sequence[Any], dialect: Dialect) -> Guess:
+    """Propose BIGINT for whole numbers, and for others DECIMAL unless they look like floats."""
+    fractions = [value for value in values if type(value) is FractionText]
+    whole = [value for value in values if type(value) is int]
+    digits = max((len(str(abs(value))) for value in whole), default=1)
+    if not fractions:
+        if all(value in _BIGINT for value in whole):
+            return Guess(SqlType(word="BIGINT"))
+        if digits <= _MOST_DIGITS:
+            return Guess(_decimal(_MOST_DIGITS, 0), "some numbers are beyond BIGINT")
+        return _mixed(dialect, f"some numbers have {digits} digits, which no number column has")
+    if any(set("eE") & set(text) for text in fractions):
+        return Guess(SqlType(word="DOUBLE"), "some numbers have an exponent")
+    places = max(len(text.partition(".")[2]) for text in fractions)
+    if places > _MOST_PLACES:
+        note = f"up to {places} places behind the point look like floats; DOUBLE is rounded"
+        return Guess(SqlType(word="DOUBLE"), note)
+    before = (len(text.lstrip("-").partition(".")[0]) for text in fractions)
+    digits, scale = max(digits, *before), max(places, 2)
+    precision = 18 if digits + scale <= 12 else _MOST_DIGITS
+    if digits + scale > precision:
+        return Guess(SqlType(word="DOUBLE"), "some numbers are too long for a DECIMAL")
+    note = f"a number with more than {scale} places behind the point goes to quarantine"
+    return Guess(_decimal(precision, scale), f"{note}; DOUBLE would round it")
+
+
+def _decimal(precision: int, scale: int) -> SqlType:
+    return SqlType(word="DECIMAL", precision=precision, scale=scale)
+
+
+def _array(values: Sequence[list[Any]], dialect: Dialect) -> Guess:
+    items = guess([item for value in values for item in value], dialect)
+    if items.type is None:
+        return Guess(None, f"of its items {items.note}")
+    return Guess(SqlType(word="ARRAY", parts={"element": items.type}), items.note)
+
+
+def _object(values: Sequence[dict[str, Any]], dialect: Dialect) -> Guess:
+    """Propose a STRUCT, or a MAP where the names are values themselves."""
+    if dialect is DEBEZIUM and all(value.keys() == {"scale", "value"} for value in values):
+        return Guess(SqlType(word="STRING"), "a number of any length, as a text of all its digits")
+    fields = {name: guess(each, dialect) for name, each in _by_name(values).items()}
+    if _has_free_names(values, fields):
+        item = guess([item for value in values for item in value.values()], dialect)
+        if item.type is not None and item.type != dialect.mixed:
+            key_and_value = {"key": SqlType(word="STRING"), "value": item.type}
+            note = f"{len(fields):,} different names were seen, so they are taken for keys"
+            return Guess(SqlType(word="MAP", parts=key_and_value), note)
+    known = {name: each.type for name, each in fields.items() if each.type is not None}
+    struct = SqlType(word="STRUCT", parts=known)
+    if not known:
+        return Guess(None, "only empty objects, or nulls in them, were seen")
+    try:
+        parse_type(str(struct))
+    except ValueError as error:
+        return _mixed(dialect, f"no STRUCT can have its names: {error}")
+    left_out = ", ".join(name for name in fields if name not in known)
+    notes = [f"{name}: {each.note}" for name, each in fields.items() if each.note and each.type]
+    notes += [f"left out of it: {left_out}"] if left_out else []
+    return Guess(struct, "; ".join(notes))
+
+
+def _has_free_names(values: Sequence[Mapping[str, Any]], names: Mapping[str, Any]) -> bool:
+    """Tell whether objects have many names, each in the fewest of them."""
+    given = sum(map(len, values))
+    return len(names) >= _FEWEST_KEYS and given < len(values) * len(names) / 2
+
+
+def _mixed(dialect: Dialect, note: str) -> Guess:
+    if dialect.mixed is None:
+        return Guess(None, note)
+    return Guess(dialect.mixed, f"{note}; `oncelake verify` cannot prove a {dialect.mixed}")
+
+
+def _by_name(objects: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for each in objects:
+        for name, value in each.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        moment(text)
+    except ValueError:
+        return False
+    return True
+
+
+_KINDS: Final[Mapping[type, str]] = {
+    bool: "booleans",
+    int: "numbers",
+    FractionText: "numbers",
+    str: "texts",
+    list: "lists",
+    dict: "objects",
+}

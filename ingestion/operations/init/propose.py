@@ -1,0 +1,245 @@
+"""A declaration with the reason for each line, from what a sample shows; whatever is proposed runs.
+
+Where null values are seen, an order is proposed only if it has a place for them: a delete that goes
+to quarantine leaves its row in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ingestion.declaration.messages import printable
+from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.sql import quoted
+from ingestion.declaration.types import PLAIN_NAME, SqlType
+from ingestion.errors import InvalidSpecError
+from ingestion.operations.init.decode_sample import decode_values
+from ingestion.operations.init.detect_format import Detected, detect_format
+from ingestion.operations.init.evidence import Evidence
+from ingestion.operations.init.find_keys import Keys, find_keys
+from ingestion.operations.init.identify import (
+    Order,
+    find_crossing_key,
+    find_deletes,
+    find_order,
+    is_never_null,
+)
+from ingestion.operations.init.sample import Sample
+from ingestion.settings import Settings
+
+# Positions in a database's log, as their connectors name them in `source`.
+_POSITIONS: Final[Sequence[tuple[Mapping[str, str], Mapping[str, SqlType]]]] = (
+    ({"lsn": "source.lsn"}, {"lsn": SqlType(word="BIGINT")}),
+    (
+        {"file": "source.file", "pos": "source.pos"},
+        {"file": SqlType(word="STRING"), "pos": SqlType(word="BIGINT")},
+    ),
+)
+_KAFKAS_TIME: Final = "_timestamp"
+_SEVERAL: Final = "records of one key may come from several partitions, without a common order"
+_NO_COLUMN: Final = "no column is never null and named like one that grows with each change"
+_BY_TIME: Final = "no column was found that orders them, so Kafka's time does"
+
+
+@dataclass(kw_only=True, slots=True)
+class Proposal:
+    """The fields of a declaration, and what to say of each.
+
+    Attributes:
+        fields: What is written.
+        notes: Sentences by field, which may be one that is not written.
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any, *notes: str) -> None:
+        """Propose a field, or with ``None`` nothing for it, and say why."""
+        if value is not None:
+            self.fields[name] = value
+        self.notes[name] = [note for note in notes if note]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """Columns that order records, and why; ``added`` are taken from an envelope's ``paths``."""
+
+    columns: tuple[str, ...]
+    why: Sequence[str]
+    paths: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, SqlType] = field(default_factory=dict)
+
+
+_NO_ORDER: Final = _Order(columns=(), why=())
+
+
+def propose(stream: str, sample: Sample, settings: Settings) -> Proposal:
+    """Propose a declaration for the topic of a sample.
+
+    Raises:
+        InvalidSpecError: the sample cannot be understood.
+        DependencyError: the schema registry does not answer.
+    """
+    evidence = _gather(stream, sample, settings)
+    keys = find_keys(stream, evidence)
+    evidence = evidence.with_keys(keys.columns)
+    order = _find_order(stream, keys, evidence) if keys.columns else _NO_ORDER
+    proposal = Proposal()
+    proposal.add("topic", sample.topic)
+    proposal.add("format", _format(evidence.detected, order), evidence.detected.why)
+    _propose_schema(proposal, evidence, keys, order)
+    if keys.columns:
+        proposal.add(
+            "keys",
+            list(keys.columns),
+            keys.why,
+            "check: the table has one row for each of its values",
+        )
+        is_json = keys.format in (None, "json") or evidence.is_debezium
+        if not is_json:
+            proposal.add("key_format", keys.format, "the Kafka keys are encoded so")
+        proposal.add("sequence_by", list(order.columns) or None, *order.why)
+    else:
+        proposal.add("mode", "append", f"every record is a row: {keys.why}")
+    _propose_deletes(proposal, evidence, keys, order)
+    return proposal
+
+
+def _gather(stream: str, sample: Sample, settings: Settings) -> Evidence:
+    """Detect the format, and decode the sample with its columns."""
+    detected = detect_format(sample, settings)
+    types = {name: each.type for name, each in detected.columns.items() if each.type is not None}
+    if not types:
+        why = "; ".join(f"{name}: {each.note}" for name, each in detected.columns.items())
+        raise InvalidSpecError(
+            f"topic {sample.topic!r}: no field of its values can be a column ({why or 'none'}). "
+            "Next: sample more with --sample, or declare the columns by hand"
+        )
+    spec = _appending(stream, sample, _format(detected), types)
+    records = tuple(decode_values(sample, spec, settings))
+    return Evidence(
+        sample=sample, detected=detected, types=types, records=records, settings=settings
+    )
+
+
+def _appending(
+    stream: str, sample: Sample, format_: Any, types: Mapping[str, SqlType]
+) -> StreamSpec:
+    """Return a declaration that decodes columns, and asks nothing more of them."""
+    ddl = ", ".join(_column(name, type_) for name, type_ in types.items())
+    fields = {"topic": sample.topic, "format": format_, "schema": ddl, "mode": "append"}
+    return StreamSpec.model_validate({**fields, "name": stream})
+
+
+def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
+    columns = {"columns": dict(order.paths)} if order.paths else {}
+    options = {**detected.options, **columns}
+    return {"type": detected.type, **options} if options else detected.type
+
+
+def _propose_schema(proposal: Proposal, evidence: Evidence, keys: Keys, order: _Order) -> None:
+    required = {*keys.columns, *order.columns}
+    types = {**evidence.types, **order.added}
+    columns = [_column(name, type_, required=name in required) for name, type_ in types.items()]
+    notes = ["NOT NULL stands where a run needs it; any other column may be null or absent"]
+    for name, guess in evidence.detected.columns.items():
+        if guess.note:
+            notes.append(f"{name}: {guess.note if guess.type else f'left out, since {guess.note}'}")
+    proposal.add("schema", ",\n".join(columns), *notes)
+
+
+def _column(name: str, type_: SqlType, *, required: bool = False) -> str:
+    shown = name if PLAIN_NAME.fullmatch(name) else quoted(name)
+    return f"{shown} {type_}{' NOT NULL' if required else ''}"
+
+
+def _find_order(stream: str, keys: Keys, evidence: Evidence) -> _Order:
+    """Choose what says which of two records of a key is newer."""
+    crossing = _crossing_key(keys, evidence)
+    is_keyed = keys.format is not None or evidence.sample.partitions == 1
+    is_kafkas = is_keyed and crossing is None
+    if evidence.is_debezium:
+        return _order_of_debezium(stream, evidence, is_kafkas=is_kafkas)
+    found = find_order(keys.columns, evidence.types, evidence.records)
+    if is_kafkas:
+        return _order_beside_kafkas(found, evidence)
+    why = _SEVERAL
+    if crossing is not None:
+        why = f"the key {crossing} comes from several partitions"
+    if found and not evidence.tombstones:
+        return _by_column(found, why)
+    nulls = f"a null value has no other order, and {evidence.tombstones:,} were seen"
+    return _Order(columns=(_KAFKAS_TIME,), why=[why, nulls if evidence.tombstones else _BY_TIME])
+
+
+def _crossing_key(keys: Keys, evidence: Evidence) -> str | None:
+    """Return a key from several partitions; by the Kafka keys, null values have one, too."""
+    if keys.format:
+        raw = find_crossing_key((each.key, each.partition) for each in evidence.sample.records)
+        return None if raw is None else printable(raw)
+    values = find_crossing_key(
+        (tuple(each.row[name] for name in keys.columns), each.partition)
+        for each in evidence.records
+        if each.row is not None
+    )
+    return None if values is None else printable(", ".join(map(str, values)))
+
+
+def _order_beside_kafkas(found: Order | None, evidence: Evidence) -> _Order:
+    """Choose an order where Kafka keeps that of each key, and a null value has no other."""
+    if found and not evidence.tombstones:
+        return _by_column(found)
+    if not evidence.tombstones:
+        return _Order(columns=(), why=[f"left out: {_NO_COLUMN}, and Kafka's offsets do"])
+    though = f", though {found.column} would order the others" if found else ""
+    why = f"left out{though}: the {evidence.tombstones:,} null values seen have no column, and "
+    why += "would go to quarantine; Kafka keeps the order of a key while its partition is one"
+    return _Order(columns=(), why=[why])
+
+
+def _by_column(found: Order, *more: str) -> _Order:
+    grew = "grew" if found.grew else "did not change"
+    why = f"{found.column} is never null, and {grew} along the records of a key; check: it grows"
+    return _Order(columns=(found.column,), why=[f"{why} with each change", *more])
+
+
+def _order_of_debezium(stream: str, evidence: Evidence, *, is_kafkas: bool) -> _Order:
+    """Take Kafka's order of each key, else the position in the database's log."""
+    if is_kafkas:
+        why = "left out: Kafka keeps the order of each key; see docs/formats.md#debezium for the "
+        return _Order(columns=(), why=[f"{why}position in the database's log"])
+    for paths, added in _POSITIONS:
+        if paths.keys() & evidence.types.keys():
+            continue
+        order = _Order(columns=tuple(paths), why=[_SEVERAL], paths=paths, added=added)
+        sample, types = evidence.sample, {**evidence.types, **added}
+        spec = _appending(stream, sample, _format(evidence.detected, order), types)
+        records = decode_values(sample, spec, evidence.settings)
+        rows = [each.row for each in records if each.row is not None]
+        if rows and all(is_never_null(name, rows) for name in paths):
+            return order
+    return _Order(columns=(_KAFKAS_TIME,), why=[_SEVERAL, _BY_TIME])
+
+
+def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys, order: _Order) -> None:
+    """Say what a delete is: a condition, a null value, or neither."""
+    if evidence.is_debezium:
+        return
+    found = find_deletes(evidence.types, evidence.rows) if keys.columns else None
+    if found:
+        proposal.add("apply_as_deletes", found[0], f"check: {found[1]}")
+    nulls = f"{evidence.tombstones:,} null values were seen; "
+    if not evidence.tombstones:
+        if not set(order.columns) <= {*keys.columns, _KAFKAS_TIME}:
+            why = f"no null value was seen; one would have no {', '.join(order.columns)}, so that "
+            proposal.add("tombstones", "quarantine", f"{why}a person should see it")
+        return
+    if keys.format:
+        proposal.add("tombstones", None, f"left out: {nulls}each deletes its Kafka key's row")
+    else:
+        lacking = f"their Kafka keys do not give {', '.join(keys.columns)}"
+        why = lacking if keys.columns else "this mode deletes nothing"
+        instead = "they go to quarantine; `tombstones: ignore` counts them instead"
+        proposal.add("tombstones", None, f"left out: {nulls}{why}, so {instead}")

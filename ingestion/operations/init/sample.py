@@ -1,0 +1,109 @@
+"""The last records of a topic, bounded: what somebody sees who has not read it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from ingestion.declaration.names import hint
+from ingestion.errors import InvalidSpecError
+from ingestion.kafka.admin import Kafka
+from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.settings import Settings
+
+# Of all partitions together; a value may have many megabytes.
+_MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+class SampledRecord(NamedTuple):
+    """One record, undecoded; its time is in milliseconds."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The last records of a topic.
+
+    Attributes:
+        partitions: How many partitions the topic has.
+        ranges: The offsets that were read.
+        records: What they hold, by partition and offset; never empty.
+    """
+
+    topic: str
+    partitions: int
+    ranges: tuple[Range, ...]
+    records: tuple[SampledRecord, ...]
+
+
+def read_sample(topic: str, limit: int, settings: Settings) -> Sample:
+    """Read the last stable records of a topic, at most ``limit`` of all its partitions together.
+
+    Raises:
+        InvalidSpecError: there is no such topic, or it holds no record there.
+        DependencyError: Kafka does not answer.
+    """
+    kafka = Kafka(settings)
+    partitions = [at for at in kafka.partitions() if at.topic == topic]
+    if not partitions:
+        _refuse_absent(topic, kafka)
+    first, end = kafka.earliest(partitions), kafka.stable_end(partitions)
+    shares = _shares({at: end[at] - first[at] for at in partitions}, limit)
+    ranges = tuple(
+        Range(topic=topic, partition=at.partition, start=end[at] - share, end=end[at])
+        for at, share in sorted(shares.items())
+        if share
+    )
+    records = tuple(_records(kafka, ranges))
+    if not records:
+        found = "the last offsets hold no committed record" if ranges else "it holds no record"
+        raise InvalidSpecError(
+            f"topic {topic!r} at {kafka.address}: {found}, so there is nothing to propose from. "
+            "Next: run the same command once there are records"
+            + (", or with a larger --sample" if ranges else "")
+        )
+    return Sample(topic=topic, partitions=len(partitions), ranges=ranges, records=records)
+
+
+def _refuse_absent(topic: str, kafka: Kafka) -> None:
+    meant = hint(topic, kafka.names()) or "."
+    raise InvalidSpecError(
+        f"topic {topic!r} does not exist at {kafka.address}{meant} Next: write the name of a topic "
+        "that exists, or create it"
+    )
+
+
+def _shares(there: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """Share the limit out evenly; what a short partition does not need goes to the others."""
+    shares, left = {}, limit
+    by_length = sorted(there, key=lambda at: (there[at], at))
+    for at, others in zip(by_length, range(len(by_length), 0, -1), strict=True):
+        shares[at] = min(there[at], -(-left // others))
+        left -= shares[at]
+    return shares
+
+
+def _records(kafka: Kafka, ranges: tuple[Range, ...]) -> Iterator[SampledRecord]:
+    """Read ranges, of each until its share of the bytes is spent."""
+    for each in ranges:
+        left = _MOST_BYTES // len(ranges)
+        for message in kafka.messages_in([each]):
+            record = SampledRecord(
+                each.partition,
+                cast("int", message.offset()),
+                message.timestamp()[1],
+                message.key(),
+                message.value(),
+                tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ())),
+            )
+            yield record
+            left -= len(record.key or b"") + len(record.value or b"")
+            if left < 0:
+                break

@@ -1,0 +1,451 @@
+"""What ``oncelake init`` proposes, from values alone: no Kafka, no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from ingestion.declaration.ddl import parse_type
+from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.types import SqlType
+from ingestion.declaration.yaml_reader import read_tree
+from ingestion.errors import InvalidSpecError
+from ingestion.kafka.offsets import Range
+from ingestion.operations.init.decode_sample import DecodedRecord, validate_sample
+from ingestion.operations.init.detect_format import detect_format
+from ingestion.operations.init.identify import (
+    find_crossing_key,
+    find_deletes,
+    find_key_by_name,
+    find_order,
+)
+from ingestion.operations.init.initialize import path_of, write_text
+from ingestion.operations.init.json_types import (
+    DEBEZIUM,
+    JSON,
+    Dialect,
+    guess,
+    guess_columns,
+    parse,
+)
+from ingestion.operations.init.propose import propose
+from ingestion.operations.init.sample import Sample, SampledRecord
+from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
+from ingestion.settings import Settings
+from tests.formats.test_capture import events
+
+SETTINGS = Settings(kafka="nowhere:1")
+Pairs = Sequence[tuple[bytes | None, bytes | None, int]]
+
+
+def type_of(*texts: str, dialect: Dialect = JSON) -> str | None:
+    """Propose a type for values that are written as JSON."""
+    found = guess([parse(text.encode()) for text in texts], dialect).type
+    return None if found is None else str(found)
+
+
+def types_of(**ddl: str) -> dict[str, SqlType]:
+    """The types of some columns."""
+    return {name: parse_type(text) for name, text in ddl.items()}
+
+
+def sampled(pairs: Pairs, *, partitions: int = 2) -> Sample:
+    """A sample of a topic ``orders``: keys, values and partitions."""
+    offsets = [0] * partitions
+    records = []
+    for key, value, partition in pairs:
+        records.append(SampledRecord(partition, offsets[partition], 1000, key, value, ()))
+        offsets[partition] += 1
+    ranges = tuple(
+        Range(topic="orders", partition=at, start=0, end=end) for at, end in enumerate(offsets)
+    )
+    return Sample(topic="orders", partitions=partitions, ranges=ranges, records=tuple(records))
+
+
+def proposed(*pairs: tuple[Any, Any, int], partitions: int = 2) -> StreamSpec:
+    """Propose a stream for keys and values that become JSON, as its file declares it."""
+    raw = [(as_bytes(key), as_bytes(value), partition) for key, value, partition in pairs]
+    sample = sampled(raw, partitions=partitions)
+    text = write_text(propose("orders", sample, SETTINGS), sample)
+    return StreamSpec.model_validate({**read_tree(text).content, "name": "orders"})
+
+
+def as_bytes(value: Any) -> bytes | None:
+    """Write a value as JSON; bytes and null stay."""
+    return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        pytest.param(["1", "-7"], "BIGINT", id="whole numbers, with room"),
+        pytest.param(["9223372036854775808"], "DECIMAL(38, 0)", id="beyond BIGINT"),
+        pytest.param([f"1{'0' * 40}"], "VARIANT", id="more digits than a number column has"),
+        pytest.param(["1.5", "12.25", "3"], "DECIMAL(18, 2)", id="money"),
+        pytest.param(["1.0"], "DECIMAL(18, 2)", id="a point makes a number no whole one"),
+        pytest.param(["12345678901.125"], "DECIMAL(38, 3)", id="many digits"),
+        pytest.param(["0.30000000000000004"], "DOUBLE", id="a float"),
+        pytest.param(["1e3", "1"], "DOUBLE", id="an exponent"),
+        pytest.param([f"{'9' * 37}.25"], "DOUBLE", id="too long for a DECIMAL"),
+        pytest.param(["true", "null"], "BOOLEAN", id="booleans"),
+        pytest.param(['"a"', '""'], "STRING", id="text"),
+        pytest.param(['"2024-02-29"'], "DATE", id="dates"),
+        pytest.param(['"2024-02-30"'], "STRING", id="a day that does not exist"),
+        pytest.param(['"2024-02-29T10:00:00Z"', '"2024-02-29"'], "TIMESTAMP", id="moments"),
+        pytest.param(['"2024-02-29T10:00:00.123456789Z"'], "STRING", id="nanoseconds"),
+        pytest.param(['"2024-02-29"', '""'], "STRING", id="a date or nothing"),
+        pytest.param(["1", '"1"'], "VARIANT", id="several types"),
+        pytest.param([*["1"] * 19, '"1"'], "BIGINT", id="one mistake"),
+        pytest.param(["null"], None, id="only nulls"),
+        pytest.param(["[]"], None, id="only empty lists"),
+        pytest.param(["{}"], None, id="only empty objects"),
+        pytest.param(["[1, null]", "[]"], "ARRAY<BIGINT>", id="lists"),
+        pytest.param(['{"a": 1}', '{"b": "x"}'], "STRUCT<a: BIGINT, b: STRING>", id="objects"),
+        pytest.param(
+            [f'{{"k{n}": 1, "l{n}": 2}}' for n in range(9)], "MAP<STRING, BIGINT>", id="free names"
+        ),
+        pytest.param(['{"a b": 1}'], "VARIANT", id="a name that no STRUCT has"),
+        pytest.param(['{"a": 1, "A": 2}'], "VARIANT", id="names that differ in case"),
+    ],
+)
+def test_a_type_holds_what_was_seen_with_room(texts: list[str], expected: str | None) -> None:
+    """Each kind of value has its type; what no type holds has VARIANT, the unknown none."""
+    assert type_of(*texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        pytest.param(['"2024-02-29T10:00:00Z"'], "TIMESTAMP", id="ZonedTimestamp"),
+        pytest.param(['"2024-02-29"'], "STRING", id="text that looks like a date"),
+        pytest.param(['{"scale": 2, "value": "ew=="}'], "STRING", id="VariableScaleDecimal"),
+        pytest.param(["1.5", '"NaN"'], "DOUBLE", id="a float that is no number"),
+        pytest.param(["1", '"1"'], None, id="several types"),
+    ],
+)
+def test_an_event_of_debezium_has_types_that_it_can_fill(
+    texts: list[str], expected: str | None
+) -> None:
+    """Without schemas, text stands for text, and nothing becomes a VARIANT."""
+    assert type_of(*texts, dialect=DEBEZIUM) == expected
+
+
+def test_a_name_that_no_column_can_have_is_left_out() -> None:
+    """Such a name has no type and a note that says why; the others are not touched."""
+    objects = [{"id": 1, "_own": 1, "a.b": 1, "x`y": 1, "ID": 1, "n\x1bm": 1, "ok": 1}]
+
+    found = guess_columns(objects)
+
+    assert [name for name, each in found.items() if each.type] == ["ok"]
+    assert all(each.note for name, each in found.items() if name != "ok")
+
+
+def test_the_types_of_avro_are_its_schemas() -> None:
+    """Logical types and names of Kafka Connect count; what no column holds is left out."""
+    plain = {
+        "id": "long",
+        "n": ["null", "int"],
+        "either": ["null", "int", "string"],
+        "when": {"type": "long", "oncelakeLogicalType": "timestamp-micros"},
+        "nanos": {"type": "long", "oncelakeLogicalType": "timestamp-nanos"},
+        "price": {"type": "bytes", "oncelakeLogicalType": "decimal", "precision": 9, "scale": 2},
+        "huge": {"type": "bytes", "oncelakeLogicalType": "decimal", "precision": 60, "scale": 2},
+        "at": {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"},
+        "tags": {"type": "array", "items": ["null", "string"]},
+        "more": {"type": "map", "values": "double"},
+        "inner": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "float"}]},
+        "kind": {"type": "enum", "name": "E", "symbols": ["A"]},
+    }
+    fields = [{"name": name, "type": type_} for name, type_ in plain.items()]
+
+    found = guess_avro_columns({"type": "record", "name": "R", "fields": fields})
+
+    assert {name: str(each.type) for name, each in found.items() if each.type} == {
+        "id": "BIGINT",
+        "n": "BIGINT",
+        "when": "TIMESTAMP",
+        "nanos": "BIGINT",
+        "price": "DECIMAL(9, 2)",
+        "at": "TIMESTAMP_NTZ",
+        "tags": "ARRAY<STRING>",
+        "more": "MAP<STRING, DOUBLE>",
+        "inner": "STRUCT<x: FLOAT>",
+        "kind": "STRING",
+    }
+
+
+def test_the_types_of_connect_are_its_schemas() -> None:
+    """Kafka Connect's words, and maps with other keys than text, which no column holds."""
+    text = {"type": "string"}
+    of_fields = [
+        {"field": "a", "type": "int16"},
+        {"field": "b", "type": "float64"},
+        {"field": "c", "type": "map", "keys": text, "values": {"type": "int64"}},
+        {"field": "d", "type": "map", "keys": {"type": "int32"}, "values": text},
+        {"field": "e", "type": "struct", "fields": [{"field": "x", "type": "bytes"}]},
+    ]
+
+    found = guess_connect_columns(of_fields)
+
+    assert [each.type and str(each.type) for each in found.values()] == [
+        *("BIGINT", "DOUBLE", "MAP<STRING, BIGINT>", None, "STRUCT<x: BINARY>")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param([{"customer_id": 1, "id": 5}, {"customer_id": 1, "id": 5}], "id", id="id"),
+        pytest.param([{"customerId": 1, "orderId": 2}], "orderId", id="the stream's own"),
+        pytest.param([{"a": 1, "trip_id": 1}, {"a": 1, "trip_id": 2}], "trip_id", id="unique"),
+        pytest.param([{"trip_id": 1}, {"trip_id": 1}], None, id="another's id comes twice"),
+        pytest.param([{"id": None}, {"id": 1}], None, id="null once"),
+    ],
+)
+def test_a_key_is_a_column_that_is_named_like_one(
+    rows: list[dict[str, Any]], expected: str | None
+) -> None:
+    """Without a Kafka key the name suggests, and nulls or a second value contradict."""
+    types = dict.fromkeys(rows[0], parse_type("BIGINT"))
+
+    assert find_key_by_name("shop_orders", types, rows) == expected
+
+
+def changes(*values: Any, name: str = "updated_at") -> list[DecodedRecord]:
+    """Records of one key and partition, along which a column has these values."""
+    rows = ({"id": 1, name: value} for value in values)
+    return [DecodedRecord(partition=0, row=row, is_delete=False) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        pytest.param("updated_at", [1, 1, 2], ("updated_at", True), id="grows"),
+        pytest.param("lsn", [1, 1], ("lsn", False), id="stays"),
+        pytest.param("updatedAt", [1, 2], ("updatedAt", True), id="in another spelling"),
+        pytest.param("version", [2, 1], None, id="falls"),
+        pytest.param("updated_at", [1, None], None, id="null once"),
+        pytest.param("created_at", [1, 2], None, id="a birth orders nothing"),
+        pytest.param("amount", [1, 2], None, id="no name of an order"),
+    ],
+)
+def test_an_order_never_falls_along_a_key(
+    name: str, values: list[Any], expected: tuple[str, bool] | None
+) -> None:
+    """The name suggests, and the records of a key contradict."""
+    types = types_of(id="BIGINT", **{name: "BIGINT"})
+
+    assert find_order(["id"], types, changes(*values, name=name)) == expected
+
+
+def test_updated_at_comes_before_any_other_moment() -> None:
+    """Of several columns the best name wins, not the first."""
+    row = {"id": 1, "shipped_at": 1, "version": 1, "updated_at": 1}
+    types = dict.fromkeys(row, parse_type("BIGINT"))
+
+    found = find_order(["id"], types, [DecodedRecord(partition=0, row=row, is_delete=False)])
+
+    assert found is not None
+    assert found.column == "updated_at"
+
+
+def test_a_key_in_two_partitions_is_found() -> None:
+    """Kafka's order ends where a key has two partitions."""
+    keys = [("a", 0), ("b", 1), ("a", 0), ("b", 0)]
+
+    assert find_crossing_key(keys) == "b"
+    assert find_crossing_key(keys[:3]) is None
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "values", "expected"),
+    [
+        pytest.param("STRING", "op", ["c", "d", None], "op IN ('d')", id="an operation"),
+        pytest.param("STRING", "status", ["Deleted"], "status IN ('Deleted')", id="a status"),
+        pytest.param("STRING", "op", ["c", "u"], None, id="no delete seen"),
+        pytest.param("STRING", "name", ["delete"], None, id="any text"),
+        pytest.param("BOOLEAN", "is_deleted", [False, True], "is_deleted", id="a flag"),
+        pytest.param("BOOLEAN", "deleted", [False], None, id="a flag that is never set"),
+        pytest.param("DATE", "deleted_at", [None, 1], "deleted_at IS NOT NULL", id="a moment"),
+    ],
+)
+def test_a_delete_is_proposed_only_where_one_was_seen(
+    type_: str, name: str, values: list[Any], expected: str | None
+) -> None:
+    """A column that can say a delete is no condition until it does."""
+    found = find_deletes({name: parse_type(type_)}, [{name: value} for value in values])
+
+    assert (found and found[0]) == expected
+
+
+def test_a_bare_kafka_key_names_the_column_that_it_equals() -> None:
+    """Of several columns with the same values the one that is named like a key is taken."""
+    spec = proposed(
+        *((f"c{n}".encode(), {"name": f"c{n}", "c_id": f"c{n}"}, n % 2) for n in range(4))
+    )
+
+    assert spec.keys == ("c_id",)
+
+
+def test_a_kafka_key_that_contradicts_the_value_is_no_key() -> None:
+    """A key that names another value than the record's is not believed."""
+    spec = proposed(*(({"id": 7}, {"id": n, "x": "a"}, 0) for n in range(3)), partitions=1)
+
+    assert (spec.keys, spec.sequence_by) == (("id",), ())
+
+
+def test_without_any_key_every_record_is_a_row() -> None:
+    """``mode: append`` is proposed where nothing identifies a row."""
+    spec = proposed((None, {"a": 1}, 0), (None, {"a": 1}, 1))
+
+    assert (spec.mode, spec.keys) == ("append", ())
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        pytest.param([({"id": 1}, 0), (None, 0)], (), id="null values, one partition each"),
+        pytest.param([({"id": 1}, 0), (None, 1)], ("_timestamp",), id="a null value elsewhere"),
+        pytest.param([({"id": 1}, 0), ({"id": 1}, 1)], ("_timestamp",), id="two partitions"),
+        pytest.param(
+            [({"id": 1, "updated_at": 1}, 0), ({"id": 1, "updated_at": 2}, 1)],
+            ("updated_at",),
+            id="two partitions and a column",
+        ),
+        pytest.param(
+            [({"id": 1, "updated_at": 1}, 0), ({"id": 1, "updated_at": 2}, 1), (None, 1)],
+            ("_timestamp",),
+            id="two partitions, a column, and null values that lack it",
+        ),
+        pytest.param(
+            [({"id": 1, "updated_at": 1}, 0), (None, 0)], (), id="a column that null values lack"
+        ),
+    ],
+)
+def test_an_order_has_a_place_for_every_null_value(
+    records: list[tuple[Any, int]], expected: tuple[str, ...]
+) -> None:
+    """Where null values are seen, no order is proposed that sends them to quarantine."""
+    spec = proposed(*(({"id": 1}, value, partition) for value, partition in records))
+
+    assert spec.sequence_by == expected
+    assert spec.tombstone_policy == "delete" or all(value for value, _ in records)
+
+
+def test_a_topic_written_by_no_key_is_ordered_across_its_partitions() -> None:
+    """Where the Kafka key does not say the partition, a key may come from any."""
+    assert proposed((None, {"id": 1}, 0), (None, {"id": 2}, 1)).sequence_by == ("_timestamp",)
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "remedy"),
+    [
+        pytest.param([b"\xff\xfe", b"\x80"], "bytes that are no text", "format: raw", id="bytes"),
+        pytest.param([b"a line", b"b"], "text that is no JSON", "format: string", id="text"),
+        pytest.param([b"1", b"[]"], "JSON that is no object", "format: string", id="scalars"),
+        pytest.param([b'{"a": 1}', b"x"], "1 are JSON objects", "format: raw", id="mixed"),
+        pytest.param([None, None], "every value is null", "--sample", id="nulls"),
+        pytest.param([b"\0\0\0\0\7x"], "(7)", "ONCELAKE_SCHEMA_REGISTRY", id="framed"),
+    ],
+)
+def test_what_no_format_fits_gets_one_sentence(
+    values: list[bytes | None], says: str, remedy: str
+) -> None:
+    """The sentence says what was found, and the remedy follows."""
+    with pytest.raises(InvalidSpecError) as refused:
+        detect_format(sampled([(None, value, 0) for value in values]), SETTINGS)
+
+    problem, _, then = str(refused.value).partition("Next: ")
+    assert says in problem
+    assert remedy in then
+    assert "\n" not in str(refused.value)
+
+
+def test_no_column_at_all_gets_a_sentence() -> None:
+    """Objects without a usable field are refused, with what is wrong with each."""
+    with pytest.raises(InvalidSpecError, match="_a: names with _ in front"):
+        proposed((None, {"_a": 1, "b": None}, 0))
+
+
+def test_events_of_debezium_without_a_common_order_are_ordered_by_the_log() -> None:
+    """Where a row's events are in two partitions, the position comes from the envelope."""
+    events = [
+        ({"id": 1}, {"op": op, "before": None, "after": {"id": 1}, "source": {"lsn": lsn}}, at)
+        for op, lsn, at in (("c", 5, 0), ("u", 6, 1))
+    ]
+
+    spec = proposed(*events)
+
+    assert (spec.format.type, spec.sequence_by) == ("debezium", ("lsn",))
+    assert spec.format.options.model_dump()["columns"] == {"lsn": "source.lsn"}
+
+
+@pytest.mark.parametrize("table", ["everything", "partial"])
+@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+def test_no_event_of_a_real_connector_would_be_quarantined(table: str, schemas: bool) -> None:
+    """What Debezium sent for a real database fits the columns that are proposed for it."""
+    recorded = [
+        (as_text(each["key"]), as_text(each["value"]), crc32((each["key"] or "").encode()) % 2)
+        for each in events(table, schemas=schemas)
+    ]
+    sample = sampled(recorded)
+    text = write_text(propose("orders", sample, SETTINGS), sample)
+    spec = StreamSpec.model_validate({**read_tree(text).content, "name": "orders"})
+
+    found = validate_sample(sample, spec, SETTINGS)
+
+    assert {each["_disposition"] for each in found} == {"row", "delete", "ignored"}
+    assert spec.keys == (("id",) if table == "everything" else ("shelf", "place"))
+
+
+def as_text(text: str | None) -> bytes | None:
+    """Return a text's bytes; null stays."""
+    return None if text is None else text.encode()
+
+
+def test_the_sample_is_judged_as_a_run_would() -> None:
+    """Decoding and validation are the product's own: each bad record has its reason."""
+    pairs: Pairs = [
+        *((b'{"id": %d}' % n, b'{"id": %d, "op": "d"}' % n, 0) for n in range(8)),
+        (b'{"id": 1}', b'{"id": "x"}', 0),
+        (b'{"id": 1}', b'{"op": "c"}', 0),
+        (b"{}", None, 0),
+    ]
+    sample = sampled(pairs)
+    fields = {"topic": "orders", "schema": "id BIGINT NOT NULL, op STRING", "keys": ["id"]}
+    spec = StreamSpec.model_validate({"name": "o", "apply_as_deletes": "op = 'd'", **fields})
+
+    found = validate_sample(sample, spec, SETTINGS)
+
+    assert [each["_reason"] for each in found] == [
+        *[None] * 8,
+        *("wrong_type", "missing_key", "tombstone_without_key"),
+    ]
+
+
+def test_names_of_other_alphabets_and_words_of_yaml_survive_the_file() -> None:
+    """Whatever a column is called, the file declares the column of that name."""
+    row = {"größe": 1, "on": "x", "null": 2, "1st": 3, "a-b": 4, "select": 5, "id": 1}
+
+    spec = proposed((None, row, 0))
+
+    assert [column.name for column in spec.columns] == list(row)
+
+
+def test_a_comment_cannot_break_out_of_its_line() -> None:
+    """A name with line breaks, which nobody trusts, stays inside the comment."""
+    spec = proposed((None, {"id": 1, "x\ntopic: other\u2028": 2}, 0))
+
+    assert spec.topic == "orders"
+
+
+def test_a_name_that_no_stream_can_have_is_refused_with_one_that_it_can() -> None:
+    """The file's name is the stream's, and leads to no other folder."""
+    with pytest.raises(InvalidSpecError, match="Next: --stream etc_passwd"):
+        path_of("../etc/passwd", SETTINGS)
+    assert path_of("orders", SETTINGS).parent == Path(SETTINGS.streams)
