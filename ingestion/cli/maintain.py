@@ -59,6 +59,9 @@ def _document(report: UpkeepReport) -> dict[str, object]:
 
 
 def _print(report: UpkeepReport) -> None:
+    if not report.tables:
+        output.say(f"{report.stream}: there is no table yet")
+        return
     rows = [
         (
             each.name,

@@ -18,7 +18,6 @@ import duckdb
 from deltalake import DeltaTable, write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.lake.failpoints import Failpoint, hit
@@ -45,7 +44,7 @@ class UpkeepReport:
     """What maintenance did.
 
     Attributes:
-        tables: Each table of the stream that there is.
+        tables: Each table of the stream that there is; none before its first run.
         payloads_removed: Quarantined records of which only place and reason are left, now.
         swept: Folders of dead runs that were removed.
     """
@@ -76,7 +75,6 @@ def maintain(
         window: How long what left a table stays on the disk; default: the declared rewind window.
 
     Raises:
-        InvalidSpecError: there is no table yet.
         RefusedError: a table is damaged, or is not the one that was left there.
         TableBusyError: somebody else changed a table meanwhile.
         StreamLockedError: a run holds the stream.
@@ -86,7 +84,8 @@ def maintain(
         translate_disk_errors(spec.name, *paths.written),
         held_by_python(paths, Holder.me(run_id)),
     ):
-        rows = _healed_rows(spec, paths)
+        if (rows := _healed_rows(spec, paths)) is None:
+            return UpkeepReport(stream=spec.name, tables=(), payloads_removed=0, swept=0)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, settings, rows)
         bare = _remove_old_payloads(spec, paths, rows)
@@ -108,14 +107,15 @@ def maintain(
         )
 
 
-def _healed_rows(spec: StreamSpec, paths: StreamPaths) -> tuple[LedgerRow, ...]:
-    """Return the batches that stand, once table and side tables are found as they were left."""
+def _healed_rows(spec: StreamSpec, paths: StreamPaths) -> tuple[LedgerRow, ...] | None:
+    """Return the batches that stand, once table and side tables are found as they were left.
+
+    Where there is no table yet, ``None``.
+    """
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
     position = position_of(snapshot)
     if position is None:
-        raise InvalidSpecError(
-            f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
-        )
+        return None
     rows = heal(spec, paths, position, snapshot.rows).rows
     refuse_damaged_side_tables(read_side_tables(paths, rows))
     return standing_rows(rows)

@@ -196,13 +196,20 @@ def test_maintenance_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch)
     for name, value in world.environment().items():
         if name.startswith("ONCELAKE_"):
             monkeypatch.setenv(name, value)
-    (world.settings.streams / "other.yaml").write_text("topic: t\nschema: id INT\nkeys: [id]\n")
+    others = {
+        "new": "topic: t\nschema: id INT\nkeys: [id]\n",
+        "wrong": "topic: t\nschema: id INT\nkeys: [nosuch]\n",
+    }
+    for name, text in others.items():
+        (world.settings.streams / f"{name}.yaml").write_text(text)
 
     done = CliRunner().invoke(app, ["maintain", "--json"])
-    (world.settings.streams / "other.yaml").unlink()
+    for name in others:
+        (world.settings.streams / f"{name}.yaml").unlink()
 
     streams = {each["stream"]: each for each in json.loads(done.stdout)["streams"]}
     assert done.exit_code == 2, done.stderr
-    assert "no table yet" in streams["other"]["error"]["message"]
+    assert "nosuch" in streams["wrong"]["error"]["message"]
+    assert streams["new"]["tables"] == []
     assert {each["after"]["files"] for each in streams[world.topic]["tables"]} == {1}
     assert len(Ledger(world.paths.ledger).rows()) == BATCHES

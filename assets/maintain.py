@@ -1,0 +1,105 @@
+"""The job that keeps tables small, and the schedule that starts it every night.
+
+Dagster reads the annotations of a job's configuration, so this module does not postpone them.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from assets.jobs import op_job
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import IngestionError, TransientError
+from ingestion.operations.maintain import UpkeepReport, maintain
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import settings_of
+from resources.spark import SparkResource
+
+SCHEDULE = "maintain"
+# A stream that a run holds is free again soon; what was done already is done quickly.
+_RETRIES = dg.RetryPolicy(max_retries=3, delay=60)
+
+
+class MaintainConfig(dg.Config):
+    """Which streams."""
+
+    streams: list[str] = Field(
+        [], description="Names; none means all but those with `maintenance: {nightly: false}`."
+    )
+
+
+def maintain_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
+    """Return the job that maintains the tables of all streams, or of some."""
+
+    @dg.op(
+        name="maintain",
+        description="Put small files together, and remove what no rewind needs",
+        retry_policy=_RETRIES,
+    )
+    def maintain_streams(
+        context: dg.OpExecutionContext,
+        config: MaintainConfig,
+        kafka: KafkaResource,
+        lake: LakeResource,
+        spark: SparkResource,
+    ) -> None:
+        settings, run_id = settings_of(kafka, lake, spark), context.run.run_id
+        reports, failures = [], list[IngestionError]()
+        for spec in _chosen(specs, config.streams):
+            try:
+                reports.append(maintain(spec, settings, run_id=run_id, tell=context.log.info))
+            except IngestionError as error:
+                context.log.error(str(error))
+                failures.append(error)
+        context.add_output_metadata({"tables": _table_of(reports)})
+        if failures:
+            raise dg.Failure(
+                description="; ".join(map(str, failures)),
+                metadata={"tables": _table_of(reports)},
+                allow_retries=all(isinstance(error, TransientError) for error in failures),
+            )
+
+    return op_job(maintain_streams, str(maintain_streams.description))
+
+
+def maintain_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Return the schedule of every night, which runs unless somebody stops it."""
+    return dg.ScheduleDefinition(
+        name=SCHEDULE,
+        job=job,
+        cron_schedule="0 3 * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+
+
+def _chosen(specs: Sequence[StreamSpec], names: Sequence[str]) -> list[StreamSpec]:
+    by_name = {spec.name: spec for spec in specs}
+    if unknown := [name for name in names if name not in by_name]:
+        raise dg.Failure(
+            description=f"no stream {unknown[0]!r} is declared; there are {', '.join(by_name)}",
+            allow_retries=False,
+        )
+    if names:
+        return [by_name[name] for name in names]
+    return [spec for spec in specs if spec.maintenance.nightly]
+
+
+def _table_of(reports: Sequence[UpkeepReport]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "table": each.name,
+                    "files": each.before.files,
+                    "files now": each.after.files,
+                    "bytes saved": each.before.bytes_on_disk - each.after.bytes_on_disk,
+                    "vacuumed": each.vacuumed,
+                }
+            )
+            for report in reports
+            for each in report.tables
+        ]
+    )
