@@ -12,8 +12,9 @@ from assets.assets import ingest_asset
 from ingestion.declaration.loader import DeclaredStream
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
+from ingestion.settings import Settings
 from resources.spark import SparkResource
-from tests.support.world import World
+from tests.support.world import World, environment_of
 
 ROOT = Path(__file__).parents[2]
 STALLING = "tests.assets.stalling"
@@ -21,6 +22,7 @@ STALLING = "tests.assets.stalling"
 # As the project's own, with less patience.
 DAGSTER_YAML = """
 telemetry: {enabled: false}
+nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
 run_monitoring: {enabled: true, poll_interval_seconds: 2, free_slots_after_run_end_seconds: 2}
 run_retries: {enabled: true, max_retries: 2, retry_on_asset_or_op_failure: false}
@@ -44,9 +46,13 @@ def make_home(folder: Path) -> Path:
 
 def environment(world: World, home: Path) -> dict[str, str]:
     """Return what a shell has in which somebody works with that home."""
+    return {**environment_in(world.settings, home), "STALLED": str(home / "stalled")}
+
+
+def environment_in(settings: Settings, home: Path) -> dict[str, str]:
+    """Return what a shell has in which these settings and that home hold."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    stalled = str(home / "stalled")
-    return {**world.environment(), "DAGSTER_HOME": str(home), "PATH": path, "STALLED": stalled}
+    return {**environment_of(settings), "DAGSTER_HOME": str(home), "PATH": path}
 
 
 def reported_batches(home: Path, asset: str) -> list[tuple[bool, list[int]]]:

@@ -1,0 +1,153 @@
+"""An installation as a person has it: Dagster's web UI and daemon, a broker, a lake, some streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ingestion.settings import Settings
+from tests.assets.shell import DAGSTER_YAML, environment_in
+from tests.support.world import ROOT
+
+PATIENCE_SECONDS = 180
+LOCATION = "oncelake"
+_WORKSPACE = """
+load_from:
+  - python_module:
+      module_name: assets.definitions
+      working_directory: {root}
+      location_name: oncelake
+"""
+_TIME = "2026-01-05T10:00:00Z"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """What runs, and what somebody does to it beside the browser."""
+
+    settings: Settings
+    home: Path
+    url: str
+
+    def declare(self, stream: str, **fields: Any) -> None:
+        """Write a stream's file."""
+        self.settings.streams.mkdir(parents=True, exist_ok=True)
+        (self.settings.streams / f"{stream}.yaml").write_text(json.dumps(fields))
+
+    def create_topic(self, topic: str, partitions: int = 2) -> None:
+        """Create a topic, and wait until the broker tells of it."""
+        admin = self._admin()
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        self.wait_until(lambda: topic in admin.list_topics(timeout=10).topics, f"the topic {topic}")
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until the broker has forgotten it."""
+        admin = self._admin()
+        admin.delete_topics([topic])[topic].result(30)
+        self.wait_until(
+            lambda: topic not in admin.list_topics(timeout=10).topics, f"the end of {topic}"
+        )
+
+    def send(self, topic: str, *values: dict[str, Any] | bytes) -> None:
+        """Produce values: a dict as JSON, bytes as they are."""
+        producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers()})
+        for number, value in enumerate(values):
+            raw = json.dumps(value).encode() if isinstance(value, dict) else value
+            producer.produce(topic, value=raw, partition=number % 2)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def runs(self, job: str | None = None) -> list[dg.DagsterRun]:
+        """Return the runs that Dagster knows, newest first."""
+        with dg.DagsterInstance.from_config(str(self.home)) as instance:
+            return list(instance.get_runs(dg.RunsFilter(job_name=job)))
+
+    def wait_until(self, fact: Any, what: str) -> None:
+        """Wait for what another process is to bring about; show what it wrote when it does not."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not fact():
+            assert time.monotonic() < deadline, f"{what} never came about:\n{self.log[-3000:]}"
+            time.sleep(0.3)
+
+    @property
+    def log(self) -> str:
+        """What the web server, the daemon and the runs have written so far."""
+        return (self.home / "log").read_text()
+
+    def answers(self) -> bool:
+        """Tell whether the web server answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/server_info", timeout=2):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.settings.bootstrap_servers()})
+
+
+def order(number: int, status: str = "new", total: Any = 10) -> dict[str, Any]:
+    """One order, as its record says it."""
+    return {"id": number, "status": status, "total": total, "updated_at": _TIME}
+
+
+@contextmanager
+def installed(folder: Path, settings: Settings) -> Iterator[Installation]:
+    """Prepare an installation with a home of its own; nothing of it runs yet."""
+    home = folder / "dagster"
+    home.mkdir(parents=True)
+    (home / "dagster.yaml").write_text(DAGSTER_YAML)
+    (home / "workspace.yaml").write_text(_WORKSPACE.format(root=ROOT))
+    (home / "log").touch()
+    yield Installation(settings=settings, home=home, url=f"http://127.0.0.1:{_free_port()}")
+
+
+@contextmanager
+def running(place: Installation) -> Iterator[None]:
+    """Let the web server and the daemon run; both end with whatever they started."""
+    workspace = str(place.home / "workspace.yaml")
+    port = place.url.rpartition(":")[2]
+    server = ["dagster-webserver", "-h", "127.0.0.1", "-p", port, "-w", workspace]
+    with _process(place, server), _process(place, ["dagster-daemon", "run", "-w", workspace]):
+        place.wait_until(place.answers, "an answer of the web server")
+        yield
+
+
+@contextmanager
+def _process(place: Installation, command: list[str]) -> Iterator[None]:
+    with (place.home / "log").open("a") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment_in(place.settings, place.home),
+            start_new_session=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
