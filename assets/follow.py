@@ -15,8 +15,9 @@ from pydantic import Field
 from assets.checks import ERROR, check_results, check_specs
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.evidence import gather
+from assets.failures import StreamFailureError, StreamInterruptedError, metadata_of_failure
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, op_job
-from assets.metadata import metadata_of, metadata_of_failure, recovered_materializations
+from assets.metadata import metadata_of, recovered_materializations
 from assets.sensors import Tick, report_under_way
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError, TransientError
@@ -67,7 +68,9 @@ def follow_job() -> dg.JobDefinition:
             ).execute()
         except IngestionError as error:
             may_retry = isinstance(error, TransientError)
-            raise dg.Failure(description=str(error), allow_retries=may_retry) from error
+            raise StreamFailureError.of(error, allow_retries=may_retry) from error
+        except dg.DagsterExecutionInterruptedError:
+            raise StreamInterruptedError("follow") from None
 
     return op_job(follow_streams, str(follow_streams.description))
 

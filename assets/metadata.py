@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -45,14 +44,6 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def metadata_of_failure(error: Exception) -> dict[str, str]:
-    """Return what Dagster shows of an error beside its text: its name, and what to do next."""
-    return {
-        "error": type(error).__name__,
-        "next": getattr(error, "remedy", "see the description"),
-    }
-
-
 def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
     """Return what batches read and what became of it: the ranges, and every count by its name."""
     further = (name for row in rows for name in row.counts)
@@ -71,24 +62,6 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
         [dg.TableRecord(counted.as_row()) for counted in ranges_of(rows)],
         schema=dg.TableSchema(columns=columns),
     )
-
-
-def log_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], None]:
-    """Return what tells of each batch in one line: its records, their rate, and the lag left."""
-    since = time.monotonic()
-
-    def on_batch(row: LedgerRow, lag: int) -> None:
-        nonlocal since
-        now = time.monotonic()
-        read, seconds = row.counts.get("read", 0), max(now - since, 0.001)
-        since = now
-        verdict = "" if not row.is_red else f" · RED: {row.says()}"
-        say(
-            f"batch {row.seq} committed as version {row.delta_version} · {read:,} records in "
-            f"{seconds:.1f} s ({read / seconds:,.0f} records/s) · lag {lag:,}{verdict}"
-        )
-
-    return on_batch
 
 
 def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:

@@ -15,6 +15,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka.java import find_java
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import is_writable_folder
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.recovery.topics import resolve_topics
@@ -66,7 +67,7 @@ def _versions(stream: str, settings: Settings) -> list[str]:
 
 
 def _machine(settings: Settings) -> list[str]:
-    """Return what a ``SetupError`` can come from: the jars, Java, and Spark's settings."""
+    """Return what a ``SetupError`` can come from: jars, Java, folders, and Spark's settings."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     try:
         java = find_java()
@@ -76,6 +77,7 @@ def _machine(settings: Settings) -> list[str]:
     return [
         *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
         java,
+        *(str(is_writable_folder(each)) for each in (settings.lake, settings.state)),
         *(ours.spark_master, ours.spark_driver_memory, ours.spark_java_options),
         _text(Path(__file__).with_name("definitions.py")),
     ]

@@ -9,7 +9,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
-from ingestion.cli.output import print_batches, progress, session
+from ingestion.cli.output import progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, load_stream
 from ingestion.errors import (
@@ -89,7 +89,7 @@ def rebuild(
             settings=settings,
             spark=lambda backlog: session(settings, tell, backlog),
             run_id=new_run_id(),
-            on_batch=print_batches(stream, tell),
+            tell=lambda text: tell(f"{stream}: {text}"),
             stop=interrupt.stop,
         )
         rebuilt = Rebuild(run=run, without_lost=without_lost).execute()

@@ -10,9 +10,9 @@ import dagster as dg
 
 from assets.assets import ingest_asset
 from ingestion.declaration.loader import DeclaredStream
+from ingestion.settings import Settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
-from ingestion.settings import Settings
 from resources.spark import SparkResource
 from tests.support.world import World, environment_of
 

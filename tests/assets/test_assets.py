@@ -169,6 +169,30 @@ def test_a_terminated_run_is_not_taken_up_again(
     assert "STEP_UP_FOR_RETRY" not in [event.event_type_value for event in result.all_events]
 
 
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        pytest.param(TerminalError("the reason"), "the reason", id="refused"),
+        pytest.param(DependencyError("Kafka is away"), "Kafka is away", id="retried"),
+        pytest.param(dg.DagsterExecutionInterruptedError(), "orders: interrupted;", id="stopped"),
+    ],
+)
+def test_an_end_that_has_a_reason_is_a_sentence_without_a_stack(
+    tmp_path: Path, instance: dg.DagsterInstance, end: BaseException, says: str
+) -> None:
+    """Whatever the engine has put into words, Dagster shows in these words alone."""
+    result = materialize(declared(tmp_path), end, instance)
+
+    errors = [
+        data.error
+        for event in result.all_events
+        if (data := event.event_specific_data) is not None and getattr(data, "error", None)
+    ]
+    assert errors
+    assert all(error.message.startswith(says) for error in errors)
+    assert [error for error in errors if error.stack or error.cause] == []
+
+
 def test_a_broken_declaration_fails_with_its_error(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:

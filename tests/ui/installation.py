@@ -1,4 +1,4 @@
-"""An installation as a person has it: Dagster's web UI and daemon, a broker, a lake, some streams."""
+"""An installation as a person has it: Dagster, a broker, a lake, and some streams."""
 
 from __future__ import annotations
 
@@ -76,6 +76,16 @@ class Installation:
         """Return the runs that Dagster knows, newest first."""
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             return list(instance.get_runs(dg.RunsFilter(job_name=job)))
+
+    def has_ended(self, job: str) -> bool:
+        """Tell whether a job has run, and runs no more."""
+        runs = self.runs(job)
+        return bool(runs) and all(run.is_finished for run in runs)
+
+    def events_of(self, run_id: str) -> list[str]:
+        """Return what a run has told Dagster, errors and their traces included."""
+        with dg.DagsterInstance.from_config(str(self.home)) as instance:
+            return [str(event) for event in instance.all_logs(run_id)]
 
     def wait_until(self, fact: Any, what: str) -> None:
         """Wait for what another process is to bring about; show what it wrote when it does not."""

@@ -1,20 +1,19 @@
 """What somebody sees who works with Dagster's web UI, in a real browser.
 
-``make test`` plays the first story; ``make test-ui`` all of them, and ``make screenshots`` takes the
-pictures of the docs from them on the way.
+``make test`` plays the first story; ``make test-ui`` all of them, one after the other, and ``make
+screenshots`` takes the pictures of the docs on the way.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.support.world import ROOT
-from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation
+from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation, order
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 whole = pytest.mark.skipif(not os.environ.get("UI"), reason="a part of make test-ui")
@@ -63,3 +62,67 @@ def test_a_click_reads_the_topic_and_shows_what_was_read(shop: Installation, pag
     expect(row_of(page, "inserted")).to_contain_text("300")
     expect(row_of(page, "quarantined")).to_contain_text("2")
     photograph(page, "materialization")
+
+
+@whole
+def test_the_numbers_of_runs_are_plotted(shop: Installation, page: Page) -> None:
+    """The asset's page draws what each run read."""
+    page.goto(f"{shop.url}/assets/orders")
+    page.get_by_role("button", name="Plots", exact=True).click()
+
+    expect(page.get_by_text("read", exact=True).first).to_be_visible()
+    expect(page.locator("canvas").first).to_be_visible()
+    photograph(page, "plots")
+
+
+@whole
+def test_each_check_says_what_it_means(shop: Installation, page: Page) -> None:
+    """The checks of a stream are there with their outcome, and with a sentence that explains it."""
+    page.goto(f"{shop.url}/assets/orders?view=checks")
+
+    for name in ("books_balance", "offsets_contiguous", "quarantine_rate", "freshness"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    expect(page.get_by_text("Every offset and every record of the run")).to_be_visible()
+    photograph(page, "checks")
+
+
+@whole
+def test_a_run_is_ended_by_terminate(shop: Installation, page: Page) -> None:
+    """Terminate ends a run within seconds, in one sentence; the next run goes on behind it."""
+    run_id = materialize(page, shop, "visits")
+    expect(page.get_by_text("batch 2 committed").first).to_be_visible(timeout=_PATIENCE)
+    photograph(page, "run")
+    page.get_by_role("button", name="Terminate").click()
+    page.get_by_role("button", name="Terminate 1 run").click()
+    ends_with(page, "Canceled")
+
+    events = shop.events_of(run_id)
+    assert [says for says in events if _TRACE.search(says)] == []
+    assert any("the next run goes on behind the last commit" in says for says in events)
+
+
+@whole
+def test_a_sensor_that_is_switched_on_starts_runs(shop: Installation, page: Page) -> None:
+    """The switch on its page is all it takes: a tick finds the records, and a run reads them."""
+    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/payments_lag")
+    page.get_by_role("switch").first.click()
+    expect(page.get_by_text("requested").first).to_be_visible(timeout=_PATIENCE)
+    photograph(page, "sensor")
+
+    shop.wait_until(lambda: shop.has_ended("ingest_payments_job"), "a run by the sensor")
+    page.goto(f"{shop.url}/assets/payments?view=events")
+    expect(row_of(page, "inserted")).to_contain_text("30")
+
+
+@whole
+def test_a_refused_run_says_why_and_what_to_do(shop: Installation, page: Page) -> None:
+    """The page of a refused run names the reason and the command; so do the sensor's ticks."""
+    shop.delete_topic("shop.payments")
+    shop.create_topic("shop.payments")
+    shop.send("shop.payments", order(1))
+    materialize(page, shop, "payments")
+    ends_with(page, "Failure")
+
+    expect(page.get_by_text("was deleted and created again").first).to_be_visible()
+    expect(page.get_by_text("oncelake adopt-topic payments").first).to_be_visible()
+    photograph(page, "refused")
