@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import dagster as dg
 
 from ingestion.declaration.ddl import DeclaredColumn
@@ -38,6 +40,7 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
         or f"Kafka topic {', '.join(spec.subscribed) or spec.topic_pattern}",
         group_name=GROUP,
         owners=list(spec.owners),
+        freshness_policy=_freshness_policy(spec),
         kinds={"kafka", "deltalake", "spark"},
         tags={
             "oncelake/mode": spec.mode,
@@ -51,6 +54,13 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
             "keys": ", ".join(spec.keys),
         },
     )
+
+
+def _freshness_policy(spec: StreamSpec) -> dg.FreshnessPolicy | None:
+    """Return what turns the asset stale by itself, when nothing has looked at its topic."""
+    if spec.freshness_minutes is None:
+        return None
+    return dg.FreshnessPolicy.time_window(dt.timedelta(minutes=spec.freshness_minutes))
 
 
 def topic_key(topic: str) -> dg.AssetKey:

@@ -41,8 +41,20 @@ def standing_refusal(instance: dg.DagsterInstance, run_id: str | None, *, state:
         return None
     return (
         f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
-        "declaration, Kafka nor this machine's set-up has changed since; that run says what to do"
+        "declaration, Kafka nor this machine's set-up has changed since. "
+        + _says(instance, run.run_id)
     )
+
+
+def _says(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Return the words in which a run was refused, with what to do next."""
+    failed = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+    for record in failed:
+        event = record.event_log_entry.dagster_event
+        data = event.step_failure_data.user_failure_data if event else None
+        if data is not None and data.description:
+            return data.description
+    return "That run says what to do"
 
 
 def state_of(declared: DeclaredStream, settings: Settings) -> str:

@@ -26,6 +26,7 @@ nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
 run_monitoring: {enabled: true, poll_interval_seconds: 2, free_slots_after_run_end_seconds: 2}
 run_retries: {enabled: true, max_retries: 2, retry_on_asset_or_op_failure: false}
+code_servers: {local_startup_timeout: 180}
 """
 WORKSPACE = """
 load_from:

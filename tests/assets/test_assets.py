@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def materialize(
 
 def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
     """Key, topic, columns, owners and kinds come from the declaration."""
-    stream = declared(tmp_path, topic="shop.orders-1", description="Orders", owners=["team:shop"])
+    told = {"description": "Orders", "owners": ["team:shop"], "freshness_minutes": 30}
+    stream = declared(tmp_path, topic="shop.orders-1", **told)
 
     asset = ingest_asset(stream)
 
@@ -81,6 +83,7 @@ def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
     assert spec.key == dg.AssetKey("orders")
     assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["kafka", "shop.orders-1"])]
     assert spec.kinds == {"kafka", "deltalake", "spark"}
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(dt.timedelta(minutes=30))
     assert (spec.description, spec.owners) == ("Orders", ["team:shop"])
     columns = spec.metadata["dagster/column_schema"].columns
     assert [column.name for column in columns][:3] == ["id", "name", "_topic"]
@@ -143,7 +146,9 @@ def test_a_refusal_is_not_retried_and_remembered(
     assert tags[REFUSED] == "TopicRecreatedError"
     assert "Next: oncelake adopt-topic" in str(failed.step_failure_data)
     now = state_of(stream, load_settings())
-    assert standing_refusal(instance, result.run_id, state=now)
+    standing = standing_refusal(instance, result.run_id, state=now)
+    assert standing is not None
+    assert standing.endswith("the topic is another. Next: oncelake adopt-topic")
     stream.path.write_text("topic: another")
     assert not standing_refusal(instance, result.run_id, state=state_of(stream, load_settings()))
 

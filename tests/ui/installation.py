@@ -33,6 +33,8 @@ load_from:
       working_directory: {root}
       location_name: oncelake
 """
+_LOCATIONS = """{ workspaceOrError { ... on Workspace { locationEntries {
+  loadStatus locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 _TIME = "2026-01-05T10:00:00Z"
 
 
@@ -99,13 +101,21 @@ class Installation:
         """What the web server, the daemon and the runs have written so far."""
         return (self.home / "log").read_text()
 
-    def answers(self) -> bool:
-        """Tell whether the web server answers."""
+    def is_loaded(self) -> bool:
+        """Tell whether the web server answers and has loaded the streams, which must succeed."""
+        asked = urllib.request.Request(
+            f"{self.url}/graphql",
+            data=json.dumps({"query": _LOCATIONS}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
         try:
-            with urllib.request.urlopen(f"{self.url}/server_info", timeout=2):
-                return True
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                (location,) = json.load(answer)["data"]["workspaceOrError"]["locationEntries"]
         except (urllib.error.URLError, OSError):
             return False
+        loaded = location["locationOrLoadError"] or {}
+        assert "message" not in loaded, loaded["message"]
+        return bool(location["loadStatus"] == "LOADED" and loaded)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.settings.bootstrap_servers()})
@@ -134,7 +144,7 @@ def running(place: Installation) -> Iterator[None]:
     port = place.url.rpartition(":")[2]
     server = ["dagster-webserver", "-h", "127.0.0.1", "-p", port, "-w", workspace]
     with _process(place, server), _process(place, ["dagster-daemon", "run", "-w", workspace]):
-        place.wait_until(place.answers, "an answer of the web server")
+        place.wait_until(place.is_loaded, "the streams in the web server")
         yield
 
 
