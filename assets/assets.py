@@ -12,7 +12,7 @@ from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
 from assets.evidence import gather
 from assets.failures import StreamFailureError, StreamInterruptedError, StreamRetryError
-from assets.metadata import metadata_of, recovered_materializations
+from assets.metadata import metadata_of, recovered_materializations, side_observations
 from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
@@ -69,6 +69,8 @@ def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.As
             hit(Failpoint.EVIDENCE_GATHERED)
             for recovered in recovered_materializations(evidence, by=context.run.run_id):
                 context.log_event(recovered)
+            for observed in side_observations(evidence):
+                context.log_event(observed)
             return dg.MaterializeResult(
                 metadata=metadata_of(evidence), check_results=check_results(evidence)
             )

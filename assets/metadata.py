@@ -9,15 +9,16 @@ from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import column_schema
+from assets.asset_specs import column_schema, ledger_key, quarantine_key
 from assets.evidence import Evidence
 from assets.history import COMPLETE
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.report import ranges_of, total_of
+from ingestion.pipeline.report import RunReport, ranges_of, total_of
 
 # The table of ranges has that name already.
 _RENAMED: Final = {"offsets": "offsets_in_ranges"}
+_MAIN_COUNTS: Final = ("read", "inserted", "updated", "deleted", "quarantined")
 MOST_RUNS: Final = 20
 
 
@@ -26,6 +27,8 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     report, spec = evidence.report, evidence.spec
     return {
         **metadata_of_batches(report.batches),
+        **_pace(report),
+        **({} if evidence.waiting is None else {"waiting_in_quarantine": evidence.waiting}),
         "seq": report.seq,
         "delta_version": report.delta_version,
         "lag": report.lag,
@@ -45,13 +48,24 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
 
 
 def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
-    """Return what batches read and what became of it: the ranges, and every count by its name."""
+    """Return what batches read and what became of it: the ranges, and the counts by name.
+
+    Of a count that is 0 there is no plot, but for those that are looked for.
+    """
     further = (name for row in rows for name in row.counts)
     counts = {
-        _RENAMED.get(name, name): total_of(rows, name)
+        _RENAMED.get(name, name): total
         for name in dict.fromkeys([*COUNTS, *further])
+        if (total := total_of(rows, name)) or name in _MAIN_COUNTS
     }
     return {"offsets": _offsets_table(rows), **counts, "batches": len(rows)}
+
+
+def _pace(report: RunReport) -> dict[str, float]:
+    """Return how long a run took; of one that read nothing there is no rate."""
+    read, seconds = report.total("read"), report.seconds
+    rate = {"records_per_second": read / seconds} if read and seconds else {}
+    return {"duration_seconds": seconds, **rate}
 
 
 def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
@@ -62,6 +76,19 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
         [dg.TableRecord(counted.as_row()) for counted in ranges_of(rows)],
         schema=dg.TableSchema(columns=columns),
     )
+
+
+def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
+    """Yield what a run leaves in the tables beside the stream's own."""
+    stream, lake = evidence.spec.name, Path(evidence.report.table).parent
+    sizes: dict[dg.AssetKey, dict[str, int | None]] = {
+        quarantine_key(stream): {"waiting": evidence.waiting},
+        ledger_key(stream): {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},
+    }
+    for key, numbers in sizes.items():
+        known = {name: number for name, number in numbers.items() if number is not None}
+        uri = (lake / key.to_user_string()).as_uri()
+        yield dg.AssetObservation(key, metadata={**known, "dagster/uri": uri})
 
 
 def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:

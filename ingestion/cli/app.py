@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ingestion.cli import (
+    archive,
     decisions,
     erase,
     init,
@@ -41,6 +42,12 @@ app = typer.Typer(
 kafka_app = typer.Typer(
     help="Start, stop and look at the embedded Kafka: one broker on this machine, for trying "
     "things out. It keeps its records, its cluster id and, where it is free, its port.",
+    no_args_is_help=True,
+)
+
+archive_app = typer.Typer(
+    help="What resets, rebuilds and acceptances took away from a stream: list it, bring it back, "
+    "delete it.",
     no_args_is_help=True,
 )
 
@@ -79,7 +86,11 @@ for command in (
     app.command(cls=OncelakeCommand)(command)
 for command in (kafka.up, kafka.down, kafka.status):
     kafka_app.command(cls=OncelakeCommand)(command)
+archive_app.command("list", cls=OncelakeCommand)(archive.list_)
+archive_app.command(cls=OncelakeCommand)(archive.restore)
+archive_app.command(cls=OncelakeCommand)(archive.prune)
 app.add_typer(kafka_app, name="kafka")
+app.add_typer(archive_app, name="archive")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ class Progress:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._began = self._last = 0.0
+        self._began, self._last = time.monotonic(), 0.0
         self._total = self._left = self._records = 0
 
     def look(self) -> None:
@@ -51,6 +51,8 @@ class Progress:
 
     @property
     def _done(self) -> str:
+        if not self._total:
+            return f"{self._records:,} records"
         return f"{self._total - self._left:,} of {self._total:,} offsets"
 
     def _step(self, text: str) -> None:

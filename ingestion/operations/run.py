@@ -10,6 +10,7 @@ ledger a projection. A crash between any two lines here is healed by the next ru
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -89,9 +90,11 @@ class Run:
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
+        began = time.monotonic()
         with observed(self.spec, self.settings) as seen:
             run = replace(self, on_batch=seen.batches(self.on_batch))
-            return seen.finish(run._execute_as_delivered())
+            report = run._execute_as_delivered()
+            return seen.finish(replace(report, seconds=time.monotonic() - began))
 
     def _execute_as_delivered(self) -> RunReport:
         """Execute, once more where the declared level of delivery, or the engine, decides so."""

@@ -75,6 +75,7 @@ def materialize(
 def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
     """Key, topic, columns, owners and kinds come from the declaration."""
     told = {"description": "Orders", "owners": ["team:shop"], "freshness_minutes": 30}
+    told |= {"group": "sales", "tags": {"domain": "shop"}}
     stream = declared(tmp_path, topic="shop.orders-1", **told)
 
     asset = ingest_asset(stream)
@@ -85,6 +86,7 @@ def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
     assert spec.kinds == {"kafka", "deltalake", "spark"}
     assert spec.freshness_policy == dg.FreshnessPolicy.time_window(dt.timedelta(minutes=30))
     assert (spec.description, spec.owners) == ("Orders", ["team:shop"])
+    assert (spec.group_name, spec.tags["domain"]) == ("sales", "shop")
     columns = spec.metadata["dagster/column_schema"].columns
     assert [column.name for column in columns][:3] == ["id", "name", "_topic"]
     assert asset.op.pool == "orders"
@@ -93,8 +95,8 @@ def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
 def test_a_run_is_recorded_with_its_ranges_and_every_count(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Ranges of the batches are joined a partition; counts are whole numbers, 0 included."""
-    done = report(batch(1, 0, 5), batch(2, 5, 9), batch(3, 0, 2, partition=1), lag=7)
+    """Ranges of the batches are joined a partition; of a 0 there are only the main counts."""
+    done = report(batch(1, 0, 5), batch(2, 5, 9), batch(3, 0, 2, partition=1), lag=7, seconds=0.5)
 
     result = materialize(declared(tmp_path), done, instance)
 
@@ -105,8 +107,11 @@ def test_a_run_is_recorded_with_its_ranges_and_every_count(
         {"topic": "orders", "partition": 0, "start": 0, "end": 9, "records": 9, "gaps": 0},
         {"topic": "orders", "partition": 1, "start": 0, "end": 2, "records": 2, "gaps": 0},
     ]
-    names = ("read", "inserted", "quarantined", "overlap", "seq", "lag", "dagster/row_count")
-    assert [found[name] for name in names] == [11, 11, 0, 0, 3, 7, 5]
+    names = ("read", "inserted", "quarantined", "seq", "lag", "dagster/row_count")
+    assert [found[name] for name in names] == [11, 11, 0, 3, 7, 5]
+    assert not {"overlap", "stale", "filtered"} & set(found)
+    assert found["records_per_second"] == 22
+    assert (found["duration_seconds"], found["waiting_in_quarantine"]) == (0.5, 0)
     assert len(result.get_asset_check_evaluations()) == 5
 
 
