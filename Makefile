@@ -12,7 +12,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-long test-ui screenshots unit lint format lock clean
+.PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit lint format lock clean
 .PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak
 
 help: ## List the targets
@@ -42,6 +42,9 @@ test-ui: setup .jars/.tests-fetched ## Click through Dagster's UI in Chromium, t
 
 screenshots: export SCREENSHOTS := 1
 screenshots: test-ui ## The same, and take the pictures of the docs on the way
+
+wheel-test: setup ## Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
+	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
 
 # Not worksteal, which knows no groups: the registry's and the frail broker's JVMs, and streams that
 # a module ingests once, stay on one worker each; all else goes one by one (tests/support/schedule.py).

@@ -64,8 +64,8 @@ def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
 def _pace(report: RunReport) -> dict[str, float]:
     """Return how long a run took; of one that read nothing there is no rate."""
     read, seconds = report.total("read"), report.seconds
-    rate = {"records_per_second": read / seconds} if read and seconds else {}
-    return {"duration_seconds": seconds, **rate}
+    rate = {"records_per_second": round(read / seconds, 1)} if read and seconds else {}
+    return {"duration_seconds": round(seconds, 1), **rate}
 
 
 def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:

@@ -15,6 +15,7 @@ from ingestion.cli import (
     decisions,
     erase,
     init,
+    jars,
     kafka,
     maintain,
     plan,
@@ -80,7 +81,7 @@ for command in (
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
-    *(streams.validate, streams.schema),
+    *(streams.validate, streams.schema, jars.jars),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):
     app.command(cls=OncelakeCommand)(command)

@@ -68,7 +68,7 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
     """
     jars = class_path(settings.jars)
     if not jars:
-        raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: make setup")
+        raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: oncelake jars")
     scratch = scratch_of_this_process(settings.state)
     return {
         "spark.app.name": "oncelake",

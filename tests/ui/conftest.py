@@ -46,6 +46,7 @@ def shop(
             description="Orders of the shop, as they are now",
             owners=["team:shop"],
             freshness_minutes=30,
+            sensor_seconds=5,
             **_ORDERS,
         )
         place.declare("payments", topic="shop.payments", sensor_seconds=5, **_ORDERS)

@@ -89,6 +89,22 @@ class Installation:
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             return [str(event) for event in instance.all_logs(run_id)]
 
+    def observations(self, *key: str) -> int:
+        """Count the observations of an asset."""
+        with dg.DagsterInstance.from_config(str(self.home)) as instance:
+            return len(instance.fetch_observations(dg.AssetKey(key), limit=100).records)
+
+    def last_skip(self, sensor: str) -> str:
+        """Return why the latest tick of a sensor started nothing."""
+        with dg.DagsterInstance.from_config(str(self.home)) as instance:
+            for state in instance.all_instigator_state():
+                if state.instigator_name == sensor:
+                    (tick,) = instance.get_ticks(
+                        state.instigator_origin_id, state.selector_id, limit=1
+                    )
+                    return tick.tick_data.skip_reason or ""
+        return ""
+
     def wait_until(self, fact: Any, what: str) -> None:
         """Wait for what another process is to bring about; show what it wrote when it does not."""
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -134,6 +150,10 @@ def installed(folder: Path, settings: Settings) -> Iterator[Installation]:
     (home / "dagster.yaml").write_text(DAGSTER_YAML)
     (home / "workspace.yaml").write_text(_WORKSPACE.format(root=ROOT))
     (home / "log").touch()
+    # Two processes that make its databases at once get in each other's way.
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        instance.get_runs()
+        instance.all_instigator_state()
     yield Installation(settings=settings, home=home, url=f"http://127.0.0.1:{_free_port()}")
 
 

@@ -72,7 +72,6 @@ def test_the_numbers_of_runs_are_plotted(shop: Installation, page: Page) -> None
 
     expect(page.get_by_text("read", exact=True).first).to_be_visible()
     expect(page.locator("canvas").first).to_be_visible()
-    photograph(page, "plots")
 
 
 @whole
@@ -84,6 +83,28 @@ def test_each_check_says_what_it_means(shop: Installation, page: Page) -> None:
         expect(page.get_by_text(name, exact=True).first).to_be_visible()
     expect(page.get_by_text("Every offset and every record of the run")).to_be_visible()
     photograph(page, "checks")
+
+
+@whole
+def test_the_check_of_the_quarantine_leads_there(shop: Installation, page: Page) -> None:
+    """From the check one click shows the quarantine: how many wait, and what to do."""
+    page.goto(f"{shop.url}/assets/orders?view=checks&checkDetail=quarantine_rate")
+    page.get_by_role("link", name="orders__quarantine").first.click()
+
+    expect(page.get_by_text("Records that could not be applied, raw")).to_be_visible()
+    page.goto(f"{shop.url}/assets/orders__quarantine?view=events")
+    expect(row_of(page, "waiting")).to_contain_text("2")
+
+
+@whole
+def test_a_topic_shows_its_lag(shop: Installation, page: Page) -> None:
+    """The sensor observes the topic at every tick, so its page shows how far the stream is."""
+    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/orders_lag")
+    row_of(page, "Running").locator("label").click()
+    shop.wait_until(lambda: shop.observations("kafka", "shop.orders") >= 2, "two observations")
+    page.goto(f"{shop.url}/assets/kafka/shop.orders?view=events")
+
+    expect(row_of(page, "lag")).to_contain_text("0")
 
 
 @whole
@@ -126,3 +147,7 @@ def test_a_refused_run_says_why_and_what_to_do(shop: Installation, page: Page) -
     expect(page.get_by_text("was deleted and created again").first).to_be_visible()
     expect(page.get_by_text("oncelake adopt-topic payments").first).to_be_visible()
     photograph(page, "refused")
+    shop.wait_until(
+        lambda: "Next: oncelake adopt-topic payments" in shop.last_skip("payments_lag"),
+        "a tick that says why no run is started",
+    )
