@@ -89,6 +89,13 @@ class Installation:
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             return [str(event) for event in instance.all_logs(run_id)]
 
+    def output_of(self, run_id: str) -> str:
+        """Return what a run has written to stdout and stderr, libraries included."""
+        logs = (self.home / "storage" / run_id).rglob("*.*")
+        written = [log.read_text() for log in logs if log.suffix in {".out", ".err"}]
+        assert written, "the run's output is not where it was"
+        return "\n".join(written)
+
     def observations(self, *key: str) -> int:
         """Count the observations of an asset."""
         with dg.DagsterInstance.from_config(str(self.home)) as instance:

@@ -119,6 +119,7 @@ def test_a_run_is_ended_by_terminate(shop: Installation, page: Page) -> None:
 
     events = shop.events_of(run_id)
     assert [says for says in events if _TRACE.search(says)] == []
+    assert not _TRACE.search(shop.output_of(run_id))
     assert any("the next run goes on behind the last commit" in says for says in events)
 
 
