@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingestion.errors import IngestionError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
+from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -58,7 +59,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
 
     Raises:
         InvalidSpecError: there is no such entry.
-        RefusedError: it is no whole stream, or a rebuild is under way.
+        RefusedError: it is no whole stream, a rebuild is under way, or a key has been erased since.
         StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(stream, settings)
@@ -76,6 +77,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
     ):
         finish_swap(paths)
         _refuse_rebuild(paths)
+        _refuse_erased(paths, chosen)
         shutil.rmtree(paths.workshop, ignore_errors=True)
         _copying(paths).mkdir(parents=True)
         for table in chosen.tables:
@@ -114,6 +116,20 @@ def _refuse_rebuild(paths: StreamPaths) -> None:
             "a rebuild is under way, whose tables are where a restore needs room.",
             remedy=f"oncelake rebuild {paths.stream}, and then restore",
         )
+
+
+def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
+    """Make sure that a restore does not bring back what was erased after the entry was archived."""
+    folders = (each.path for each in archived(paths))
+    ledgers = (paths.ledger, *(folder / paths.ledger.name for folder in folders))
+    for ledger in map(Ledger, ledgers):
+        rows = ledger.rows() if ledger.exists else ()
+        if any(row.kind == "erase" and row.committed_at > chosen.at for row in rows):
+            raise RefusedError(
+                paths.stream,
+                f"a key was erased after {chosen.name} was archived, which may still hold it.",
+                remedy=f"oncelake archive prune {paths.stream} {chosen.name}",
+            )
 
 
 def _copying(paths: StreamPaths) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import InvalidSpecError, RefusedError
 from ingestion.lake.archive import finish_swap
+from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings
+from tests.cli.shell import row
 
 
 @pytest.fixture
@@ -32,8 +35,9 @@ def fill(settings: Settings, value: int) -> None:
     """Write the tables of a stream whose every row holds a value."""
     paths = StreamPaths.of("orders", settings)
     rows = {"id": [value], "_seq": [1], "redriven_seq": pa.array([None], pa.int64())}
-    for path in (paths.data, paths.ledger, paths.quarantine):
+    for path in (paths.data, paths.quarantine):
         write_deltalake(path, pa.table(rows))
+    Ledger(paths.ledger).put(row(1))
 
 
 def value_of(settings: Settings) -> int:
@@ -120,6 +124,16 @@ def test_what_is_no_whole_stream_or_meets_a_rebuild_is_refused(settings: Setting
         archive.restore("orders", entry.entry, settings, run_id="r")
 
     assert value_of(settings) == 1
+
+
+def test_what_was_erased_is_not_brought_back(settings: Settings) -> None:
+    """An entry from before an erase may hold the key, so it can only be pruned."""
+    (entry,) = archive.list_archive("orders", settings)
+    erasure = row(2, kind="erase", committed_at=dt.datetime.now(dt.UTC))
+    Ledger(StreamPaths.of("orders", settings).ledger).put(erasure)
+
+    with pytest.raises(RefusedError, match=f"oncelake archive prune orders {entry.entry}"):
+        archive.restore("orders", entry.entry, settings, run_id="r")
 
 
 def test_pruning_deletes_what_is_named_and_nothing_else(settings: Settings) -> None:
