@@ -36,8 +36,8 @@ from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.decisions import accept, adopt_topic
-from ingestion.operations.telemetry import observed
 from ingestion.operations.progress import Progress, Tell
+from ingestion.operations.telemetry import observed
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table
