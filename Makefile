@@ -3,6 +3,7 @@
 PYTHON ?= python3
 # Each worker of the tests starts a broker and a Spark of its own.
 WORKERS ?= 2
+CHROMIUM ?= chromium
 bin := .venv/bin
 
 unexport PYTHONDONTWRITEBYTECODE
@@ -11,7 +12,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-long unit lint format lock clean
+.PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit lint format lock clean
 .PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak
 
 help: ## List the targets
@@ -33,6 +34,17 @@ test: lint .jars/.tests-fetched ## Check everything: lint, then every test
 
 test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and every write mode both ways
 	@LONG=1 $(bin)/pytest $(in_parallel)
+
+test-ui: setup .jars/.tests-fetched ## Click through Dagster's UI in Chromium, the whole story
+	@command -v $(CHROMIUM) >/dev/null || { echo "oncelake: $(CHROMIUM) was not found;" \
+		"install it (Debian, Ubuntu: apt install chromium), or name it: make test-ui CHROMIUM=..." >&2; exit 2; }
+	@UI=1 CHROMIUM=$(CHROMIUM) $(bin)/pytest tests/ui
+
+screenshots: export SCREENSHOTS := 1
+screenshots: test-ui ## The same, and take the pictures of the docs on the way
+
+wheel-test: setup ## Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
+	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
 
 # Not worksteal, which knows no groups: the registry's and the frail broker's JVMs, and streams that
 # a module ingests once, stay on one worker each; all else goes one by one (tests/support/schedule.py).

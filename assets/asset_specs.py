@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import dagster as dg
 
 from ingestion.declaration.ddl import DeclaredColumn
@@ -9,6 +11,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
+_KINDS = {"kafka", "deltalake", "spark"}
 
 # As in ingestion.pipeline.create_table, which is not imported here: it would bring Spark along.
 _OUR_COLUMNS = {
@@ -28,7 +31,7 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
             declared.name,
             description=f"**{declared.path.name} is broken**\n\n```\n{declared.error}\n```",
             group_name=GROUP,
-            kinds={"kafka", "deltalake", "spark"},
+            kinds=_KINDS,
         )
     spec = declared.spec
     return dg.AssetSpec(
@@ -36,10 +39,12 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
         deps=[topic_key(topic) for topic in spec.subscribed],
         description=spec.description
         or f"Kafka topic {', '.join(spec.subscribed) or spec.topic_pattern}",
-        group_name=GROUP,
+        group_name=spec.group,
         owners=list(spec.owners),
-        kinds={"kafka", "deltalake", "spark"},
+        freshness_policy=_freshness_policy(spec),
+        kinds=_KINDS,
         tags={
+            **spec.tags,
             "oncelake/mode": spec.mode,
             "oncelake/format": spec.format.type,
             "oncelake/delivery": spec.delivery,
@@ -48,14 +53,56 @@ def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
             "dagster/column_schema": column_schema(spec),
             "dagster/table_name": spec.name,
             "declared in": dg.MetadataValue.path(declared.path),
+            "quarantine": dg.MetadataValue.asset(quarantine_key(spec.name)),
+            "ledger": dg.MetadataValue.asset(ledger_key(spec.name)),
             "keys": ", ".join(spec.keys),
         },
     )
 
 
+def _freshness_policy(spec: StreamSpec) -> dg.FreshnessPolicy | None:
+    """Return what turns the asset stale by itself, when nothing has looked at its topic."""
+    if spec.freshness_minutes is None:
+        return None
+    return dg.FreshnessPolicy.time_window(dt.timedelta(minutes=spec.freshness_minutes))
+
+
 def topic_key(topic: str) -> dg.AssetKey:
     """Return the key under which a Kafka topic stands in the asset graph."""
     return dg.AssetKey(["kafka", topic])
+
+
+def quarantine_key(stream: str) -> dg.AssetKey:
+    """Return the key of a stream's quarantine, named as its folder is."""
+    return dg.AssetKey(f"{stream}__quarantine")
+
+
+def ledger_key(stream: str) -> dg.AssetKey:
+    """Return the key of a stream's ledger, named as its folder is."""
+    return dg.AssetKey(f"{stream}__ledger")
+
+
+def side_specs(spec: StreamSpec) -> list[dg.AssetSpec]:
+    """Describe the tables beside a stream's own; its runs write them, and observe them here."""
+    says = {
+        quarantine_key(spec.name): "Records that could not be applied, raw, each with its reason. "
+        f"Next: `oncelake quarantine {spec.name}`; once the cause is gone, redrive them: the "
+        "operation `redrive` of the stream's job, or `oncelake redrive`.",
+        ledger_key(spec.name): "The books: a row for each batch, with its offsets and what became "
+        f"of its records. The same in a shell: `oncelake ledger {spec.name}`.",
+    }
+    return [
+        dg.AssetSpec(
+            key,
+            deps=[spec.name],
+            description=text,
+            group_name=spec.group,
+            owners=list(spec.owners),
+            kinds={"deltalake"},
+            metadata={"dagster/table_name": key.to_user_string()},
+        )
+        for key, text in says.items()
+    ]
 
 
 def topic_specs(specs: list[StreamSpec]) -> list[dg.AssetSpec]:

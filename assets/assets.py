@@ -11,16 +11,12 @@ import dagster as dg
 from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
 from assets.evidence import gather
-from assets.metadata import (
-    log_batches,
-    metadata_of,
-    metadata_of_failure,
-    recovered_materializations,
-)
+from assets.failures import StreamFailureError, StreamInterruptedError, StreamRetryError
+from assets.metadata import metadata_of, recovered_materializations, side_observations
 from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, TerminalError, TransientError
+from ingestion.errors import TerminalError, TransientError
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
@@ -45,9 +41,9 @@ def run_stream(
     return Run(
         spec=spec,
         settings=settings,
-        spark=spark.session_for,
+        spark=lambda backlog: spark.session_for(backlog, say),
         run_id=run_id,
-        on_batch=log_batches(say),
+        tell=say,
     ).execute()
 
 
@@ -73,6 +69,8 @@ def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.As
             hit(Failpoint.EVIDENCE_GATHERED)
             for recovered in recovered_materializations(evidence, by=context.run.run_id):
                 context.log_event(recovered)
+            for observed in side_observations(evidence):
+                context.log_event(observed)
             return dg.MaterializeResult(
                 metadata=metadata_of(evidence), check_results=check_results(evidence)
             )
@@ -98,19 +96,15 @@ def _translate_errors(
     except TerminalError as error:
         state = state_of(declared, settings) if settings else "the settings are wrong"
         remember_refusal(context.instance, context.run.run_id, error, state=state)
-        raise _failure(error, allow_retries=False) from error
+        raise StreamFailureError.of(error, allow_retries=False) from error
     except TransientError as error:
         attempt = context.op_execution_context.retry_number
         if attempt < len(RETRY_AFTER_SECONDS):
-            raise dg.RetryRequested(
-                max_retries=len(RETRY_AFTER_SECONDS), seconds_to_wait=RETRY_AFTER_SECONDS[attempt]
+            raise StreamRetryError(
+                str(error),
+                max_retries=len(RETRY_AFTER_SECONDS),
+                seconds_to_wait=RETRY_AFTER_SECONDS[attempt],
             ) from error
-        raise _failure(error, allow_retries=True) from error
-
-
-def _failure(error: IngestionError, *, allow_retries: bool) -> dg.Failure:
-    return dg.Failure(
-        description=str(error),
-        metadata={**metadata_of_failure(error), "exit_code": error.exit_code},
-        allow_retries=allow_retries,
-    )
+        raise StreamFailureError.of(error, allow_retries=True) from error
+    except dg.DagsterExecutionInterruptedError:
+        raise StreamInterruptedError(declared.name) from None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from assets.asset_specs import ledger_key, quarantine_key
 from assets.evidence import Evidence
 from assets.proof import metadata_of, sentences
 from ingestion.declaration.loader import DeclaredStream
@@ -57,6 +58,7 @@ def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
             "batches": len(evidence.judged),
             "red_batches": len(red),
             "red": _table([_red(row) for row in red]),
+            "ledger": dg.MetadataValue.asset(ledger_key(evidence.spec.name)),
         },
     )
 
@@ -95,6 +97,7 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
         metadata={
             "rate": rate,
             "quarantined": quarantined,
+            "quarantine": dg.MetadataValue.asset(quarantine_key(evidence.spec.name)),
             "warn_above": limit.warn_above,
             "fail_above": limit.fail_above,
             "reasons": _table(

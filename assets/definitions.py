@@ -14,10 +14,11 @@ from typing import Any
 import dagster as dg
 
 from assets.alerts import alert_sensors
-from assets.asset_specs import topic_specs
+from assets.asset_specs import side_specs, topic_specs
 from assets.assets import ingest_asset
 from assets.follow import follow_job, follow_sensor
-from assets.jobs import ingest_job, ingest_schedule, redrive_job
+from assets.jobs import ingest_job, ingest_schedule
+from assets.operate import operate_job
 from assets.proof import verify_job
 from assets.retention import retention_sensor
 from assets.sensors import lag_sensor
@@ -33,14 +34,15 @@ def definitions() -> dg.Definitions:
     """Wire the streams that are declared in the folder of the settings."""
     streams = load_streams(load_settings().streams)
     lake = LakeResource()
+    specs = [each.spec for each in streams if each.spec is not None]
     shared = dg.Definitions(
-        assets=topic_specs([each.spec for each in streams if each.spec is not None]),
+        assets=topic_specs(specs),
         resources={
             "kafka": KafkaResource(**_secrets("sasl_password", "ssl_key_password")),
             "lake": lake,
             "spark": SparkResource(lake=lake),
         },
-        jobs=[follow_job()],
+        jobs=[follow_job(), verify_job(specs)],
         sensors=[follow_sensor(), *_watching(streams)],
         executor=dg.in_process_executor,
     )
@@ -64,12 +66,8 @@ def _of_stream(declared: DeclaredStream) -> dg.Definitions:
     try:
         schedule = ingest_schedule(declared.spec)
         return dg.Definitions(
-            assets=[ingest_asset(declared)],
-            jobs=[
-                ingest_job(declared.spec),
-                verify_job(declared.spec),
-                redrive_job(declared.spec),
-            ],
+            assets=[ingest_asset(declared), *side_specs(declared.spec)],
+            jobs=[ingest_job(declared.spec), operate_job(declared.spec)],
             schedules=[schedule] if schedule else [],
             sensors=[lag_sensor(declared)],
         )

@@ -19,6 +19,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.retention import Retention, retention_of
+from ingestion.operations.status import count_waiting
 from ingestion.pipeline.report import RunReport, total_of
 from ingestion.settings import Settings
 from ingestion.verify.verdict import Verdict
@@ -40,6 +41,7 @@ class Evidence:
         retention: When Kafka may delete what the run left unread; ``None`` when it read all.
         proof: What came out of the proof, or why there is none; ``None`` where none is declared.
         now: When all of this was looked up.
+        waiting: Records in quarantine that no redrive has sent in; ``None`` when that is unknown.
     """
 
     spec: StreamSpec
@@ -52,6 +54,7 @@ class Evidence:
     now: dt.datetime
     proof: Verdict | str | None = None
     retention: Retention | None = None
+    waiting: int | None = None
 
     @property
     def judged(self) -> tuple[LedgerRow, ...]:
@@ -91,7 +94,15 @@ def gather(
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
+        waiting=_waiting(paths, report.seq),
     )
+
+
+def _waiting(paths: StreamPaths, seq: int) -> int | None:
+    try:
+        return count_waiting(paths, seq)
+    except Exception:  # noqa: BLE001 (the batches are committed, and the next run says what is damaged)
+        return None
 
 
 def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[LedgerRow, ...]:

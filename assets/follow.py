@@ -15,8 +15,9 @@ from pydantic import Field
 from assets.checks import ERROR, check_results, check_specs
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.evidence import gather
+from assets.failures import StreamFailureError, StreamInterruptedError, metadata_of_failure
 from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, op_job
-from assets.metadata import metadata_of, metadata_of_failure, recovered_materializations
+from assets.metadata import metadata_of, recovered_materializations, side_observations
 from assets.sensors import Tick, report_under_way
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError, TransientError
@@ -67,7 +68,9 @@ def follow_job() -> dg.JobDefinition:
             ).execute()
         except IngestionError as error:
             may_retry = isinstance(error, TransientError)
-            raise dg.Failure(description=str(error), allow_retries=may_retry) from error
+            raise StreamFailureError.of(error, allow_retries=may_retry) from error
+        except dg.DagsterExecutionInterruptedError:
+            raise StreamInterruptedError("follow") from None
 
     return op_job(follow_streams, str(follow_streams.description))
 
@@ -114,6 +117,8 @@ class _Events:
         evidence = gather(declared, self._settings, self._spark, report, instance)
         for recovered in recovered_materializations(evidence, by=run_id):
             self._log(recovered)
+        for observed in side_observations(evidence):
+            self._log(observed)
         self._log(dg.AssetMaterialization(declared.name, metadata=metadata_of(evidence)))
         self._log_checks(declared, check_results(evidence))
 
@@ -170,7 +175,9 @@ class _Events:
             None,
         )
 
-    def _log(self, event: dg.AssetMaterialization | dg.AssetCheckEvaluation) -> None:
+    def _log(
+        self, event: dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+    ) -> None:
         self._context.log_event(event)  # type: ignore[arg-type]  # It takes checks, too.
         # They are written at once; kept until the op ends, an hour of them would fill the memory.
         for _ in self._context.consume_events():

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
 
-from assets.asset_specs import column_schema
+from assets.asset_specs import column_schema, ledger_key, quarantine_key
 from assets.evidence import Evidence
 from assets.history import COMPLETE
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
-from ingestion.pipeline.report import ranges_of, total_of
+from ingestion.pipeline.report import RunReport, ranges_of, total_of
 
 # The table of ranges has that name already.
 _RENAMED: Final = {"offsets": "offsets_in_ranges"}
+_MAIN_COUNTS: Final = ("read", "inserted", "updated", "deleted", "quarantined")
 MOST_RUNS: Final = 20
 
 
@@ -27,6 +27,8 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     report, spec = evidence.report, evidence.spec
     return {
         **metadata_of_batches(report.batches),
+        **_pace(report),
+        **({} if evidence.waiting is None else {"waiting_in_quarantine": evidence.waiting}),
         "seq": report.seq,
         "delta_version": report.delta_version,
         "lag": report.lag,
@@ -45,22 +47,25 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def metadata_of_failure(error: Exception) -> dict[str, str]:
-    """Return what Dagster shows of an error beside its text: its name, and what to do next."""
-    return {
-        "error": type(error).__name__,
-        "next": getattr(error, "remedy", "see the description"),
-    }
-
-
 def metadata_of_batches(rows: Sequence[LedgerRow]) -> dict[str, Any]:
-    """Return what batches read and what became of it: the ranges, and every count by its name."""
+    """Return what batches read and what became of it: the ranges, and the counts by name.
+
+    Of a count that is 0 there is no plot, but for those that are looked for.
+    """
     further = (name for row in rows for name in row.counts)
     counts = {
-        _RENAMED.get(name, name): total_of(rows, name)
+        _RENAMED.get(name, name): total
         for name in dict.fromkeys([*COUNTS, *further])
+        if (total := total_of(rows, name)) or name in _MAIN_COUNTS
     }
     return {"offsets": _offsets_table(rows), **counts, "batches": len(rows)}
+
+
+def _pace(report: RunReport) -> dict[str, float]:
+    """Return how long a run took; of one that read nothing there is no rate."""
+    read, seconds = report.total("read"), report.seconds
+    rate = {"records_per_second": round(read / seconds, 1)} if read and seconds else {}
+    return {"duration_seconds": round(seconds, 1), **rate}
 
 
 def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
@@ -73,22 +78,17 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
     )
 
 
-def log_batches(say: Callable[[str], None]) -> Callable[[LedgerRow, int], None]:
-    """Return what tells of each batch in one line: its records, their rate, and the lag left."""
-    since = time.monotonic()
-
-    def on_batch(row: LedgerRow, lag: int) -> None:
-        nonlocal since
-        now = time.monotonic()
-        read, seconds = row.counts.get("read", 0), max(now - since, 0.001)
-        since = now
-        verdict = "" if not row.is_red else f" · RED: {row.says()}"
-        say(
-            f"batch {row.seq} committed as version {row.delta_version} · {read:,} records in "
-            f"{seconds:.1f} s ({read / seconds:,.0f} records/s) · lag {lag:,}{verdict}"
-        )
-
-    return on_batch
+def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
+    """Yield what a run leaves in the tables beside the stream's own."""
+    stream, lake = evidence.spec.name, Path(evidence.report.table).parent
+    sizes: dict[dg.AssetKey, dict[str, int | None]] = {
+        quarantine_key(stream): {"waiting": evidence.waiting},
+        ledger_key(stream): {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},
+    }
+    for key, numbers in sizes.items():
+        known = {name: number for name, number in numbers.items() if number is not None}
+        uri = (lake / key.to_user_string()).as_uri()
+        yield dg.AssetObservation(key, metadata={**known, "dagster/uri": uri})
 
 
 def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:

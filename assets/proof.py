@@ -1,12 +1,15 @@
-"""The proof in Dagster: a job a stream, and a check where the stream's file asks for one.
+"""The proof in Dagster: a job, and a check where the stream's file asks for one.
 
 Dagster reads the annotations of an op's body, so this module does not postpone them.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
+from assets.failures import StreamFailureError
 from assets.jobs import op_job
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
@@ -18,27 +21,46 @@ from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of
 
+VERIFY_JOB = "verify_job"
 
-def verify_job(spec: StreamSpec) -> dg.JobDefinition:
-    """Return the job that proves a stream's tables from its topic, without Spark."""
 
-    @dg.op(name=f"verify_{spec.name}", description=f"Prove {spec.name} from its topic")
-    def prove_stream(
-        context: dg.OpExecutionContext, kafka: KafkaResource, lake: LakeResource
+class VerifyConfig(dg.Config):
+    """What a person may choose when the job is started."""
+
+    streams: list[str] = Field(
+        default_factory=list, description="Names of streams; none means all of them."
+    )
+
+
+def verify_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
+    """Return the job that proves tables from their topics, without Spark."""
+
+    @dg.op(name="verify", description="Prove table, quarantine and ledger from the topic")
+    def prove_streams(
+        context: dg.OpExecutionContext,
+        config: VerifyConfig,
+        kafka: KafkaResource,
+        lake: LakeResource,
     ) -> None:
-        verdict = prove(spec, settings_of(kafka, lake))
-        if isinstance(verdict, str):
-            raise dg.Failure(description=verdict, allow_retries=False)
-        context.log.info(verdict.headline)
-        context.add_output_metadata(metadata_of(verdict))
-        if not verdict.holds:
-            raise dg.Failure(
-                description="\n".join(sentences(verdict)),
-                metadata=metadata_of(verdict),
-                allow_retries=False,
-            )
+        settings = settings_of(kafka, lake)
+        wrong: list[str] = []
+        for spec in _chosen(config.streams, specs):
+            verdict = prove(spec, settings)
+            says = verdict if isinstance(verdict, str) else "\n".join(sentences(verdict))
+            context.log.info("%s: %s", spec.name, says)
+            if isinstance(verdict, str) or not verdict.holds:
+                wrong.append(f"{spec.name}: {says}")
+        if wrong:
+            raise StreamFailureError("\n".join(wrong))
 
-    return op_job(prove_stream, f"Prove table, quarantine and ledger of {spec.name} from its topic")
+    return op_job(prove_streams, str(prove_streams.description))
+
+
+def _chosen(names: Sequence[str], specs: Sequence[StreamSpec]) -> list[StreamSpec]:
+    declared = {spec.name: spec for spec in specs}
+    if unknown := [name for name in names if name not in declared]:
+        raise StreamFailureError(f"not declared: {', '.join(unknown)}")
+    return [declared[name] for name in names or declared]
 
 
 def prove(spec: StreamSpec, settings: Settings) -> Verdict | str:

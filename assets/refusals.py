@@ -15,6 +15,7 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka.java import find_java
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.storage import is_writable_folder
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.recovery.topics import resolve_topics
@@ -40,8 +41,20 @@ def standing_refusal(instance: dg.DagsterInstance, run_id: str | None, *, state:
         return None
     return (
         f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
-        "declaration, Kafka nor this machine's set-up has changed since; that run says what to do"
+        "declaration, Kafka nor this machine's set-up has changed since. "
+        + _says(instance, run.run_id)
     )
+
+
+def _says(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Return the words in which a run was refused, with what to do next."""
+    failed = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+    for record in failed:
+        event = record.event_log_entry.dagster_event
+        data = event.step_failure_data.user_failure_data if event else None
+        if data is not None and data.description:
+            return data.description
+    return "That run says what to do"
 
 
 def state_of(declared: DeclaredStream, settings: Settings) -> str:
@@ -66,7 +79,7 @@ def _versions(stream: str, settings: Settings) -> list[str]:
 
 
 def _machine(settings: Settings) -> list[str]:
-    """Return what a ``SetupError`` can come from: the jars, Java, and Spark's settings."""
+    """Return what a ``SetupError`` can come from: jars, Java, folders, and Spark's settings."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     try:
         java = find_java()
@@ -76,6 +89,7 @@ def _machine(settings: Settings) -> list[str]:
     return [
         *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
         java,
+        *(str(is_writable_folder(each)) for each in (settings.lake, settings.state)),
         *(ours.spark_master, ours.spark_driver_memory, ours.spark_java_options),
         _text(Path(__file__).with_name("definitions.py")),
     ]

@@ -4,7 +4,8 @@ Or when a run died behind its last commit, whose ledger row and checks are still
 
 It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
 go through: so it depends neither on a cursor nor on run keys, which a failed run uses up. (Only
-a run that is to tell of a stall has one, to be told once.)
+a run that is to tell of a stall has one, to be told once.) Every tick observes the topics, with
+their lag; where nothing new comes for long, a run that finds nothing says that the table is fresh.
 """
 
 import time
@@ -54,8 +55,7 @@ def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
     ) -> Tick:
         try:
             settings = _with_short_timeout(settings_of(kafka, lake))
-            reason = _why_not_now(context.instance, declared, settings)
-            return dg.SkipReason(reason) if reason else _request_run(spec, settings)
+            return _tick(context.instance, declared, spec, settings)
         except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
 
@@ -88,22 +88,58 @@ def lag_of(
     }
 
 
-def _request_run(spec: StreamSpec, settings: Settings) -> Tick:
-    snapshot = read_snapshot(StreamPaths.of(spec.name, settings))
-    lag = lag_of(spec, settings, snapshot)
-    if not any(lag.values()):
-        if is_ledger_behind(snapshot):
-            return dg.SensorResult(run_requests=[dg.RunRequest()])
-        return _request_report(stalls_of(spec, settings)) or dg.SkipReason(
-            "nothing new: the table has reached the last stable offsets of Kafka"
-        )
+def _tick(
+    instance: dg.DagsterInstance, declared: DeclaredStream, spec: StreamSpec, settings: Settings
+) -> Tick:
+    """Decide, and observe the topics whatever is decided; a table that is refused has no lag."""
+    reason = _why_not_now(instance, declared, settings)
+    try:
+        snapshot = read_snapshot(StreamPaths.of(spec.name, settings))
+        lag = lag_of(spec, settings, snapshot)
+    except IngestionError:
+        if reason is None:
+            raise
+        return dg.SkipReason(reason)
+    if reason is None:
+        decided = _choose_run(instance, spec, settings, snapshot, unread=sum(lag.values()))
     return dg.SensorResult(
-        run_requests=[dg.RunRequest(tags={"oncelake/lag": str(sum(lag.values()))})],
+        run_requests=[] if reason or isinstance(decided, str) else [decided],
+        skip_reason=reason or (decided if isinstance(decided, str) else None),
         asset_events=[
             dg.AssetObservation(topic_key(topic), metadata={"lag": behind, "stream": spec.name})
             for topic, behind in lag.items()
         ],
     )
+
+
+def _choose_run(
+    instance: dg.DagsterInstance,
+    spec: StreamSpec,
+    settings: Settings,
+    snapshot: TableSnapshot,
+    *,
+    unread: int,
+) -> dg.RunRequest | str:
+    """Return the run that is due, or in words why none is."""
+    if unread:
+        return dg.RunRequest(tags={"oncelake/lag": str(unread)})
+    if is_ledger_behind(snapshot) or _must_be_confirmed(instance, spec):
+        return dg.RunRequest()
+    return _request_report(stalls_of(spec, settings)) or (
+        "nothing new: the table has reached the last stable offsets of Kafka"
+    )
+
+
+def _must_be_confirmed(instance: dg.DagsterInstance, spec: StreamSpec) -> bool:
+    """Tell whether Dagster would soon call a table stale only because nothing new has come.
+
+    Its freshness policy knows materializations alone, so a run that finds nothing makes one.
+    """
+    if spec.freshness_minutes is None:
+        return False
+    records = instance.get_asset_records([dg.AssetKey(spec.name)])
+    last = records[0].asset_entry.last_materialization if records else None
+    return last is not None and time.time() - last.timestamp > spec.freshness_minutes * 30
 
 
 def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
@@ -113,12 +149,12 @@ def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
     return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
 
 
-def _request_report(stalls: tuple[Stall, ...]) -> Tick | None:
+def _request_report(stalls: tuple[Stall, ...]) -> dg.RunRequest | None:
     """Ask for one run of each stall, which reads nothing, and whose check tells of it."""
     if not stalls:
         return None
     where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
-    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"held back: {where}")])
+    return dg.RunRequest(run_key=f"held back: {where}")
 
 
 def _why_not_now(

@@ -1,5 +1,6 @@
 """Spark, as Dagster sees it: one session, started when an asset first asks for it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from dagster_pyspark import LazyPySparkResource
@@ -38,8 +39,12 @@ class SparkResource(SettingsPart, LazyPySparkResource):
     driver_memory: str | None = setting("spark_driver_memory")
     java_options: str | None = setting("spark_java_options")
 
-    def session_for(self, backlog: int) -> SparkSession:
+    def session_for(
+        self, backlog: int, tell: Callable[[str], None] = lambda text: None
+    ) -> SparkSession:
         """Return the session, started for a backlog of so many records if it was not yet."""
+        if self._spark_session is None:
+            tell("starting Spark…")
         self._start(backlog)
         session: SparkSession = self.spark_session
         return session

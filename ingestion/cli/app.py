@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 
 from ingestion.cli import (
+    archive,
     decisions,
     erase,
     init,
+    jars,
     kafka,
     maintain,
     plan,
@@ -41,6 +43,12 @@ app = typer.Typer(
 kafka_app = typer.Typer(
     help="Start, stop and look at the embedded Kafka: one broker on this machine, for trying "
     "things out. It keeps its records, its cluster id and, where it is free, its port.",
+    no_args_is_help=True,
+)
+
+archive_app = typer.Typer(
+    help="What resets, rebuilds and acceptances took away from a stream: list it, bring it back, "
+    "delete it.",
     no_args_is_help=True,
 )
 
@@ -73,13 +81,17 @@ for command in (
     *(status.status, status.ledger, status.doctor, verify.verify),
     *(quarantine.quarantine, quarantine.redrive, plan.plan, plan.rebuild),
     *(rewind.history, rewind.rewind, rewind.replay, maintain.maintain, erase.erase),
-    *(streams.validate, streams.schema),
+    *(streams.validate, streams.schema, jars.jars),
     *(decisions.accept, decisions.adopt_topic, decisions.reset, decisions.unlock),
 ):
     app.command(cls=OncelakeCommand)(command)
 for command in (kafka.up, kafka.down, kafka.status):
     kafka_app.command(cls=OncelakeCommand)(command)
+archive_app.command("list", cls=OncelakeCommand)(archive.list_)
+archive_app.command(cls=OncelakeCommand)(archive.restore)
+archive_app.command(cls=OncelakeCommand)(archive.prune)
 app.add_typer(kafka_app, name="kafka")
+app.add_typer(archive_app, name="archive")
 
 
 def main() -> None:

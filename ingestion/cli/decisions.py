@@ -12,6 +12,9 @@ from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
 from ingestion.errors import InvalidSpecError
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
+
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
     from ingestion.settings import Settings
@@ -36,41 +39,50 @@ def accept(
     _report(stream, row, f"accepted: {reason.strip()}", as_json=as_json)
 
 
-def adopt_topic(stream: Stream, as_json: AsJson = False) -> None:
+def adopt_topic(
+    stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Go on with a topic that was deleted and made again, or with another cluster.
 
     The rows stay, a new epoch begins, and the next run reads the topic as it is now from its
-    start: its records win over the rows of the epoch before.
+    start: its records win over the rows of the epoch before. Asks on a terminal (exit 3 when the
+    answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
     from ingestion.operations.decisions import adopt_topic as adopt
 
     spec, settings = load_stream(stream)
-    row = adopt(spec, settings, run_id=new_run_id())
+    if not yes:
+        output.note(
+            f"{stream}: all rows, the quarantine and the ledger stay; the topic is read from its "
+            "start, and its records win over the rows that are there"
+        )
+    refusal = f"{stream}: adopt-topic reads the topic again from its start"
+    confirm(f"Adopt the topic of {stream} as it is now?", yes=yes, refusal=refusal)
+    row = adopt(spec, settings, run_id=new_run_id(), reason=reason.strip())
     _report(stream, row, f"epoch {row.epoch} begins", as_json=as_json)
 
 
-def reset(
-    stream: Stream,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def reset(stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = False) -> None:
     """Archive a stream's tables, so that the next run ingests its topic from scratch.
 
     No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
     answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
+    from ingestion.operations.archive import waiting_records
     from ingestion.operations.decisions import reset as reset_stream
 
     settings = load_settings()
     tables = _tables_on_disk(stream, settings)
     refuse_unknown(stream, settings, exists=bool(tables))
+    waiting = waiting_records(stream, settings)
     if not yes:
         for path in tables:
             output.note(f"  {path}")
+    note_waiting(stream, waiting)
     confirm(f"Archive these of {stream}?", yes=yes, refusal=f"{stream}: reset archives its tables")
-    moved = reset_stream(stream, settings, run_id=new_run_id())
+    moved = reset_stream(stream, settings, run_id=new_run_id(), reason=reason.strip())
     if as_json:
-        output.document({"stream": stream, "archived": moved})
+        output.document({"stream": stream, "archived": moved, "quarantined": waiting})
         return
     for path in moved:
         output.say(f"{stream}: archived {path}")
@@ -104,6 +116,16 @@ def unlock(
         output.say(f"{stream}: removed the lease of run {lease.run_id} (since {lease.since})")
     else:
         output.say(f"{stream}: is free")
+
+
+def note_waiting(stream: str, waiting: int) -> None:
+    """Say how many records go into the archive with the quarantine, where no redrive finds them."""
+    if waiting:
+        records = output.counted(waiting, "record")
+        output.note(
+            f"{stream}: {records} in quarantine, which no redrive has sent in, into the archive",
+            "yellow",
+        )
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -109,22 +108,6 @@ def progress(*, of_many: bool = False) -> Iterator[Tell]:
         return
     with console.status("") as shown:
         yield lambda text: shown.update(Text(text))
-
-
-def print_batches(stream: str, tell: Tell) -> Callable[[LedgerRow, int], None]:
-    """Return what tells of each batch: records so far, their rate, and the lag that is left."""
-    began, records = time.monotonic(), 0
-
-    def on_batch(row: LedgerRow, lag: int) -> None:
-        nonlocal records
-        records += row.counts.get("read", 0)
-        rate = records / max(time.monotonic() - began, 0.001)
-        tell(
-            f"{stream}: batch {row.seq} committed · {records:,} records · {rate:,.0f} records/s · "
-            f"lag {lag:,}"
-        )
-
-    return on_batch
 
 
 def session(settings: Settings, tell: Tell, backlog: int | None) -> SparkSession:

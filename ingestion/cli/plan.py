@@ -9,7 +9,8 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, Stream, new_run_id
-from ingestion.cli.output import print_batches, progress, session
+from ingestion.cli.decisions import Why, note_waiting
+from ingestion.cli.output import progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, load_stream
 from ingestion.errors import (
@@ -69,6 +70,7 @@ def rebuild(
     without_lost: Annotated[
         bool, typer.Option("--without-lost", help="Go on without what Kafka no longer holds.")
     ] = False,
+    reason: Why = "",
     as_json: AsJson = False,
 ) -> None:
     """Make a table anew from its topic, beside the old one, and swap when it has caught up.
@@ -78,10 +80,12 @@ def rebuild(
     Refused (exit 3) when Kafka no longer holds what the table was filled from. Exits with 1 when
     the books of the new table do not balance; the old one then stays in its place.
     """
+    from ingestion.operations.archive import waiting_records
     from ingestion.operations.rebuild import Rebuild
     from ingestion.operations.run import Run
 
     spec, settings = load_stream(stream)
+    note_waiting(stream, waiting_records(stream, settings))
     interrupt = Interrupt()
     with progress() as tell, interrupt.listening():
         run = Run(
@@ -89,10 +93,10 @@ def rebuild(
             settings=settings,
             spark=lambda backlog: session(settings, tell, backlog),
             run_id=new_run_id(),
-            on_batch=print_batches(stream, tell),
+            tell=lambda text: tell(f"{stream}: {text}"),
             stop=interrupt.stop,
         )
-        rebuilt = Rebuild(run=run, without_lost=without_lost).execute()
+        rebuilt = Rebuild(run=run, without_lost=without_lost, reason=reason.strip()).execute()
     if as_json:
         output.document(_rebuild_document(rebuilt))
     else:

@@ -8,7 +8,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
-from ingestion.cli.output import print_batches, progress, session
+from ingestion.cli.output import progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
 from ingestion.errors import DONE, WRONG
 
@@ -98,6 +98,7 @@ def replay(
     wait there come in by `redrive`. Killed anywhere, run it again. Exits with 1 when the books do
     not balance. Modes that fold records refuse (exit 3).
     """
+    from ingestion.operations.progress import Progress
     from ingestion.operations.replay import Replay
 
     spec, settings = load_stream(stream)
@@ -109,7 +110,7 @@ def replay(
             run_id=new_run_id(),
             begin=begin,
             end=end,
-            on_batch=print_batches(stream, tell),
+            on_batch=Progress(lambda text: tell(f"{stream}: {text}")).commit,
         ).execute()
     if as_json:
         output.document(_replay_document(report))

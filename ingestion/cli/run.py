@@ -22,7 +22,7 @@ from ingestion.cli.command import (
     seconds_of,
 )
 from ingestion.cli.end_process import leave_now
-from ingestion.cli.output import STDOUT, Tell, print_batches, progress, session
+from ingestion.cli.output import STDOUT, Tell, progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import DONE, WRONG, first_exit_code
@@ -204,13 +204,12 @@ class _Runs:
         from ingestion.operations.run import Run
         from ingestion.operations.status import count_waiting
 
-        tell(f"{declared.name}: looking for new records…")
         report = Run(
             spec=declared.spec,
             settings=self.settings,
             spark=spark.of(declared.name),
             run_id=self.run_id,
-            on_batch=print_batches(declared.name, tell),
+            tell=lambda text: tell(f"{declared.name}: {text}"),
             stop=self.interrupt.stop,
         ).execute()
         cut_short = self.interrupt.stop.is_set() and report.lag > 0

@@ -49,11 +49,13 @@ def status(stream: AnyStream = None, as_json: AsJson = False, watch: Watch = Non
     than the stream's `retention_warning`. A stream that is running now is in order. Exits with 2
     when no stream is declared at all. With --json, a named stream gives its object, none gives
     `{"exit_code", "streams"}`; with --watch, each time on a line of its own. Ctrl-C or SIGTERM ends
-    --watch (exit 130 or 143).
+    --watch (exit 130 or 143). Where there is a Dagster instance, says whose runs it does not start;
+    --watch does not ask it.
     """
     if watch is not None:
         _watch(stream, as_json, watch)
     statuses = _read(stream)
+    _add_idle(statuses)
     code = first_exit_code(status.exit_code for status in statuses)
     if as_json:
         output.document(_documents(statuses, stream))
@@ -68,6 +70,18 @@ def _read(stream: str | None) -> list[StreamStatus]:
     settings = load_settings()
     declared = chosen([stream] if stream else None, settings)
     return list(map(StatusReader(settings).read_status, declared))
+
+
+def _add_idle(statuses: list[StreamStatus]) -> None:
+    """Write down of which streams Dagster starts no runs."""
+    from ingestion.operations.doctor.examine import find_idle
+
+    idle = {
+        finding.about: f"{finding.what}. Next: {finding.command}"
+        for finding in find_idle([status.stream for status in statuses])
+    }
+    for status in statuses:
+        status.idle = idle.get(status.stream)
 
 
 def _watch(stream: str | None, as_json: bool, seconds: float) -> NoReturn:
@@ -156,6 +170,7 @@ def _status_document(status: StreamStatus) -> dict[str, Any]:
         "learned_from": at and at.source,
         "red": status.red,
         "locked_by": status.holder,
+        "idle": status.idle,
         "problems": [problem.document()["error"] for problem in status.problems],
         "exit_code": status.exit_code,
     }
@@ -197,6 +212,9 @@ def _print_statuses(statuses: list[StreamStatus]) -> None:
     for told in (status.retention for status in statuses):
         if told is not None and told.level != "ok":
             output.say(str(told), "bold red" if told.is_low else "yellow")
+    for status in statuses:
+        if status.idle:
+            output.say(f"{status.stream}: {status.idle}", "yellow")
     for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
     problems = (problem for status in statuses for problem in status.problems)

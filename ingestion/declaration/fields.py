@@ -25,6 +25,7 @@ from ingestion.declaration.parts import (
     ExtraFields,
     FollowPace,
     FormatSpec,
+    Group,
     Maintenance,
     Owner,
     Part,
@@ -32,6 +33,8 @@ from ingestion.declaration.parts import (
     QuarantineRate,
     Sql,
     Starting,
+    TagKey,
+    TagValue,
     TombstonePolicy,
     Topic,
     Unavailable,
@@ -144,6 +147,8 @@ class Declaration(Part):
     owners: tuple[Owner, ...] = Field(
         (), description="Dagster owners: e-mail addresses or team:name."
     )
+    group: Group = Field("ingest", description="Dagster's group of the asset.")
+    tags: Mapping[TagKey, TagValue] = Field({}, description="Dagster's tags of the asset.")
 
     @field_validator("topic", "topics")
     @classmethod

@@ -40,6 +40,8 @@ _PATTERNS: Final = {
     "topics": "a topic is letters, digits, `.`, `_` and `-`, at most 249 of them",
     "type": "write a Great Expectations type, such as expect_column_values_to_be_unique",
     "owners": "write an e-mail address, or team:name",
+    "group": "write letters, digits and underscores",
+    "tags": "write keys and values of letters, digits, `_`, `.` and `-`, 63 at most",
     "every": "write a number and a unit, such as `1 hour`, `15 minutes` or `1 day`",
     "allowed_delay": "write a number and a unit, such as `10 minutes`",
     "schedule": "write five fields as cron does, such as `0 3 * * *`, or a name such as @daily",

@@ -38,6 +38,12 @@ ExtraFields = Literal["ignore", "keep", "reject"]
 Unavailable = Literal["keep", "null"]
 Severity = Literal["critical", "warning", "info"]
 Owner = Annotated[str, StringConstraints(pattern=r"^(team:.+|[^@\s]+@[^@\s]+\.[^@\s]+)$")]
+# As Dagster takes them: a key is a word, with a word and a slash before it if wanted.
+Group = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")]
+TagKey = Annotated[
+    str, StringConstraints(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$")
+]
+TagValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
 Cron = Annotated[str, StringConstraints(pattern=r"^(@[a-z]+|\S+( +\S+){4})$")]
 
 

@@ -37,7 +37,17 @@ from ingestion.declaration.violations import RuleViolationsError
 # Fields that decide nothing about a single record. One that is added later counts until named.
 _ABOUT_RUNS: Final = frozenset(
     {
-        *("name", "description", "owners", "topic", "topics", "topic_pattern", "starting"),
+        *(
+            "name",
+            "description",
+            "owners",
+            "group",
+            "tags",
+            "topic",
+            "topics",
+            "topic_pattern",
+            "starting",
+        ),
         "table_per_topic",
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate"),

@@ -34,6 +34,7 @@ from pyspark.sql import SparkSession
 from ingestion.errors import SetupError, StreamLockedError
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
+from ingestion.lake.storage import make_folder
 
 _ATTEMPTS = 3
 # Locks that threads of this process hold: the kernel would give it each of them a second time.
@@ -102,7 +103,7 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
             yield
         return
     shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
-    paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(paths.lock.parent, "the lake")
     if shelf.putIfAbsent(name, "being taken") is not None:
         raise _locked(paths)
     try:
@@ -135,7 +136,7 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
         with _leased(paths, holder):
             yield
         return
-    paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(paths.lock.parent, "the lake")
     with _TAKING:
         if paths.lock in _HELD_HERE:
             raise _locked(paths)
@@ -201,7 +202,7 @@ def _tried(attempt: Callable[[], Any]) -> Any:
 @contextmanager
 def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
     assert paths.lease is not None
-    paths.lease.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(paths.lease.parent, "the lake")
     lease = Lease(
         run_id=holder.run_id,
         host=holder.host,

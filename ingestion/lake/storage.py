@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ingestion.errors import IngestionError, StorageError, UnfitStorageError
+from ingestion.errors import IngestionError, SetupError, StorageError, UnfitStorageError
 from ingestion.lake.paths import StreamPaths
 
 _ADVICE: Final = {
@@ -103,6 +103,30 @@ def _existing(path: Path) -> Path:
 
 def _is_writable(folder: Path) -> bool:
     return not os.statvfs(folder).f_flag & os.ST_RDONLY
+
+
+def make_folder(path: Path, what: str) -> None:
+    """Make a folder that runs write in.
+
+    Raises:
+        SetupError: it cannot be written in.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        problem = "" if is_writable_folder(path) else "no permission"
+    except OSError as error:
+        if is_disk_error(error):
+            raise
+        problem = str(error.strerror)
+    if problem:
+        raise SetupError(
+            f"{what} cannot be written in ({path}: {problem}). Next: ls -ld {_existing(path)}"
+        )
+
+
+def is_writable_folder(path: Path) -> bool:
+    """Tell whether a folder, or the nearest one above it that is there, can be written in."""
+    return os.access(_existing(path), os.W_OK | os.X_OK)
 
 
 def probe_filesystem(paths: StreamPaths) -> None:

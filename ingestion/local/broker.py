@@ -151,7 +151,9 @@ def _process(folder: Path) -> ProcessId | None:
 
 def _classpath(jars: Path) -> str:
     if not any((jars / "broker").glob("kafka_*.jar")):
-        raise SetupError(f"no jars for the embedded Kafka in {jars / 'broker'}. Next: make setup")
+        raise SetupError(
+            f"no jars for the embedded Kafka in {jars / 'broker'}. Next: oncelake jars"
+        )
     return f"{jars.resolve() / 'broker'}/*"
 
 

@@ -61,7 +61,9 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
         return _commit_acceptance(stream, position, refused, reason=reason, run_id=run_id)
 
 
-def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerRow:
+def adopt_topic(
+    spec: StreamSpec, settings: Settings, *, run_id: str, reason: str = ""
+) -> LedgerRow:
     """Begin a new epoch: read the topics that are new from their start, into the same table.
 
     Rows of the earlier epoch stay, and lose against any record of the new one. So it also helps
@@ -94,15 +96,17 @@ def adopt_topic(spec: StreamSpec, settings: Settings, *, run_id: str) -> LedgerR
             epoch=position.epoch + 1,
             identity=replace(identity, keys=spec.keys, order=spec.sequence_by, rule=rule),
             next=_begin(position, identity, stream.kafka.earliest(topics.partitions), cut),
-            reason=f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}",
+            reason=f"adopted {', '.join(f'{name} ({id})' for name, id in topics.ids.items())}"
+            + (f": {reason}" if reason else ""),
         )
         return _commit_decision(stream, metadata, position.table_id)
 
 
-def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
+def reset(stream: str, settings: Settings, *, run_id: str, reason: str = "") -> tuple[Path, ...]:
     """Move a stream's tables into the lake's archive, and drop its checkpoints.
 
-    The next run makes a new table and begins at ``starting``. Returns where each table went.
+    The reason is kept there. The next run makes a new table and begins at ``starting``. Returns
+    where each table went.
     """
     paths = StreamPaths.of(stream, settings)
     with (
@@ -111,7 +115,8 @@ def reset(stream: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
     ):
         # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
         # halfway cannot be mistaken for a new stream.
-        moved = archive_table(paths, [paths.tombstones, paths.quarantine, paths.data, paths.ledger])
+        tables = [paths.tombstones, paths.quarantine, paths.data, paths.ledger]
+        moved = archive_table(paths, tables, why=f"reset: {reason or 'no reason given'}")
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
         return moved
 
@@ -211,7 +216,7 @@ def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -
 def _commit_acceptance(
     stream: Stream, position: Position, refused: _Refused, *, reason: str, run_id: str
 ) -> LedgerRow:
-    archive_table(stream.paths, refused.forgotten.values())
+    archive_table(stream.paths, refused.forgotten.values(), why=f"accept: {reason}")
     # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
     remove_leftovers(stream.paths, position)
     skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)

@@ -105,7 +105,8 @@ def erase(
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
         Ledger(paths.ledger).put(row)
-    archived = sorted(paths.archive.glob("*/*")) + [paths.workshop] * paths.workshop.exists()
+    archived = [each for each in sorted(paths.archive.glob("*/*")) if each.is_dir()]
+    archived += [paths.workshop] * paths.workshop.exists()
     return Certificate(
         row=row,
         unreadable=unreadable,

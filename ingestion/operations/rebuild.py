@@ -52,10 +52,12 @@ class Rebuild:
         run: A run into the table in use, whose like fill the new one; stopped, the next rebuild
             goes on.
         without_lost: Leave out what Kafka no longer holds, instead of refusing.
+        reason: Why; kept beside the old tables in the archive.
     """
 
     run: Run
     without_lost: bool = False
+    reason: str = ""
 
     def execute(self) -> RebuildReport:
         """Fill a new table from the topic, and swap it with the old.
@@ -84,7 +86,8 @@ class Rebuild:
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
                 report = run.execute()
-                archived = swap_tables(paths) if self._is_ready(report) else ()
+                why = f"rebuild: {self.reason or 'no reason given'}"
+                archived = swap_tables(paths, why=why) if self._is_ready(report) else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
 
     def _is_ready(self, report: RunReport) -> bool:

@@ -10,6 +10,7 @@ ledger a projection. A crash between any two lines here is healed by the next ru
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.progress import Progress, Tell
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
@@ -64,6 +66,7 @@ class Run:
         spark: Returns a session for the records to read; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
         on_batch: Called after each batch with its ledger row and the lag that is left.
+        tell: Called with a sentence for each step, for whoever waits.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
     """
 
@@ -72,6 +75,7 @@ class Run:
     spark: SessionFor
     run_id: str
     on_batch: OnBatch = lambda row, lag: None
+    tell: Tell = lambda text: None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def execute(self) -> RunReport:
@@ -86,9 +90,11 @@ class Run:
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
+        began = time.monotonic()
         with observed(self.spec, self.settings) as seen:
             run = replace(self, on_batch=seen.batches(self.on_batch))
-            return seen.finish(run._execute_as_delivered())
+            report = run._execute_as_delivered()
+            return seen.finish(replace(report, seconds=time.monotonic() - began))
 
     def _execute_as_delivered(self) -> RunReport:
         """Execute, once more where the declared level of delivery, or the engine, decides so."""
@@ -111,7 +117,8 @@ class Run:
             return replace(report, notices=(notice, *report.notices))
 
     def _execute(self, stream: Stream, committed: list[LedgerRow]) -> RunReport:
-        me = Holder.me(self.run_id)
+        me, progress = Holder.me(self.run_id), Progress(self.tell)
+        progress.look()
         hit(Failpoint.BEFORE_LOCK)
         with held_by_python(stream.paths, me):
             hit(Failpoint.LOOKING)
@@ -130,9 +137,15 @@ class Run:
             checkpoint, notices = _open_checkpoint(stream.paths, start)
             notices = (*filter(None, [why]), *notices)
             hit(Failpoint.GENERATION_OPENED)
-            writer = BatchWriter(stream, position=start.position, run_id=self.run_id, engine=engine)
+            writer = BatchWriter(
+                stream,
+                position=start.position,
+                run_id=self.run_id,
+                engine=engine,
+                on_merge=progress.merge,
+            )
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
-                self._read(spark, stream, writer, start, checkpoint, committed)
+                self._read(spark, stream, writer, start, checkpoint, committed, progress)
             starts = (first, start) if first else (start,)
             report = self._report(
                 stream, writer.position, *starts, batches=tuple(committed), notices=notices
@@ -147,6 +160,7 @@ class Run:
         start: Start,
         checkpoint: Checkpoint,
         committed: list[LedgerRow],
+        progress: Progress,
     ) -> None:
         """Read up to the ends, and add the batches that were committed."""
 
@@ -154,13 +168,16 @@ class Run:
             row = writer.write(frame, checkpoint.planned(batch_id))
             if row is not None:
                 committed.append(row)
-                self.on_batch(row, writer.position.next.lag_to(start.ends))
+                lag = writer.position.next.lag_to(start.ends)
+                progress.commit(row, lag)
+                self.on_batch(row, lag)
                 hit(Failpoint.BATCH_DONE)
                 if row.is_red:
                     raise _RedBatchError
 
         if start.lag:
             at, lag = start.starting, start.lag
+            progress.read(lag)
             with suppress(_RedBatchError):
                 drain(
                     read_stream(spark, stream.spec, stream.settings, starting=at, lag=lag),

@@ -56,6 +56,7 @@ class StreamStatus:
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
         retention: When Kafka may delete what the table has not reached; before the first run it
             holds nothing that was promised.
+        idle: What starts no runs of it in Dagster, and what to do; filled in by who asks Dagster.
         problems: Why a run would not go through, in the order in which it would find out.
     """
 
@@ -73,6 +74,7 @@ class StreamStatus:
     stalls: tuple[Stall, ...] = ()
     retention: Retention | None = None
     problems: tuple[Failure, ...] = ()
+    idle: str | None = None
 
     def add(self, problem: IngestionError) -> None:
         """Take one more problem."""

@@ -7,7 +7,7 @@ crash could leave behind is believed without the data commit; and that commit is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -50,13 +50,20 @@ class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands."""
 
     def __init__(
-        self, stream: Stream, *, position: Position, run_id: str, engine: EngineName = "spark"
+        self,
+        stream: Stream,
+        *,
+        position: Position,
+        run_id: str,
+        engine: EngineName = "spark",
+        on_merge: Callable[[int], None] = lambda records: None,
     ) -> None:
         self._stream = stream
         self._spec = stream.spec
         self._paths = stream.paths
         self._run_id = run_id
         self._engine = engine
+        self._on_merge = on_merge
         self._log = TableLog(stream.paths.data)
         self._ledger = Ledger(stream.paths.ledger)
         self.position = position
@@ -103,6 +110,7 @@ class BatchWriter:
             if not counts.read and not planned:
                 return None
             gaps = self._prove_gaps(engine, planned, counts)
+            self._on_merge(counts.good)
             metadata = self._describe(engine, plan, planned, counts, gaps)
             quarantined = self._quarantine(engine, counts, metadata)
             sink = sink_class(spec)(target, _define_good(engine, counts))

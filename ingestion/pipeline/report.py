@@ -27,6 +27,7 @@ class RunReport:
         lag: Offsets in the topic, up to the last stable one, that the table has not reached.
         stalls: Partitions that an open transaction has held back for long.
         engine: What committed, ``delta_rs`` or ``spark``; ``None`` when nothing was new.
+        seconds: How long the run took, Spark's start included.
     """
 
     stream: str
@@ -43,6 +44,7 @@ class RunReport:
     table: str
     stalls: tuple[Stall, ...] = ()
     engine: str | None = None
+    seconds: float = 0.0
 
     @property
     def is_balanced(self) -> bool:

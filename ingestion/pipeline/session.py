@@ -18,11 +18,14 @@ from typing import Any, Final
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
+from ingestion.kafka.java import find_java
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
+from ingestion.lake.storage import make_folder
 from ingestion.local.class_archive import archive_options, class_path
 from ingestion.settings import Settings
 
@@ -65,7 +68,7 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
     """
     jars = class_path(settings.jars)
     if not jars:
-        raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: make setup")
+        raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: oncelake jars")
     scratch = scratch_of_this_process(settings.state)
     return {
         "spark.app.name": "oncelake",
@@ -147,8 +150,10 @@ def start_session(
         backlog: Records to read, which decides how a JVM that is started now compiles.
 
     Raises:
-        SetupError: the jars are not there.
+        SetupError: the jars are not there, or Java is not, or is not one that Spark runs on.
     """
+    if SparkContext._gateway is None:
+        find_java()
     if settings.spark_master.startswith("local"):
         # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -156,16 +161,16 @@ def start_session(
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
         # A JVM before the JVM: it only assembles the command.
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_FOR_SMALL_BACKLOGS))
-    sweep_scratch(settings.state)
     # Java makes no folder for its temporary files.
-    scratch_of_this_process(settings.state).mkdir(parents=True, exist_ok=True)
+    make_folder(scratch_of_this_process(settings.state), "the state folder")
+    sweep_scratch(settings.state)
     builder = SparkSession.builder
     for key, value in {**(more or {}), **spark_config(settings, backlog)}.items():
         builder = builder.config(key, value)
     # What Spark raises is told as an error of ours; its log would say it before, and at length.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
-    with _signals_left_alone():
+    with _signals_left_alone(), _translate_absent_jvm():
         return builder.getOrCreate()
 
 
@@ -215,6 +220,20 @@ def jvm_has_ended(within_seconds: float = 0.0) -> bool:
     except TimeoutExpired:
         return False
     return True
+
+
+@contextmanager
+def _translate_absent_jvm() -> Iterator[None]:
+    """Say what is wrong where PySpark only knows that no JVM came up."""
+    try:
+        yield
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise SetupError(
+            f"{find_java()} did not start Spark, which needs Java 17 to 21; what it said is above. "
+            "Next: install a JDK, version 17 or 21, and point JAVA_HOME to it; see oncelake doctor"
+        ) from error
 
 
 @contextmanager

@@ -10,10 +10,11 @@ import dagster as dg
 
 from assets.assets import ingest_asset
 from ingestion.declaration.loader import DeclaredStream
+from ingestion.settings import Settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.support.world import World
+from tests.support.world import World, environment_of
 
 ROOT = Path(__file__).parents[2]
 STALLING = "tests.assets.stalling"
@@ -21,9 +22,11 @@ STALLING = "tests.assets.stalling"
 # As the project's own, with less patience.
 DAGSTER_YAML = """
 telemetry: {enabled: false}
+nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
 run_monitoring: {enabled: true, poll_interval_seconds: 2, free_slots_after_run_end_seconds: 2}
 run_retries: {enabled: true, max_retries: 2, retry_on_asset_or_op_failure: false}
+code_servers: {local_startup_timeout: 180}
 """
 WORKSPACE = """
 load_from:
@@ -44,9 +47,13 @@ def make_home(folder: Path) -> Path:
 
 def environment(world: World, home: Path) -> dict[str, str]:
     """Return what a shell has in which somebody works with that home."""
+    return {**environment_in(world.settings, home), "STALLED": str(home / "stalled")}
+
+
+def environment_in(settings: Settings, home: Path) -> dict[str, str]:
+    """Return what a shell has in which these settings and that home hold."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    stalled = str(home / "stalled")
-    return {**world.environment(), "DAGSTER_HOME": str(home), "PATH": path, "STALLED": stalled}
+    return {**environment_of(settings), "DAGSTER_HOME": str(home), "PATH": path}
 
 
 def reported_batches(home: Path, asset: str) -> list[tuple[bool, list[int]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,9 @@ def materialize(
 
 def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
     """Key, topic, columns, owners and kinds come from the declaration."""
-    stream = declared(tmp_path, topic="shop.orders-1", description="Orders", owners=["team:shop"])
+    told = {"description": "Orders", "owners": ["team:shop"], "freshness_minutes": 30}
+    told |= {"group": "sales", "tags": {"domain": "shop"}}
+    stream = declared(tmp_path, topic="shop.orders-1", **told)
 
     asset = ingest_asset(stream)
 
@@ -81,7 +84,9 @@ def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
     assert spec.key == dg.AssetKey("orders")
     assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["kafka", "shop.orders-1"])]
     assert spec.kinds == {"kafka", "deltalake", "spark"}
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(dt.timedelta(minutes=30))
     assert (spec.description, spec.owners) == ("Orders", ["team:shop"])
+    assert (spec.group_name, spec.tags["domain"]) == ("sales", "shop")
     columns = spec.metadata["dagster/column_schema"].columns
     assert [column.name for column in columns][:3] == ["id", "name", "_topic"]
     assert asset.op.pool == "orders"
@@ -90,8 +95,8 @@ def test_the_asset_says_what_the_stream_is(tmp_path: Path) -> None:
 def test_a_run_is_recorded_with_its_ranges_and_every_count(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Ranges of the batches are joined a partition; counts are whole numbers, 0 included."""
-    done = report(batch(1, 0, 5), batch(2, 5, 9), batch(3, 0, 2, partition=1), lag=7)
+    """Ranges of the batches are joined a partition; of a 0 there are only the main counts."""
+    done = report(batch(1, 0, 5), batch(2, 5, 9), batch(3, 0, 2, partition=1), lag=7, seconds=0.5)
 
     result = materialize(declared(tmp_path), done, instance)
 
@@ -102,8 +107,11 @@ def test_a_run_is_recorded_with_its_ranges_and_every_count(
         {"topic": "orders", "partition": 0, "start": 0, "end": 9, "records": 9, "gaps": 0},
         {"topic": "orders", "partition": 1, "start": 0, "end": 2, "records": 2, "gaps": 0},
     ]
-    names = ("read", "inserted", "quarantined", "overlap", "seq", "lag", "dagster/row_count")
-    assert [found[name] for name in names] == [11, 11, 0, 0, 3, 7, 5]
+    names = ("read", "inserted", "quarantined", "seq", "lag", "dagster/row_count")
+    assert [found[name] for name in names] == [11, 11, 0, 3, 7, 5]
+    assert not {"overlap", "stale", "filtered"} & set(found)
+    assert found["records_per_second"] == 22
+    assert (found["duration_seconds"], found["waiting_in_quarantine"]) == (0.5, 0)
     assert len(result.get_asset_check_evaluations()) == 5
 
 
@@ -143,7 +151,9 @@ def test_a_refusal_is_not_retried_and_remembered(
     assert tags[REFUSED] == "TopicRecreatedError"
     assert "Next: oncelake adopt-topic" in str(failed.step_failure_data)
     now = state_of(stream, load_settings())
-    assert standing_refusal(instance, result.run_id, state=now)
+    standing = standing_refusal(instance, result.run_id, state=now)
+    assert standing is not None
+    assert standing.endswith("the topic is another. Next: oncelake adopt-topic")
     stream.path.write_text("topic: another")
     assert not standing_refusal(instance, result.run_id, state=state_of(stream, load_settings()))
 
@@ -167,6 +177,30 @@ def test_a_terminated_run_is_not_taken_up_again(
 
     assert not result.success
     assert "STEP_UP_FOR_RETRY" not in [event.event_type_value for event in result.all_events]
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        pytest.param(TerminalError("the reason"), "the reason", id="refused"),
+        pytest.param(DependencyError("Kafka is away"), "Kafka is away", id="retried"),
+        pytest.param(dg.DagsterExecutionInterruptedError(), "orders: interrupted;", id="stopped"),
+    ],
+)
+def test_an_end_that_has_a_reason_is_a_sentence_without_a_stack(
+    tmp_path: Path, instance: dg.DagsterInstance, end: BaseException, says: str
+) -> None:
+    """Whatever the engine has put into words, Dagster shows in these words alone."""
+    result = materialize(declared(tmp_path), end, instance)
+
+    errors = [
+        data.error
+        for event in result.all_events
+        if (data := event.event_specific_data) is not None and getattr(data, "error", None)
+    ]
+    assert errors
+    assert all(error.message.startswith(says) for error in errors)
+    assert [error for error in errors if error.stack or error.cause] == []
 
 
 def test_a_broken_declaration_fails_with_its_error(

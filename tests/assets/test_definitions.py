@@ -38,8 +38,11 @@ def test_every_declared_stream_is_an_asset_with_a_job_and_a_sensor(tmp_path: Pat
     repository = found.get_repository_def()
     assert dg.AssetKey("orders") in repository.assets_defs_by_key
     assert repository.has_job("ingest_orders_job")
-    assert repository.has_job("verify_orders_job")
-    assert repository.has_job("redrive_orders_job")
+    assert repository.has_job("operate_orders_job")
+    assert repository.has_job("verify_job")
+    assert {"orders__quarantine", "orders__ledger"} <= {
+        key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()
+    }
     assert repository.has_sensor_def("orders_lag")
     assert repository.get_schedule_def("ingest_orders_schedule").execution_timezone == "UTC"
 

@@ -56,7 +56,7 @@ def run_job(
     monkeypatch.setattr(assets.proof, "verify", prove)
     spec = declared(folder).spec
     assert spec is not None
-    return verify_job(spec).execute_in_process(
+    return verify_job([spec]).execute_in_process(
         resources={"kafka": KafkaResource(), "lake": LakeResource()}, raise_on_error=False
     )
 
@@ -67,7 +67,7 @@ def test_the_job_succeeds_when_everything_holds(
     """A stream that is proven ends its job green, and limits do not change that."""
     result = run_job(tmp_path, verdict(limits=("t-0: proven from offset 3 on",)), monkeypatch)
 
-    assert (result.success, result.job_def.name) == (True, "verify_orders_job")
+    assert (result.success, result.job_def.name) == (True, "verify_job")
 
 
 @pytest.mark.parametrize(

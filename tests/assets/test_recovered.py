@@ -91,7 +91,7 @@ def test_unreported_runs_are_reported_in_order_before_the_run_itself(
     ]
     assert (first["run_id"], second["run_id"]) == ("dead", "dead too")
     assert (first["recovered_by"], first["first_seq"]) == (result.run_id, 1)
-    assert (first["read"], first["inserted"], first["stale"], first["batches"]) == (9, 9, 0, 2)
+    assert (first["read"], first["inserted"], first["updated"], first["batches"]) == (9, 9, 0, 2)
     assert [row.data for row in first["offsets"].records] == [
         {"topic": "orders", "partition": 0, "start": 0, "end": 9, "records": 9, "gaps": 0}
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -52,6 +53,15 @@ def tick(
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources) as context:
         return lag_sensor(stream)(context)  # type: ignore[return-value]
+
+
+def reason_of(found: dg.SensorResult | dg.SkipReason) -> str:
+    """Return why a tick started nothing."""
+    if isinstance(found, dg.SkipReason):
+        return str(found.skip_message)
+    assert not found.run_requests
+    assert found.skip_reason is not None
+    return str(found.skip_reason.skip_message)
 
 
 def start(stream: DeclaredStream, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
@@ -109,8 +119,42 @@ def test_nothing_new_starts_nothing(
     """Without lag the sensor says so."""
     found = tick(declared(tmp_path), instance, monkeypatch, lag=0)
 
-    assert isinstance(found, dg.SkipReason)
-    assert "nothing new" in str(found.skip_message)
+    assert isinstance(found, dg.SensorResult)
+    assert "nothing new" in reason_of(found)
+
+
+@pytest.mark.parametrize("lag", [0, 7])
+def test_every_tick_observes_the_topic(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, lag: int
+) -> None:
+    """A plot of the lag has a point for each tick: also at 0, and also while a run is under way."""
+    stream = declared(tmp_path)
+    start(stream, instance, dg.DagsterRunStatus.STARTED)
+
+    found = tick(stream, instance, monkeypatch, lag=lag)
+
+    assert isinstance(found, dg.SensorResult)
+    assert [event.metadata["lag"].value for event in found.asset_events] == [lag]
+    assert not found.run_requests
+
+
+@pytest.mark.parametrize(("minutes", "runs"), [(None, 0), (60, 0), (1, 1)])
+def test_a_table_that_nothing_new_reaches_is_confirmed_before_it_is_called_stale(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: int | None,
+    runs: int,
+) -> None:
+    """When half of `freshness_minutes` has passed, a run that finds nothing says so."""
+    instance.report_runless_asset_event(dg.AssetMaterialization("orders"))
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 45)
+
+    found = tick(declared(tmp_path, freshness_minutes=minutes), instance, monkeypatch, lag=0)
+
+    assert isinstance(found, dg.SensorResult)
+    assert len(found.run_requests or ()) == runs
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED])
@@ -126,8 +170,7 @@ def test_a_run_under_way_is_not_joined_by_another(
 
     found = tick(stream, instance, monkeypatch, lag=12)
 
-    assert isinstance(found, dg.SkipReason)
-    assert f"run {run_id[:8]} of this stream is {status.value.lower()}" == found.skip_message
+    assert reason_of(found) == f"run {run_id[:8]} of this stream is {status.value.lower()}"
 
 
 def killed(stream: DeclaredStream, instance: dg.DagsterInstance) -> str:
@@ -150,12 +193,12 @@ def test_a_run_that_died_unseen_is_reported_as_failed_and_waited_for_no_longer(
     found = tick(stream, instance, monkeypatch, lag=12)
     then = tick(stream, instance, monkeypatch, lag=12)
 
-    assert isinstance(found, dg.SkipReason)
-    assert "is gone, and nothing was watching it: it is reported" in str(found.skip_message)
+    assert "is gone, and nothing was watching it: it is reported" in reason_of(found)
     ended = instance.get_run_by_id(run_id)
     assert ended is not None
     assert ended.status == dg.DagsterRunStatus.FAILURE
     assert isinstance(then, dg.SensorResult)
+    assert then.run_requests
 
 
 @pytest.mark.parametrize("why", ["holds its stream", "is of another machine"])
@@ -172,8 +215,7 @@ def test_a_run_that_may_be_alive_is_not_called_dead(
 
     found = tick(stream, instance, monkeypatch, lag=12)
 
-    assert isinstance(found, dg.SkipReason)
-    assert str(found.skip_message).endswith("of this stream is started")
+    assert reason_of(found).endswith("of this stream is started")
 
 
 def test_a_refusal_is_not_met_again_until_something_has_changed(
@@ -189,9 +231,9 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
     stream.path.write_text("topic: orders\nsequence_by: at")
     after = tick(stream, instance, monkeypatch, lag=12)
 
-    assert isinstance(before, dg.SkipReason)
-    assert "KeyInTwoPartitionsError" in str(before.skip_message)
+    assert "KeyInTwoPartitionsError" in reason_of(before)
     assert isinstance(after, dg.SensorResult)
+    assert after.run_requests
 
 
 def test_a_set_up_that_was_mended_is_tried_again(
@@ -208,9 +250,9 @@ def test_a_set_up_that_was_mended_is_tried_again(
     (tmp_path / ".jars" / "spark" / "delta.jar").write_bytes(b"jar")
     after = tick(stream, instance, monkeypatch, lag=12)
 
-    assert isinstance(before, dg.SkipReason)
-    assert "SetupError" in str(before.skip_message)
+    assert "SetupError" in reason_of(before)
     assert isinstance(after, dg.SensorResult)
+    assert after.run_requests
 
 
 def test_a_refusal_stands_whatever_spark_was_given(
@@ -223,7 +265,7 @@ def test_a_refusal_stands_whatever_spark_was_given(
     refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
     remember_refusal(instance, run_id, refused, state=state_of(stream, of_run))
 
-    assert isinstance(tick(stream, instance, monkeypatch, lag=12), dg.SkipReason)
+    assert "was refused" in reason_of(tick(stream, instance, monkeypatch, lag=12))
 
 
 def test_a_stall_starts_one_run_that_reports_it(

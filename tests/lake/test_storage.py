@@ -14,7 +14,8 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
-from ingestion.errors import RefusedError, StorageError, UnfitStorageError
+from ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorageError
+from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem, translate_disk_errors
 from ingestion.settings import Settings
@@ -184,3 +185,17 @@ def test_a_lease_needs_no_kernel_lock(tmp_path: Path, monkeypatch: pytest.Monkey
     probe_filesystem(places(tmp_path, lock="lease"))
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lake_that_cannot_be_made_is_named_before_a_run(tmp_path: Path) -> None:
+    """A file that stands in its way is named, and where to look."""
+    (tmp_path / "file").touch()
+    paths = places(tmp_path / "file")
+
+    with (
+        pytest.raises(
+            SetupError, match=rf"the lake cannot be written in .*Next: ls -ld {tmp_path}"
+        ),
+        held_by_python(paths, Holder.me("r")),
+    ):
+        pass

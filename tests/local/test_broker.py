@@ -136,7 +136,7 @@ def test_a_taken_port_is_refused(folder: Path, jars: Path) -> None:
 
 def test_missing_jars_name_the_remedy(folder: Path, tmp_path: Path) -> None:
     """Without jars the error says which folder lacks them and what to run."""
-    with pytest.raises(SetupError, match="make setup"):
+    with pytest.raises(SetupError, match="oncelake jars"):
         broker.up(folder, jars=tmp_path)
 
 

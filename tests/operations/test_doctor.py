@@ -279,3 +279,19 @@ def test_a_dagster_that_cannot_be_read_is_a_finding(
     assert "nothing is known of its runs" in only["what"]
     # Dagster itself says so: its part of the doctor was there to be asked.
     assert str(home / "nowhere") in only["evidence"]
+
+
+@pytest.mark.usefixtures("sound_machine")
+def test_status_says_whose_runs_dagster_does_not_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sensor that is off, without a schedule, is told with the command that switches it on."""
+    (home / "dagster").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(home / "dagster"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    shown = oncelake("status", "orders")
+    idle = answer(oncelake("status", "orders", "--json"))["idle"]
+
+    assert "nothing starts its runs: its sensor is off" in idle
+    assert "dagster sensor start orders_lag" in shown.stdout

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
 from ingestion.verify.read.snapshot import rows_of
+from tests.support.world import JARS, ROOT
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,35 @@ def test_the_options_of_a_user_win(backlog: int | None) -> None:
 
     assert options[-1] == chosen
     assert not any(option.endswith("GC") for option in options[:-1])
+
+
+@pytest.mark.parametrize(
+    ("java", "says"),
+    [
+        pytest.param(None, r"no java in JAVA_HOME .*Next: install a JDK", id="none"),
+        pytest.param("exit 1", r"needs Java 17 to 21.*Next: install a JDK", id="one that fails"),
+    ],
+)
+def test_a_machine_without_a_fit_java_is_told_so(
+    java: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run says is what the doctor would: not that a gateway has exited."""
+    (tmp_path / "bin").mkdir()
+    if java:
+        (tmp_path / "bin" / "java").write_text(f"#!/bin/sh\n{java}\n")
+        (tmp_path / "bin" / "java").chmod(0o755)
+    elsewhere = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    script = (
+        "from ingestion.settings import Settings; "
+        "from ingestion.pipeline.session import start_session; "
+        f"start_session(Settings(state={str(tmp_path)!r}, jars={str(JARS)!r}))"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=elsewhere, capture_output=True, text=True, check=False
+    )
+
+    assert re.search(rf"SetupError: .*{says}", ended.stderr), ended.stderr
 
 
 @pytest.mark.spark

@@ -72,6 +72,14 @@ def examine(
     return sorted(dict.fromkeys(findings), key=lambda finding: not finding.exit_code)
 
 
+def find_idle(streams: Sequence[str]) -> tuple[Finding, ...]:
+    """Say which of these streams Dagster starts no runs of; without a Dagster here, nothing."""
+    if _dagster_home() is None:
+        return ()
+    idle = (kinds.SENSOR_OFF.what, kinds.NO_DAEMON.what)
+    return tuple(finding for finding in _examine_dagster(streams) if finding.what in idle)
+
+
 def _examine_stream(
     stream: DeclaredStream, settings: Settings, reader: StatusReader
 ) -> list[Finding]:

@@ -53,7 +53,7 @@ UNFIT_JAVA = FindingKind(
     "Spark needs Java 17 to 21, and this is not it",
     "install a JDK, version 17 or 21, and point JAVA_HOME to it",
 )
-MISSING_JARS = FindingKind("jars are not there", "make setup")
+MISSING_JARS = FindingKind("jars are not there", "oncelake jars")
 UNWRITABLE_FOLDER = FindingKind("{folder} cannot be written in", "ls -ld {path}")
 FULL_VOLUME = FindingKind("{folder} is on a volume that is almost full", "df -h {path}")
 

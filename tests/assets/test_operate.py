@@ -1,4 +1,4 @@
-"""A redrive as Dagster runs it: a job of its own, whose failure says what a person must do."""
+"""The operations as Dagster runs them: a job whose failure says what a person must do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-import assets.jobs
-from assets.jobs import redrive_job
+import assets.operate
+from assets.operate import operate_job
 from ingestion.errors import DependencyError, IngestionError, TableRestoredError
+from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.archive import list_archive
 from ingestion.operations.redrive import Redrive, RedriveReport
+from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -29,12 +34,16 @@ def run_job(
     reason: str | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream with an engine of the test's own."""
-    monkeypatch.setattr(assets.jobs.Redrive, "execute", execute)
+    monkeypatch.setattr(assets.operate.RedriveOperation, "execute", execute)
+    return operate(folder, redrive={"of_reason": reason} if reason else {})
+
+
+def operate(folder: Path, **operation: dict[str, Any]) -> dg.ExecuteInProcessResult:
+    """Run the job of a stream, configured as in the launchpad."""
     spec, lake = declared(folder).spec, LakeResource()
     assert spec is not None
-    config: dict[str, Any] = {"config": {"reason": reason}} if reason else {}
-    return redrive_job(spec).execute_in_process(
-        run_config={"ops": {"redrive_orders": config}},
+    return operate_job(spec).execute_in_process(
+        run_config={"ops": {"operate_orders": {"config": {"operation": operation}}}},
         resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
         raise_on_error=False,
     )
@@ -85,3 +94,40 @@ def test_red_books_fail_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return RedriveReport(stream="orders", run_id="r", waiting=1, still_bad={}, batches=(red,))
 
     assert "do not balance" in failure_of(run_job(tmp_path, monkeypatch, execute))
+
+
+@pytest.mark.parametrize("operation", ["accept", "adopt_topic", "rebuild", "reset"])
+def test_a_decision_needs_a_reason(tmp_path: Path, operation: str) -> None:
+    """What only a person may decide cannot be started without saying why."""
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        operate(tmp_path, **{operation: {}})
+
+    assert "say why" in failure_of(operate(tmp_path, **{operation: {"reason": "  "}}))
+
+
+@pytest.mark.parametrize("operation", ["accept", "adopt_topic"])
+def test_a_decision_reaches_the_engine_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """The job calls what the command line calls, with the reason that was given."""
+    asked: list[str] = []
+
+    def decide(*given: Any, reason: str, run_id: str) -> LedgerRow:
+        asked.append(reason)
+        return batch(3, 0, 1)
+
+    monkeypatch.setattr(assets.operate.decisions, operation, decide)
+
+    assert operate(tmp_path, **{operation: {"reason": "the topic was moved"}}).success
+    assert asked == ["the topic was moved"]
+
+
+def test_a_reset_archives_the_tables_with_the_reason(tmp_path: Path) -> None:
+    """What the job archives is listed with why, and nothing of it is deleted."""
+    settings = load_settings()
+    write_deltalake(settings.lake / "orders", pa.table({"id": [1, 2]}))
+
+    assert operate(tmp_path, reset={"reason": "a fresh start"}).success
+
+    (entry,) = list_archive("orders", settings)
+    assert (entry.why, entry.tables, entry.rows) == ("reset: a fresh start", ("orders",), 2)

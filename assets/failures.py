@@ -1,0 +1,68 @@
+"""Errors that Dagster shows as the sentence they are, without the stack of its code and of ours.
+
+Dagster shows the stack of every exception, but for one that stands for an error of another process:
+of that it shows what it was given. So ours are of this kind, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster_shared.error import SerializableErrorInfo
+
+from ingestion.errors import IngestionError
+
+
+class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):
+    """A run that failed for a reason that the engine has put into words."""
+
+    def __init__(
+        self,
+        description: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        allow_retries: bool = False,
+    ) -> None:
+        dg.Failure.__init__(self, description, metadata, allow_retries)
+        self.user_code_process_error_infos = _without_stack(description)
+
+    @classmethod
+    def of(cls, error: IngestionError, *, allow_retries: bool) -> StreamFailureError:
+        """Return the failure that shows an error: its text, its name, and what to do next."""
+        metadata = {**metadata_of_failure(error), "exit_code": error.exit_code}
+        return cls(str(error), metadata=metadata, allow_retries=allow_retries)
+
+
+class StreamRetryError(DagsterUserCodeProcessError, dg.RetryRequested):
+    """A run that is tried again, for a reason that passes by itself."""
+
+    def __init__(self, reason: str, *, max_retries: int, seconds_to_wait: float) -> None:
+        dg.RetryRequested.__init__(self, max_retries, seconds_to_wait)
+        self.user_code_process_error_infos = _without_stack(reason)
+
+
+class StreamInterruptedError(DagsterUserCodeProcessError, dg.DagsterExecutionInterruptedError):
+    """A run that somebody terminated; Dagster's word for it stays what it was."""
+
+    def __init__(self, about: str) -> None:
+        says = (
+            f"{about}: interrupted; an open batch is as if never begun, "
+            "and the next run goes on behind the last commit"
+        )
+        dg.DagsterExecutionInterruptedError.__init__(self, says)
+        self.user_code_process_error_infos = _without_stack(says)
+
+
+def metadata_of_failure(error: Exception) -> dict[str, str]:
+    """Return what Dagster shows of an error beside its text: its name, and what to do next."""
+    return {
+        "error": type(error).__name__,
+        "next": getattr(error, "remedy", "see the description"),
+    }
+
+
+def _without_stack(says: str) -> list[SerializableErrorInfo]:
+    return [SerializableErrorInfo(message=says, stack=[], cls_name=None)]

@@ -1,0 +1,180 @@
+"""The operations of a stream in Dagster, so that no refusal needs a shell.
+
+One job does them. Each is a class of its configuration, which the launchpad shows as a choice. What
+only a person may decide asks for a reason, and keeps it.
+
+Dagster reads the annotations of a job's configuration, so this module does not postpone them.
+"""
+
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from assets.failures import StreamFailureError, StreamInterruptedError
+from assets.jobs import op_job
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import IngestionError, InvalidSpecError, TransientError
+from ingestion.lake.ledger import LedgerRow
+from ingestion.operations import decisions
+from ingestion.operations.archive import waiting_records
+from ingestion.operations.rebuild import Rebuild
+from ingestion.operations.redrive import Redrive as RedriveOperation
+from ingestion.operations.run import Run
+from ingestion.settings import Settings
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import settings_of
+from resources.spark import SparkResource
+
+_WHY = Field(description="Why; it is kept with what is decided.")
+
+
+class At:
+    """Where an operation is done: the stream, and the run that does it."""
+
+    def __init__(
+        self, spec: StreamSpec, settings: Settings, spark: SparkResource, run: dg.OpExecutionContext
+    ) -> None:
+        self.spec = spec
+        self.settings = settings
+        self.spark = spark
+        self.run_id = run.run.run_id
+        self.say = run.log.info
+
+
+class Redrive(dg.Config):
+    """Send the quarantine through today's declaration again."""
+
+    kind: Literal["redrive"] = "redrive"
+    of_reason: str | None = Field(None, description="Only records that wait for this reason.")
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Redrive; red books fail the run."""
+        report = RedriveOperation(
+            spec=at.spec,
+            settings=at.settings,
+            spark=at.spark.session_for,
+            run_id=at.run_id,
+            reason=self.of_reason,
+        ).execute()
+        done = {
+            "waiting": report.waiting,
+            "redriven": report.redriven,
+            "still_bad": dict(report.still_bad),
+        }
+        return {**done, "red": _red(report.batches)}
+
+
+class Accept(dg.Config):
+    """Accept a lost range, red books, or a table that somebody changed."""
+
+    kind: Literal["accept"] = "accept"
+    reason: str = _WHY
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Write the acceptance into table and ledger."""
+        row = decisions.accept(at.spec, at.settings, reason=self.reason, run_id=at.run_id)
+        return _decided(row)
+
+
+class AdoptTopic(dg.Config):
+    """Go on with a topic that was made again: rows stay, and it is read from its start."""
+
+    kind: Literal["adopt_topic"] = "adopt_topic"
+    reason: str = _WHY
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Begin a new epoch."""
+        row = decisions.adopt_topic(at.spec, at.settings, reason=self.reason, run_id=at.run_id)
+        return _decided(row)
+
+
+class RebuildTable(dg.Config):
+    """Make the table anew beside the old one, and swap them; the old one is archived."""
+
+    kind: Literal["rebuild"] = "rebuild"
+    reason: str = _WHY
+    without_lost: bool = Field(False, description="Go on without what Kafka no longer holds.")
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Rebuild; red books fail the run, and leave the old table in place."""
+        waiting = waiting_records(at.spec.name, at.settings)
+        run = Run(
+            spec=at.spec,
+            settings=at.settings,
+            spark=at.spark.session_for,
+            run_id=at.run_id,
+            tell=at.say,
+        )
+        done = Rebuild(run=run, without_lost=self.without_lost, reason=self.reason).execute()
+        archived = [str(path) for path in done.archived]
+        return {
+            "archived": archived,
+            "quarantined_archived": waiting,
+            "red": _red(done.report.batches),
+        }
+
+
+class Reset(dg.Config):
+    """Archive the tables: the next run ingests the topic from scratch."""
+
+    kind: Literal["reset"] = "reset"
+    reason: str = _WHY
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Archive the tables."""
+        name, waiting = at.spec.name, waiting_records(at.spec.name, at.settings)
+        moved = decisions.reset(name, at.settings, reason=self.reason, run_id=at.run_id)
+        return {"archived": [str(path) for path in moved], "quarantined_archived": waiting}
+
+
+class OperateConfig(dg.Config):
+    """Which operation, with what it asks for."""
+
+    operation: Redrive | Accept | AdoptTopic | RebuildTable | Reset = Field(discriminator="kind")
+
+
+def operate_job(spec: StreamSpec) -> dg.JobDefinition:
+    """Return the job that redrives, accepts, adopts a topic, rebuilds or resets, as it is told."""
+
+    @dg.op(
+        name=f"operate_{spec.name}",
+        description=f"Redrive {spec.name}, or decide what its runs are refused for",
+        pool=spec.name,
+    )
+    def operate(
+        context: dg.OpExecutionContext,
+        config: OperateConfig,
+        kafka: KafkaResource,
+        lake: LakeResource,
+        spark: SparkResource,
+    ) -> None:
+        try:
+            _refuse_without_reason(config.operation)
+            at = At(spec, settings_of(kafka, lake, spark), spark, context)
+            done = config.operation.execute(at)
+        except IngestionError as error:
+            may_retry = isinstance(error, TransientError)
+            raise StreamFailureError.of(error, allow_retries=may_retry) from error
+        except dg.DagsterExecutionInterruptedError:
+            raise StreamInterruptedError(spec.name) from None
+        red = done.pop("red", "")
+        context.add_output_metadata(done)
+        if red:
+            raise StreamFailureError(f"the books do not balance: {red}", metadata=done)
+
+    return op_job(operate, str(operate.description))
+
+
+def _refuse_without_reason(operation: dg.Config) -> None:
+    if not getattr(operation, "reason", "given").strip():
+        raise InvalidSpecError("say why, in `reason`; it is kept with what is decided")
+
+
+def _decided(row: LedgerRow) -> dict[str, Any]:
+    return {"seq": row.seq, "delta_version": row.delta_version, "epoch": row.epoch}
+
+
+def _red(batches: tuple[LedgerRow, ...]) -> str:
+    return "; ".join(row.says() for row in batches if row.is_red)

@@ -1,0 +1,154 @@
+"""What somebody sees who works with Dagster's web UI, in a real browser.
+
+``make test`` plays the first story; ``make test-ui`` all of them, one after the other, and ``make
+screenshots`` takes the pictures of the docs on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support.world import ROOT
+from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation, order
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+whole = pytest.mark.skipif(not os.environ.get("UI"), reason="a part of make test-ui")
+
+_PATIENCE = PATIENCE_SECONDS * 1000
+_TRACE = re.compile(r"Traceback|Stack Trace|File \"")
+
+
+def photograph(page: Page, name: str) -> None:
+    """Take a picture for the docs, where that is asked for."""
+    if os.environ.get("SCREENSHOTS"):
+        page.wait_for_timeout(500)
+        page.screenshot(path=ROOT / "docs" / "images" / f"{name}.png")
+
+
+def materialize(page: Page, shop: Installation, stream: str) -> str:
+    """Materialize a stream by a click, and look at its run; return the run's id."""
+    page.goto(f"{shop.url}/assets/{stream}")
+    page.get_by_role("button", name="Materialize").first.click()
+    page.get_by_role("link", name="View", exact=True).click()
+    page.wait_for_url("**/runs/*")
+    return page.url.rpartition("/")[2]
+
+
+def ends_with(page: Page, status: str) -> None:
+    """Wait until the run on the page has ended in this way."""
+    expect(page.get_by_text(status, exact=True).first).to_be_visible(timeout=_PATIENCE)
+
+
+def row_of(page: Page, name: str) -> Locator:
+    """Return the row of a table that begins with this name."""
+    return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True)).first
+
+
+def test_a_click_reads_the_topic_and_shows_what_was_read(shop: Installation, page: Page) -> None:
+    """Materialize starts a run; its materialization says which offsets, and what became of them."""
+    materialize(page, shop, "orders")
+    ends_with(page, "Success")
+
+    page.goto(f"{shop.url}/assets/orders?view=events")
+
+    ranges = page.get_by_role("row").filter(has_text="shop.orders")
+    expect(ranges.first).to_be_visible()
+    expect(page.get_by_text("shop.orders", exact=True)).to_have_count(2)
+    expect(row_of(page, "read")).to_contain_text("302")
+    expect(row_of(page, "inserted")).to_contain_text("300")
+    expect(row_of(page, "quarantined")).to_contain_text("2")
+    photograph(page, "materialization")
+
+
+@whole
+def test_the_numbers_of_runs_are_plotted(shop: Installation, page: Page) -> None:
+    """The asset's page draws what each run read."""
+    page.goto(f"{shop.url}/assets/orders")
+    page.get_by_text("Plots", exact=True).click()
+
+    expect(page.get_by_text("read", exact=True).first).to_be_visible()
+    expect(page.locator("canvas").first).to_be_visible()
+
+
+@whole
+def test_each_check_says_what_it_means(shop: Installation, page: Page) -> None:
+    """The checks of a stream are there with their outcome, and with a sentence that explains it."""
+    page.goto(f"{shop.url}/assets/orders?view=checks")
+
+    for name in ("books_balance", "offsets_contiguous", "quarantine_rate", "freshness"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    expect(page.get_by_text("Every offset and every record of the run")).to_be_visible()
+    photograph(page, "checks")
+
+
+@whole
+def test_the_check_of_the_quarantine_leads_there(shop: Installation, page: Page) -> None:
+    """From the check one click shows the quarantine: how many wait, and what to do."""
+    page.goto(f"{shop.url}/assets/orders?view=checks&checkDetail=quarantine_rate")
+    page.get_by_role("link", name="orders__quarantine").first.click()
+
+    expect(page.get_by_text("Records that could not be applied, raw")).to_be_visible()
+    page.goto(f"{shop.url}/assets/orders__quarantine?view=events")
+    expect(row_of(page, "waiting")).to_contain_text("2")
+
+
+@whole
+def test_a_topic_shows_its_lag(shop: Installation, page: Page) -> None:
+    """The sensor observes the topic at every tick, so its page shows how far the stream is."""
+    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/orders_lag")
+    row_of(page, "Running").locator("label").click()
+    shop.wait_until(lambda: shop.observations("kafka", "shop.orders") >= 2, "two observations")
+    page.goto(f"{shop.url}/assets/kafka/shop.orders?view=events")
+
+    expect(row_of(page, "lag")).to_contain_text("0")
+
+
+@whole
+def test_a_run_is_ended_by_terminate(shop: Installation, page: Page) -> None:
+    """Terminate ends a run within seconds, in one sentence; the next run goes on behind it."""
+    run_id = materialize(page, shop, "visits")
+    expect(page.get_by_text("batch 2 committed").first).to_be_visible(timeout=_PATIENCE)
+    photograph(page, "run")
+    page.get_by_role("button", name="Terminate").click()
+    page.get_by_role("button", name="Terminate 1 run").click()
+    ends_with(page, "Canceled")
+
+    events = shop.events_of(run_id)
+    assert [says for says in events if _TRACE.search(says)] == []
+    assert not _TRACE.search(shop.output_of(run_id))
+    assert any("the next run goes on behind the last commit" in says for says in events)
+
+
+@whole
+def test_a_sensor_that_is_switched_on_starts_runs(shop: Installation, page: Page) -> None:
+    """The switch on its page is all it takes: a tick finds the records, and a run reads them."""
+    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/payments_lag")
+    row_of(page, "Running").locator("label").click()
+    expect(page.get_by_text("1 run requested").first).to_be_visible(timeout=_PATIENCE)
+    photograph(page, "sensor")
+
+    shop.wait_until(lambda: shop.has_ended("ingest_payments_job"), "a run by the sensor")
+    page.goto(f"{shop.url}/assets/payments?view=events")
+    expect(row_of(page, "inserted")).to_contain_text("30")
+
+
+@whole
+def test_a_refused_run_says_why_and_what_to_do(shop: Installation, page: Page) -> None:
+    """The page of a refused run names the reason and the command; so do the sensor's ticks."""
+    shop.delete_topic("shop.payments")
+    shop.create_topic("shop.payments")
+    shop.send("shop.payments", order(1))
+    materialize(page, shop, "payments")
+    ends_with(page, "Failure")
+
+    expect(page.get_by_text("was deleted and created again").first).to_be_visible()
+    expect(page.get_by_text("oncelake adopt-topic payments").first).to_be_visible()
+    photograph(page, "refused")
+    shop.wait_until(
+        lambda: "Next: oncelake adopt-topic payments" in shop.last_skip("payments_lag"),
+        "a tick that says why no run is started",
+    )
