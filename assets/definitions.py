@@ -16,8 +16,10 @@ import dagster as dg
 from assets.alerts import alert_sensors
 from assets.asset_specs import side_specs, topic_specs
 from assets.assets import ingest_asset
+from assets.backfill import replay_assets
 from assets.follow import follow_job, follow_sensor
 from assets.jobs import ingest_job, ingest_schedule
+from assets.maintain import maintain_job, maintain_schedule
 from assets.operate import operate_job
 from assets.proof import verify_job
 from assets.retention import retention_sensor
@@ -35,6 +37,7 @@ def definitions() -> dg.Definitions:
     streams = load_streams(load_settings().streams)
     lake = LakeResource()
     specs = [each.spec for each in streams if each.spec is not None]
+    upkeep = maintain_job(specs)
     shared = dg.Definitions(
         assets=topic_specs(specs),
         resources={
@@ -42,7 +45,8 @@ def definitions() -> dg.Definitions:
             "lake": lake,
             "spark": SparkResource(lake=lake),
         },
-        jobs=[follow_job(), verify_job(specs)],
+        jobs=[follow_job(), verify_job(specs), upkeep],
+        schedules=[maintain_schedule(upkeep)],
         sensors=[follow_sensor(), *_watching(streams)],
         executor=dg.in_process_executor,
     )
@@ -66,7 +70,11 @@ def _of_stream(declared: DeclaredStream) -> dg.Definitions:
     try:
         schedule = ingest_schedule(declared.spec)
         return dg.Definitions(
-            assets=[ingest_asset(declared), *side_specs(declared.spec)],
+            assets=[
+                ingest_asset(declared),
+                *side_specs(declared.spec),
+                *replay_assets(declared.spec),
+            ],
             jobs=[ingest_job(declared.spec), operate_job(declared.spec)],
             schedules=[schedule] if schedule else [],
             sensors=[lag_sensor(declared)],

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import StreamFailureError, StreamRetryError
 from assets.jobs import op_job
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TransientError
@@ -19,7 +20,7 @@ from resources.spark import SparkResource
 
 SCHEDULE = "maintain"
 # A stream that a run holds is free again soon; what was done already is done quickly.
-_RETRIES = dg.RetryPolicy(max_retries=3, delay=60)
+RETRY_SECONDS = 60
 
 
 class MaintainConfig(dg.Config):
@@ -36,7 +37,6 @@ def maintain_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
     @dg.op(
         name="maintain",
         description="Put small files together, and remove what no rewind needs",
-        retry_policy=_RETRIES,
     )
     def maintain_streams(
         context: dg.OpExecutionContext,
@@ -54,12 +54,11 @@ def maintain_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
                 context.log.error(str(error))  # noqa: TRY400 (a sentence, and no stack)
                 failures.append(error)
         context.add_output_metadata({"tables": _table_of(reports)})
+        says = "; ".join(map(str, failures))
+        if failures and all(isinstance(error, TransientError) for error in failures):
+            raise StreamRetryError(says, max_retries=3, seconds_to_wait=RETRY_SECONDS)
         if failures:
-            raise dg.Failure(
-                description="; ".join(map(str, failures)),
-                metadata={"tables": _table_of(reports)},
-                allow_retries=all(isinstance(error, TransientError) for error in failures),
-            )
+            raise StreamFailureError(says, metadata={"tables": _table_of(reports)})
 
     return op_job(maintain_streams, str(maintain_streams.description))
 
@@ -78,9 +77,8 @@ def maintain_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
 def _chosen(specs: Sequence[StreamSpec], names: Sequence[str]) -> list[StreamSpec]:
     by_name = {spec.name: spec for spec in specs}
     if unknown := [name for name in names if name not in by_name]:
-        raise dg.Failure(
-            description=f"no stream {unknown[0]!r} is declared; there are {', '.join(by_name)}",
-            allow_retries=False,
+        raise StreamFailureError(
+            f"no stream {unknown[0]!r} is declared; there are {', '.join(by_name)}"
         )
     if names:
         return [by_name[name] for name in names]

@@ -20,6 +20,8 @@ from ingestion.operations import decisions
 from ingestion.operations.archive import waiting_records
 from ingestion.operations.rebuild import Rebuild
 from ingestion.operations.redrive import Redrive as RedriveOperation
+from ingestion.operations.replay import Replay
+from ingestion.operations.rewind import rewind
 from ingestion.operations.run import Run
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
@@ -129,14 +131,54 @@ class Reset(dg.Config):
         return {"archived": [str(path) for path in moved], "quarantined_archived": waiting}
 
 
+class ReplayOffsets(dg.Config):
+    """Read offsets again that the table has read, and add what is missing."""
+
+    kind: Literal["replay"] = "replay"
+    begin: str = Field(description="earliest, a moment with its zone, or offsets as JSON.")
+    end: str | None = Field(None, description="A moment, or offsets; none: all that was read.")
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Replay; red books fail the run."""
+        report = Replay(
+            spec=at.spec,
+            settings=at.settings,
+            spark=at.spark.session_for,
+            run_id=at.run_id,
+            begin=self.begin,
+            end=self.end,
+        ).execute()
+        counts = {name: report.total(name) for name in ("read", "inserted", "overlap")}
+        return {
+            "ranges": [str(part) for part in report.ranges],
+            **counts,
+            "red": _red(report.batches),
+        }
+
+
+class RewindTable(dg.Config):
+    """Set table, side tables and next offsets back to a savepoint."""
+
+    kind: Literal["rewind"] = "rewind"
+    reason: str = _WHY
+    to: str = Field(description="seq:41, version:57, or a moment with its zone.")
+
+    def execute(self, at: At) -> dict[str, Any]:
+        """Rewind: the next run reads on from the offsets of then."""
+        point, row = rewind(at.spec, at.settings, to=self.to, reason=self.reason, run_id=at.run_id)
+        return {"back_at_seq": point.seq, **_decided(row)}
+
+
 class OperateConfig(dg.Config):
     """Which operation, with what it asks for."""
 
-    operation: Redrive | Accept | AdoptTopic | RebuildTable | Reset = Field(discriminator="kind")
+    operation: (
+        Redrive | Accept | AdoptTopic | RebuildTable | Reset | ReplayOffsets | RewindTable
+    ) = Field(discriminator="kind")
 
 
 def operate_job(spec: StreamSpec) -> dg.JobDefinition:
-    """Return the job that redrives, accepts, adopts a topic, rebuilds or resets, as it is told."""
+    """Return the job that does any operation on a stream, as it is configured."""
 
     @dg.op(
         name=f"operate_{spec.name}",

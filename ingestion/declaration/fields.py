@@ -5,6 +5,7 @@ Each field is checked by itself here; ``rules`` and ``mode_rules`` check them ag
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -138,6 +139,9 @@ class Declaration(Part):
         False, description="Whether every run ends with a proof, as the check `verified`."
     )
     schedule: Cron | None = Field(None, description="Cron line, in UTC, that starts runs.")
+    backfill_from: dt.date | None = Field(
+        None, description="From this day on, Dagster shows days that may be replayed."
+    )
     sensor_seconds: Annotated[int, Field(strict=True, ge=5)] = Field(
         60, description="How often the sensor looks for new records."
     )

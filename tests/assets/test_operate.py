@@ -11,12 +11,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+import assets.backfill
 import assets.operate
+from assets.backfill import replay_assets
 from assets.operate import operate_job
 from ingestion.errors import DependencyError, IngestionError, TableRestoredError
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.archive import list_archive
 from ingestion.operations.redrive import Redrive, RedriveReport
+from ingestion.operations.replay import Replay, ReplayReport
+from ingestion.operations.rewind import Savepoint
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -131,3 +135,58 @@ def test_a_reset_archives_the_tables_with_the_reason(tmp_path: Path) -> None:
 
     (entry,) = list_archive("orders", settings)
     assert (entry.why, entry.tables, entry.rows) == ("reset: a fresh start", ("orders",), 2)
+
+
+def test_a_rewind_and_a_replay_reach_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The savepoint, the reason and the offsets are those of the launchpad."""
+    asked: list[Any] = []
+
+    def rewind(*given: Any, to: str, reason: str, run_id: str) -> tuple[Savepoint, LedgerRow]:
+        asked.append((to, reason))
+        row = batch(3, 0, 1)
+        places = {"seq": 1, "kind": "ingest", "epoch": 1, "delta_version": 2}
+        point = Savepoint(**places, committed_at=row.committed_at, next=None, obstacle=None)
+        return point, row
+
+    def execute(replay: Replay) -> ReplayReport:
+        asked.append((replay.begin, replay.end))
+        return ReplayReport(stream="orders", run_id="r")
+
+    monkeypatch.setattr(assets.operate, "rewind", rewind)
+    monkeypatch.setattr(assets.operate.Replay, "execute", execute)
+
+    assert operate(tmp_path, rewind={"to": "seq:1", "reason": "test data"}).success
+    assert operate(tmp_path, replay={"begin": "earliest"}).success
+    assert asked == [("seq:1", "test data"), ("earliest", None)]
+
+
+def test_a_range_of_days_is_replayed_in_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first day's midnight, UTC, to the midnight after the last."""
+    asked: list[tuple[str, str | None]] = []
+
+    def execute(replay: Replay) -> ReplayReport:
+        asked.append((replay.begin, replay.end))
+        return ReplayReport(stream="orders", run_id="r")
+
+    monkeypatch.setattr(assets.backfill.Replay, "execute", execute)
+    spec, lake = declared(tmp_path, backfill_from="2026-01-01").spec, LakeResource()
+    assert spec is not None
+    (asset,) = replay_assets(spec)
+    days = {
+        "dagster/asset_partition_range_start": "2026-01-02",
+        "dagster/asset_partition_range_end": "2026-01-04",
+    }
+
+    result = dg.materialize(
+        [asset],
+        selection=[asset],
+        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        tags=days,
+    )
+
+    assert result.success
+    assert asked == [("2026-01-02T00:00:00+00:00", "2026-01-05T00:00:00+00:00")]

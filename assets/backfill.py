@@ -1,0 +1,70 @@
+"""The days of a stream that may be read again: an asset with a partition a day, by Kafka's time.
+
+To materialize a day, or to backfill a range of days in one run, is to replay it: what is missing is
+added, and nothing that is there changes.
+
+Dagster reads the annotations of an asset, so this module does not postpone them.
+"""
+
+import datetime as dt
+import warnings
+
+import dagster as dg
+
+from assets.failures import StreamFailureError
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import IngestionError, TransientError
+from ingestion.operations.replay import Replay
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.part import settings_of
+from resources.spark import SparkResource
+
+
+def replay_assets(spec: StreamSpec) -> list[dg.AssetsDefinition]:
+    """Return the asset of the days that are declared by ``backfill_from``, if any are."""
+    if spec.backfill_from is None:
+        return []
+    with warnings.catch_warnings():
+        # Dagster calls the policy of backfills a beta.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return [_replay_asset(spec, spec.backfill_from)]
+
+
+def _replay_asset(spec: StreamSpec, first: dt.date) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=[spec.name, "replay"],
+        deps=[spec.name],
+        group_name=spec.group,
+        description=f"Days of {spec.name}, by Kafka's timestamps in UTC, read again",
+        kinds={"kafka", "deltalake"},
+        partitions_def=dg.DailyPartitionsDefinition(start_date=first.isoformat()),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=spec.name,
+    )
+    def replay_days(
+        context: dg.AssetExecutionContext,
+        kafka: KafkaResource,
+        lake: LakeResource,
+        spark: SparkResource,
+    ) -> dg.MaterializeResult[None]:
+        days = context.partition_time_window
+        try:
+            report = Replay(
+                spec=spec,
+                settings=settings_of(kafka, lake, spark),
+                spark=spark.session_for,
+                run_id=context.run.run_id,
+                begin=days.start.isoformat(),
+                end=days.end.isoformat(),
+            ).execute()
+        except IngestionError as error:
+            may_retry = isinstance(error, TransientError)
+            raise StreamFailureError.of(error, allow_retries=may_retry) from error
+        counts = {name: report.total(name) for name in ("read", "inserted", "updated", "unchanged")}
+        ranges = [str(part) for part in report.ranges]
+        if red := "; ".join(row.says() for row in report.batches if row.is_red):
+            raise StreamFailureError(f"the books do not balance: {red}", metadata=counts)
+        return dg.MaterializeResult(metadata={"ranges": ranges, **counts})
+
+    return replay_days

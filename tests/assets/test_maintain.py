@@ -1,0 +1,86 @@
+"""The job of every night: which streams it maintains, and what it says of those that it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+import assets.maintain
+from assets.maintain import maintain_job, maintain_schedule
+from ingestion.errors import StreamLockedError
+from ingestion.lake.compaction import TableSize, TableUpkeep
+from ingestion.operations.maintain import UpkeepReport
+from resources.kafka import KafkaResource
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+from tests.assets.conftest import declared
+from tests.assets.shell import failure_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
+
+
+@pytest.fixture
+def maintained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The streams that the engine was asked to maintain; one of them is held by a run."""
+    names: list[str] = []
+
+    def maintain(spec: Any, settings: Any, **given: Any) -> UpkeepReport:
+        names.append(spec.name)
+        if spec.name == "held":
+            raise StreamLockedError("held: run r holds it")
+        before, after = (TableSize(files=n, bytes=n, bytes_on_disk=n) for n in (9, 1))
+        table = TableUpkeep(name=spec.name, before=before, after=after, vacuumed=8)
+        return UpkeepReport(stream=spec.name, tables=(table,), payloads_removed=0, swept=0)
+
+    monkeypatch.setattr(assets.maintain, "maintain", maintain)
+    monkeypatch.setattr(assets.maintain, "RETRY_SECONDS", 0)
+    return names
+
+
+def run_job(folder: Path, *streams: str) -> dg.ExecuteInProcessResult:
+    """Run the job over three streams, one of which asks for no maintenance at night."""
+    base = declared(folder).spec
+    assert base is not None
+    specs = [
+        base,
+        base.model_copy(update={"name": "held"}),
+        base.model_copy(
+            update={
+                "name": "quiet",
+                "maintenance": base.maintenance.model_copy(update={"nightly": False}),
+            }
+        ),
+    ]
+    lake = LakeResource()
+    return maintain_job(specs).execute_in_process(
+        run_config={"ops": {"maintain": {"config": {"streams": list(streams)}}}},
+        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        raise_on_error=False,
+    )
+
+
+def test_all_streams_are_maintained_that_ask_for_it(tmp_path: Path, maintained: list[str]) -> None:
+    """One that a run holds does not keep the others from it, and is tried again later."""
+    result = run_job(tmp_path)
+
+    assert maintained == ["orders", "held"] * 4
+    assert not result.success
+    assert sum(each.is_step_up_for_retry for each in result.all_events) == 3
+
+
+def test_named_streams_are_maintained_alone(tmp_path: Path, maintained: list[str]) -> None:
+    """Also those that are left out at night; an unknown name is an error."""
+    assert run_job(tmp_path, "quiet").success
+    assert maintained == ["quiet"]
+    assert "there are orders, held, quiet" in failure_of(run_job(tmp_path, "nosuch"))
+
+
+def test_the_schedule_runs_by_default(tmp_path: Path) -> None:
+    """Every night, in UTC, unless somebody stops it."""
+    schedule = maintain_schedule(maintain_job([]))
+
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 3 * * *", "UTC")
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
