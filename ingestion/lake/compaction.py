@@ -7,7 +7,7 @@ longer ago than the rewind window. Every step may be repeated; needs the stream'
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,19 @@ from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.table_log import TableLog, data_files
 
 _HOUR: Final = dt.timedelta(hours=1)
-_RETENTION: Final = "delta.deletedFileRetentionDuration"
+# Delta's own; commits must outlive the files that they name.
+_LOG_DAYS: Final = 30
+# Clustering rewrites the whole table: not for a share of its bytes that is smaller than this.
+_CLUSTERED_SHARE: Final = 0.25
+
+
+def retention_properties(window: dt.timedelta) -> dict[str, str]:
+    """Return the properties of a table that can be rewound so far back."""
+    days = window // dt.timedelta(days=1)
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {days} days",
+        "delta.logRetentionDuration": f"interval {max(_LOG_DAYS, days + 1)} days",
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,13 +81,15 @@ def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) ->
     small = [path / n for n in data_files(table) if (path / n).stat().st_size < target_bytes]
     if len(small) < 2:
         return
-    rewritten = [path / name for name in data_files(table)] if cluster_by else small
+    every = [path / name for name in data_files(table)]
+    is_clustered = cluster_by and _bytes(small) >= _CLUSTERED_SHARE * _bytes(every)
+    rewritten = every if is_clustered else small
     for file in rewritten:
         if not matches_checksum(file):
             raise damaged_table(path, f"data file {file.name} is not as it was written")
     before = table.version()
     try:
-        if cluster_by:
+        if is_clustered:
             table.optimize.z_order(cluster_by, target_size=target_bytes)
         else:
             table.optimize.compact(target_size=target_bytes)
@@ -92,10 +106,10 @@ def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) ->
 def vacuum(path: Path, *, window: dt.timedelta) -> int:
     """Remove files that left the table longer ago than ``window``; return how many data files."""
     table = DeltaTable(path)
-    days = f"interval {window // dt.timedelta(days=1)} days"
-    if window >= dt.timedelta(days=1) and table.metadata().configuration.get(_RETENTION) != days:
-        # Delta's own VACUUM, and time travel in Spark, go by it.
-        table.alter.set_table_properties({_RETENTION: days})
+    due, properties = retention_properties(window), table.metadata().configuration
+    if window >= dt.timedelta(days=1) and not due.items() <= properties.items():
+        # Delta's own VACUUM, and time travel in Spark, go by them.
+        table.alter.set_table_properties(due)
     removed = table.vacuum(
         retention_hours=window // _HOUR,
         dry_run=False,
@@ -131,6 +145,10 @@ def drop_log_before(path: Path, version: int) -> None:
         number = file.name.lstrip(".").partition(".")[0]
         if number.isdigit() and int(number) < version:
             file.unlink()
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
 
 
 def _remove_orphans(folder: Path) -> None:

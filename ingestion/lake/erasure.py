@@ -49,8 +49,13 @@ class Digest:
         return {**asdict(self), "columns": list(self.columns)}
 
     def is_of(self, values: Iterable[Any]) -> bool:
-        """Tell whether it was made of these values, in the order of the columns."""
-        return _digest(self.salt, values) == self.digest
+        """Tell whether it was made of these values, in the order of the columns.
+
+        Spark returns a moment in the zone of this process, and without saying so.
+        """
+        given = list(values)
+        in_utc = [v.astimezone(dt.UTC) if isinstance(v, dt.datetime) else v for v in given]
+        return self.digest in {_digest(self.salt, given), _digest(self.salt, in_utc)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +80,8 @@ class Erasure:
 
 # The count of an erase that came to its end.
 COMPLETE = "erase_complete"
+# The count of an erase that did an earlier one again, before that one's seq.
+COMPLETES = "erase_completes."
 
 
 def erasures(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
@@ -101,14 +108,15 @@ def erased_ranges(reached: Offsets) -> tuple[CountedRange, ...]:
     )
 
 
-def delete_rows(path: Path, keys: pa.Table) -> None:
-    """Delete a side table's rows that have the values of any row of ``keys``."""
+def delete_rows(path: Path, keys: pa.Table, *, before: int) -> None:
+    """Delete a side table's rows of earlier batches that have the values of any row of ``keys``."""
     table = DeltaTable(path)
-    before = table.version()
+    found = table.version()
     same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
+    same += f' AND t."_seq" < {before}'
     merger = table.merge(keys, same, source_alias="s", target_alias="t")
     merger.when_matched_delete().execute()
-    if table.version() != before:
+    if table.version() != found:
         seal_commit(path, table.version())
 
 
@@ -124,20 +132,27 @@ def finish_erasures(tombstones: Path, rows: Sequence[LedgerRow]) -> None:
             keys = keys.group_by(columns).aggregate([])
             erased = [erasure.digest.is_of(key.values()) for key in keys.to_pylist()]
             if any(erased):
-                delete_rows(tombstones, keys.filter(pa.array(erased)))
+                delete_rows(tombstones, keys.filter(pa.array(erased)), before=erasure.seq)
 
 
 def unfinished(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
-    """Return the erasures that died before their end, since the last that came to its own."""
-    known = erasures(rows)
-    last_complete = max((each.seq for each in known if each.is_complete), default=0)
-    return tuple(each for each in known if not each.is_complete and each.seq > last_complete)
+    """Return the erasures that died before their end, and were not done again."""
+    done = {name for row in rows for name in row.counts}
+    return tuple(
+        each
+        for each in erasures(rows)
+        if not each.is_complete and f"{COMPLETES}{each.seq}" not in done
+    )
 
 
 def _digest(salt: str, values: Iterable[Any]) -> str:
-    # A moment is the same in every time zone.
-    same = [
-        value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
-        for value in values
-    ]
+    same = list(map(_normal, values))
     return hashlib.sha256(f"{salt} {same!r}".encode()).hexdigest()
+
+
+def _normal(value: Any) -> Any:
+    """Return a value in one form: a moment in UTC, and bytes as such."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    is_moment = isinstance(value, dt.datetime) and value.tzinfo
+    return value.astimezone(dt.UTC) if is_moment else value

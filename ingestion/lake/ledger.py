@@ -236,7 +236,8 @@ def next_offsets(rows: Sequence[LedgerRow]) -> Offsets:
 def first_offsets(rows: Sequence[LedgerRow]) -> Offsets:
     """Return where the newest epoch of a table's rows began in each partition."""
     begun: dict[TopicPartition, int] = {}
-    for row in (each for each in standing_rows(rows) if each.epoch == rows[-1].epoch):
+    standing = (each for each in standing_rows(rows) if each.epoch == rows[-1].epoch)
+    for row in (each for each in standing if each.kind in MOVING):
         for counted in row.ranges:
             begun.setdefault(counted.range.topic_partition, counted.range.start)
     return Offsets(begun)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,16 @@ from ingestion.errors import IngestionError, InvalidSpecError, RefusedError, Tab
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.checksums import seal_commit
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import checkpoint, drop_log_before, vacuum
-from ingestion.lake.erasure import COMPLETE, Digest, delete_rows, erased_ranges
+from ingestion.lake.erasure import (
+    COMPLETE,
+    COMPLETES,
+    Digest,
+    delete_rows,
+    erased_ranges,
+    unfinished,
+)
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
 from ingestion.lake.lock import Holder, held_by_python
@@ -97,6 +104,7 @@ def erase(
             )
         rows = heal(spec, paths, position, snapshot.rows).rows
         refuse_damaged_side_tables(read_side_tables(paths, rows))
+        _refuse_rewound(spec.name, position, rows)
         erasing = _Erasing(spec, paths, _parse_key(spec, paths, key))
         tell(f"{spec.name}: rows…")
         row = erasing.commit(position, reason=reason, run_id=run_id)
@@ -104,6 +112,8 @@ def erase(
         row, unreadable = erasing.clear_side_tables(row)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
+        again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(rows)}
+        row = replace(row, counts={**row.counts, **again, COMPLETE: 1})
         Ledger(paths.ledger).put(row)
     archived = [each for each in sorted(paths.archive.glob("*/*")) if each.is_dir()]
     archived += [paths.workshop] * paths.workshop.exists()
@@ -134,6 +144,23 @@ def _refuse_folds(spec: StreamSpec) -> None:
             "`mode: aggregate` folds records of many keys into a group, out of which one cannot be "
             "taken.",
             remedy=f"leave it out by `where` in {spec.name}.yaml, and oncelake rebuild {spec.name}",
+        )
+
+
+def _refuse_rewound(stream: str, position: Position, rows: Sequence[LedgerRow]) -> None:
+    """Make sure that no record of the key, once read, is still to be read again."""
+    read = Offsets()
+    for row in (each for each in rows if each.epoch == position.epoch and each.kind in MOVING):
+        for part in (counted.range for counted in row.ranges):
+            read = Offsets(
+                {**read, part.topic_partition: max(part.end, read.get(part.topic_partition, 0))}
+            )
+    if behind := [at for at, end in read.items() if position.next.get(at, 0) < end]:
+        raise RefusedError(
+            stream,
+            f"after a rewind, {', '.join(map(str, sorted(behind)))} will be read again: records of "
+            "the key there would come back.",
+            remedy=f"oncelake run {stream}, then erase",
         )
 
 
@@ -203,7 +230,7 @@ class _Erasing:
         tombstones, counts = self.paths.tombstones, dict(row.counts)
         counts["erased_tombstones"] = self._tombstones_by_seq().total()
         if counts["erased_tombstones"]:
-            delete_rows(tombstones, self.key)
+            delete_rows(tombstones, self.key, before=row.seq)
         places, unreadable = self._quarantined()
         where = " OR ".join(
             f"(_topic = {sql.text(topic)} AND _partition = {partition} AND _offset IN "
@@ -228,7 +255,17 @@ class _Erasing:
                 checkpoint(path)
                 newest = TableLog(path).versions()[0]
                 drop_log_before(path, row.delta_version if path == self.paths.data else newest)
-        return replace(row, counts={**row.counts, "erased_files": files, COMPLETE: 1})
+        return replace(row, counts={**row.counts, "erased_files": files})
+
+    def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:
+        """Return the earlier erasures of the same key that died before their end."""
+        (values,) = self.key.to_pylist()
+        return [
+            each.seq
+            for each in unfinished(rows)
+            if set(each.digest.columns) == set(values)
+            and each.digest.is_of(values[name] for name in each.digest.columns)
+        ]
 
     def _delete_rows(self, metadata: CommitMetadata) -> int:
         path, stream = self.paths.data, self.spec.name
@@ -273,18 +310,42 @@ class _Erasing:
         places: dict[tuple[str, int], list[int]] = {}
         if not DeltaTable.is_deltatable(str(path)):
             return places, 0
-        wanted = {name: str(value) for name, value in self.key.to_pylist()[0].items()}
         dataset = open_dataset(DeltaTable(path))
         names = ["_topic", "_partition", "_offset", "key", "value"]
         names += ["removed"] if "removed" in dataset.schema.names else []
         for batch in dataset.to_batches(columns=names, batch_size=1_000):
             for row in batch.to_pylist():
-                said = list(_objects(row["key"], row["value"]))
-                if any(_has(each, wanted) for each in said) or _is_bare(row["key"], wanted):
+                found = self._is_of_key(row["key"], row["value"])
+                if found:
                     places.setdefault((row["_topic"], row["_partition"]), []).append(row["_offset"])
-                elif not any(set(wanted) <= set(each) for each in said):
+                elif found is None:
                     unreadable += not row.get("removed")
         return places, unreadable
+
+    def _is_of_key(self, key: bytes | None, value: bytes | None) -> bool | None:
+        """Tell whether a raw record is of the key; ``None`` where that cannot be read of it."""
+        answers = {self._has_key(each) for each in _objects(key, value)}
+        if True in answers or self._is_bare_key(key):
+            return True
+        # A key that is computed is not what the record says under that name.
+        is_computed = not self.spec.select.keys().isdisjoint(self.key.column_names)
+        return False if False in answers and not is_computed else None
+
+    def _has_key(self, row: Mapping[str, Any]) -> bool | None:
+        try:
+            return all(
+                _typed(row[n], self.key[n].type).equals(self.key[n].chunk(0))
+                for n in self.key.column_names
+            )
+        except (KeyError, pa.ArrowException, TypeError):
+            return None
+
+    def _is_bare_key(self, key: bytes | None) -> bool:
+        """Tell whether the Kafka key is the value of the one key column."""
+        if key is None or self.key.num_columns > 1:
+            return False
+        text = key.decode("utf-8", "replace").strip('"')
+        return bool(self._has_key({self.key.column_names[0]: text}))
 
 
 def _objects(*texts: bytes | None) -> Iterator[Mapping[str, Any]]:
@@ -292,19 +353,9 @@ def _objects(*texts: bytes | None) -> Iterator[Mapping[str, Any]]:
     for text in texts:
         try:
             found = json.loads(text or b"null")
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         payload = found.get("payload", found) if isinstance(found, dict) else None
         if isinstance(payload, dict):
             rows: Iterable[Any] = (payload, payload.get("before"), payload.get("after"))
             yield from (row for row in rows if isinstance(row, dict))
-
-
-def _has(row: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    return all(str(row.get(name)) == value for name, value in wanted.items())
-
-
-def _is_bare(key: bytes | None, wanted: Mapping[str, str]) -> bool:
-    """Tell whether the Kafka key is the value of the one key column."""
-    (value, *others) = wanted.values()
-    return not others and key is not None and key.strip(b'"') == value.encode()

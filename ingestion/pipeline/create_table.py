@@ -6,6 +6,7 @@ again by the next run, records that came in between would be skipped.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Final
 
 from delta.tables import DeltaTable
@@ -17,6 +18,7 @@ from pyspark.sql.types import StructType
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.compaction import retention_properties
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
@@ -73,7 +75,7 @@ def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: E
         "delta.dataSkippingStatsColumns": ",".join(
             f"`{name}`" for name in (*keys, "_offset", "_seq")
         ),
-        "delta.deletedFileRetentionDuration": f"interval {spec.rewind_window_days} days",
+        **retention_properties(dt.timedelta(days=spec.rewind_window_days)),
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     }
     if engine == "delta_rs":

@@ -6,6 +6,7 @@ stream of which something was erased.
 
 from __future__ import annotations
 
+from ingestion.declaration.modes import COORDINATES
 from ingestion.lake.erasure import Erasure
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks import sql
@@ -22,18 +23,18 @@ def leave_out(engine: Engine, erasure: Erasure) -> None:
     if not until:
         return
     was_read = f"{IS_GOOD} AND ({until})"
+    place = dict.fromkeys((*columns, *COORDINATES, "_index"))
     found = engine.rows(
-        f"SELECT {sql.names(columns)}, min(_topic) AS _topic, min(_partition) AS _partition, "
-        f"min(_offset) AS _offset FROM (SELECT *, row_number() OVER (PARTITION BY "
-        f"{sql.names(columns)} ORDER BY _topic, _partition, _offset) AS _turn FROM batch "
-        f"WHERE {was_read}) b WHERE _turn = 1 GROUP BY {sql.names(columns)}"
+        f"SELECT {sql.names(place)} FROM (SELECT {sql.names(place)}, row_number() OVER (PARTITION "
+        f"BY {sql.names(columns)} ORDER BY _topic, _partition, _offset, _index) AS _turn "
+        f"FROM batch WHERE {was_read}) b WHERE _turn = 1"
     )
     for row in found:
         if erasure.digest.is_of(row[name] for name in columns):
             of_key = (
                 f"SELECT {sql.names(columns)} FROM batch WHERE _topic = {sql.text(row['_topic'])} "
                 f"AND _partition = {row['_partition']} AND _offset = {row['_offset']} "
-                f"AND {IS_GOOD} AND _index = 0"
+                f"AND {IS_GOOD} AND _index = {row['_index']}"
             )
             is_erased = f"k._is_erased AND {was_read}"
             selected = ", ".join(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from deltalake import DeltaTable
+
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.lake.books import imbalances
@@ -16,7 +18,7 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import clear_marks_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import Commit, TableLog, data_files
 from ingestion.recovery.position import Position
 from ingestion.sinks.sink import sink_class
 
@@ -26,12 +28,13 @@ class UnrecordedCommit:
     """A commit of ours that the ledger does not have.
 
     Attributes:
-        rows_of_seq: Rows that carry its seq in the table at its version.
+        rows_of_seq: Rows that carry its seq in the table at its version; ``None`` where a VACUUM
+            has removed that version's files.
         foreign: What others did to the rows before it, a sentence each.
     """
 
     commit: Commit
-    rows_of_seq: int
+    rows_of_seq: int | None
     foreign: tuple[str, ...] = ()
 
 
@@ -119,13 +122,21 @@ def read_unrecorded(
     return [
         UnrecordedCommit(
             commit=commit,
-            rows_of_seq=rows_of_seq(paths.data, commit.metadata.seq, version=commit.version),
+            rows_of_seq=_rows_of(paths, commit.metadata.seq, version=commit.version),
             foreign=foreign_commits_before(paths.stream, log, commit),
         )
         if commit.metadata and commit.metadata.kind in _BATCHES
         else UnrecordedCommit(commit=commit, rows_of_seq=0)
         for commit in commits_of(log, paths.stream, missing)
     ]
+
+
+def _rows_of(paths: StreamPaths, seq: int, *, version: int) -> int | None:
+    """Count a batch's rows as of its commit, if the files of then are there."""
+    names = data_files(DeltaTable(paths.data, version=version))
+    if not all((paths.data / name).is_file() for name in names):
+        return None
+    return rows_of_seq(paths.data, seq, version=version)
 
 
 def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Commit]:
@@ -162,7 +173,9 @@ def _row(spec: StreamSpec, table_id: str, unrecorded: UnrecordedCommit) -> Ledge
     problems = (
         *imbalances(
             counts,
-            rows_of_seq=unrecorded.rows_of_seq,
+            rows_of_seq=written.rows_expected
+            if unrecorded.rows_of_seq is None
+            else unrecorded.rows_of_seq,
             rows_expected=written.rows_expected,
             kind=metadata.kind,
         ),

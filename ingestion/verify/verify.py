@@ -138,6 +138,7 @@ class _Proof:
         standing = without_undone(mine)
         add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id))
         add(ledger.broken_ranges(standing, ledger.begins_in(snapshot.commits)))
+        add(ledger.unread_replays(standing))
         add(ledger.broken_books(standing))
         add(ledger.broken_agreement(mine, snapshot.finished))
         if snapshot.holder is None:

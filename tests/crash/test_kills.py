@@ -21,6 +21,8 @@ from ingestion.errors import SetupError
 from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.decisions import accept
+from ingestion.operations.maintain import maintain
+from ingestion.operations.rewind import rewind
 from tests.assets.shell import materialize
 from tests.crash.child_process import IN_PROCESS
 from tests.crash.failpoint_hook import EVENT_WRITTEN
@@ -68,6 +70,10 @@ def test_every_place_is_reached(world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(failpoints, "_hook", lambda: reached.add)
     world.send(row(1, "a"), row(2, "b"), b"garbage")
     world.run()
+    world.send(row(9, "z"), partition=1)
+    world.run()
+    maintain(world.spec, world.settings, run_id="me")
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="me")
     world.forget_before(0, 3)
     world.send(row(3, "c"), row(4, "d"))
     world.forget_before(0, 4)

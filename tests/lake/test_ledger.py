@@ -12,7 +12,14 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import CountedRange, Identity
 from ingestion.lake.erasure import Digest, erasures
-from ingestion.lake.ledger import SCHEMA, Ledger, LedgerRow, next_offsets, standing_rows
+from ingestion.lake.ledger import (
+    SCHEMA,
+    Ledger,
+    LedgerRow,
+    first_offsets,
+    next_offsets,
+    standing_rows,
+)
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:
@@ -144,6 +151,13 @@ def test_a_replay_moves_no_offset() -> None:
     rows = [batch(1, 0, 5), replace(batch(2, 0, 3), kind="replay")]
 
     assert next_offsets(rows) == Offsets({TopicPartition("t", 0): 5})
+
+
+def test_a_stream_began_where_it_first_read() -> None:
+    """What an erase or a replay covers says nothing of that."""
+    rows = [replace(batch(1, 0, 9), kind="erase"), batch(2, 4, 9)]
+
+    assert first_offsets(rows) == Offsets({TopicPartition("t", 0): 4})
 
 
 def test_what_was_erased_is_remembered(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
@@ -17,6 +18,7 @@ from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.erase import Certificate, erase
 from ingestion.operations.rewind import rewind
+from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.proof import prove
 from tests.support.world import World, row
@@ -25,6 +27,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 # A name, and a number, that are nowhere else: every file of the lake is searched for them.
 PERSON, NUMBER = "Ada Lovelace", 18_151_210
+MOMENTS = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
 COLUMNS = "id INT NOT NULL, name STRING, at INT NOT NULL"
 
 
@@ -174,6 +177,96 @@ def test_other_modes_forget_as_well(
 
     assert traces(world) == []
     assert prove(world).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "type_", "key", "other"),
+    [
+        pytest.param(
+            "delta_rs", "TIMESTAMP", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", id="t"
+        ),
+        pytest.param("spark", "TIMESTAMP", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", id="st"),
+        pytest.param("delta_rs", "DECIMAL(12, 2)", 42, 43, id="d"),
+        pytest.param("spark", "DATE", "2026-01-01", "2026-01-02", id="sd"),
+    ],
+)
+def test_keys_of_every_type_are_recognised(
+    settings: Settings, spark: SparkSession, engine: str, type_: str, key: Any, other: Any
+) -> None:
+    """In table, quarantine and what is read again, by both engines."""
+    chosen = settings.model_copy(update={"merge_engine": engine})
+    with World.made(chosen, spark) as world:
+        world.declare(schema=f"id {type_} NOT NULL, name STRING NOT NULL")
+        world.send(
+            {"id": key, "name": PERSON}, {"id": other, "name": "b"}, {"id": key, "x": PERSON}
+        )
+        world.run()
+
+        done = erased(world, json.dumps({"id": key}))
+        replayed = world.replay()
+
+        assert (done.unreadable, done.row.counts["erased_quarantined"]) == (0, 1)
+        assert replayed.total("filtered") == 1
+        assert [each["name"] for each in world.rows()] == ["b"]
+        assert PERSON not in repr(world.quarantined())
+        assert prove(world).differences == ()
+
+
+def test_an_element_of_a_record_is_left_out_alone(settings: Settings, spark: SparkSession) -> None:
+    """Where records are exploded, the key may be any of their elements."""
+    with World.made(settings, spark) as world:
+        world.declare(
+            schema="tag STRING NOT NULL",
+            value_schema="tag ARRAY<STRING>",
+            explode="tag",
+            keys=["tag"],
+        )
+        world.send({"tag": ["other", "ada"]})
+        world.run()
+        erased(world, json.dumps({"tag": "ada"}))
+
+        world.replay()
+
+        assert [each["tag"] for each in world.rows()] == ["other"]
+        assert prove(world).differences == ()
+
+
+def test_a_delete_after_an_erase_that_died_is_remembered(world: World) -> None:
+    """What heals an erase forgets the deletes before it, and none that came since."""
+    with crashing_at(Failpoint.DECIDED), pytest.raises(PlannedError):
+        erased(world)
+    world.run()
+    world.send(row(NUMBER, "gone", at=3))
+    world.run()
+
+    assert world.run().lag == 0
+    remembered = DeltaTable(world.paths.tombstones).to_pyarrow_table(columns=["id"])
+    assert NUMBER in remembered["id"].to_pylist()
+    erased(world)
+    assert world.run().notices == ()
+    assert prove(world).differences == ()
+
+
+def test_an_erase_ends_no_other(world: World) -> None:
+    """A key whose erase died is said until its own erase is done again."""
+    with crashing_at(Failpoint.DECIDED), pytest.raises(PlannedError):
+        erased(world)
+    erased(world, json.dumps({"id": 1}))
+
+    assert any("was cut short" in notice for notice in world.run().notices)
+    erased(world)
+    assert world.run().notices == ()
+
+
+def test_what_a_rewind_will_read_again_comes_first(world: World) -> None:
+    """An erase between a rewind and the next run would leave the key's records to that run."""
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+
+    with pytest.raises(RefusedError, match="will be read again"):
+        erased(world)
+    world.run()
+    erased(world)
+    assert NUMBER not in {each["id"] for each in world.rows()}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,18 @@ def test_files_beyond_the_window_are_removed_with_their_checksums(world: World) 
     assert {p.seq for p in read_history(world.topic, world.settings) if not p.obstacle} == {
         *(0, BATCHES)
     }
+    assert problems(world) == ()
+
+
+def test_a_lost_ledger_is_made_again_without_the_files_of_then(world: World) -> None:
+    """The commits tell what each batch did, also where VACUUM has removed what they wrote."""
+    tidied(world, NO_WINDOW)
+    tidied(world, NO_WINDOW)
+    shutil.rmtree(world.paths.ledger)
+
+    report = world.run()
+
+    assert [row.seq for row in report.recovered] == list(range(1, BATCHES + 1))
     assert problems(world) == ()
 
 

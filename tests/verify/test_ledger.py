@@ -208,3 +208,14 @@ def test_a_kind_that_is_not_known_is_no_verdict() -> None:
     """What a batch of another kind did cannot be judged by rules made for these."""
     with pytest.raises(UnprovableError, match="batch 1 is a swap"):
         ledger.refuse_unknown_kinds([batch(1, kind="swap")])
+
+
+def test_what_nobody_had_read_cannot_be_replayed() -> None:
+    """A replay lies within what earlier batches have read; else its rows are from nowhere."""
+    read, again, beyond = stretch(4, 8), stretch(5, 8), stretch(0, 6)
+    rows = [batch(1, read), batch(2, again, kind="replay"), batch(3, beyond, kind="replay")]
+
+    (problem,) = messages(ledger.unread_replays(rows))
+
+    assert "batch 3" in problem
+    assert "had not been read before" in problem

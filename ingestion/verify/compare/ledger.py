@@ -102,6 +102,21 @@ def broken_ranges(batches: Sequence[Batch], begins: Begins) -> Iterator[Differen
                 yield _broken(seq, later, f"leaves {what} after batch {before}", str(earlier.end))
 
 
+def unread_replays(batches: Sequence[Batch]) -> Iterator[Difference]:
+    """Name the ranges that were replayed, and that no batch of their epoch had read."""
+    read: dict[tuple[int, TopicPartition], OffsetRange] = {}
+    for batch in batches:
+        for part in (part for part in batch.ranges if part.span):
+            known = read.get((batch.epoch, part.at))
+            if batch.kind in MOVING:
+                begun = known or part
+                read[batch.epoch, part.at] = begun._replace(end=part.end)
+            elif batch.kind == "replay" and not (
+                known and known.start <= part.start <= part.end <= known.end
+            ):
+                yield _broken(batch.seq, part, "was replayed, and had not been read before")
+
+
 def broken_agreement(
     batches: Sequence[Batch], commits: Sequence[LoggedCommit]
 ) -> Iterator[Difference]:
