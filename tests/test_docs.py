@@ -23,7 +23,7 @@ from ingestion.sinks import keep_columns
 from tests.support.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-ALL_PAGES = [ROOT / "README.md", ROOT / "RELIABILITY.md", *PAGES]
+ALL_PAGES = [*sorted(ROOT.glob("*.md")), *PAGES]
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
