@@ -12,7 +12,7 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit lint format lock clean
+.PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
 .PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak
 
 help: ## List the targets
@@ -80,6 +80,9 @@ soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
 
+docs: setup ## Build the documentation as a site in site/, strictly
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
+
 lint: setup ## Check format, style, types and the import law
 	@$(bin)/ruff format --check
 	@$(bin)/ruff check
@@ -104,7 +107,7 @@ lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.x
 	@$(bin)/python -m ingestion.local.jars --lock
 
 clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
-	rm -rf .venv .venv-bench .jars *.egg-info build dist
+	rm -rf .venv .venv-bench .jars *.egg-info build dist site
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -9,21 +9,29 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
+from assets.checks import check_specs
+from ingestion import errors
+from ingestion.cli.app import app
 from ingestion.declaration.formats import FORMATS
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.pipeline import validate
 from ingestion.sinks import keep_columns
 from tests.support.world import ROOT
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-ALL_PAGES = [ROOT / "README.md", ROOT / "RELIABILITY.md", *PAGES]
+ALL_PAGES = [*sorted(ROOT.glob("*.md")), *PAGES]
 YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`((?:ingestion|assets|resources|tests|bench|docs)/[\w./-]*)(?:::([\w.]+))?`")
+RUNBOOK = ROOT / "docs" / "runbook.md"
+QUOTED = re.compile(r'"([^"]+)"')
+COMMAND = re.compile(r"^(?:\$ )?(oncelake [^#\n]*)|`(oncelake [^`]*)`", re.MULTILINE)
 REASON = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
 
@@ -88,6 +96,89 @@ def test_every_path_in_the_docs_exists(page: Path) -> None:
     ]
 
     assert missing == []
+
+
+def test_the_runbook_has_every_error() -> None:
+    """Each class of an error that the engine raises on purpose has an entry that names it."""
+    branches = (errors.IngestionError, errors.TerminalError, errors.TransientError)
+    every = {
+        name
+        for name, error in vars(errors).items()
+        if isinstance(error, type) and issubclass(error, errors.IngestionError)
+    }
+    leaves = every - {branch.__name__ for branch in branches}
+
+    assert leaves - set(re.findall(r"`(\w+Error)`", RUNBOOK.read_text())) == set()
+
+
+def test_the_runbook_has_every_check() -> None:
+    """Each check that a stream's asset can have has an entry under its name."""
+    asked = {"expectations": [{"type": "expect_column_values_to_be_unique", "column": "id"}]}
+    spec = StreamSpec.model_validate(
+        {
+            "name": "orders",
+            "topic": "o",
+            "schema": "id INT",
+            "keys": ["id"],
+            "verify": True,
+            **asked,
+        }
+    )
+    declared = DeclaredStream(name="orders", path=Path("orders.yaml"), spec=spec, error=None)
+    checks = {check.name for check in check_specs(declared)}
+
+    assert "verified" in checks
+    assert checks - set(HEADING.findall(RUNBOOK.read_text())) == set()
+
+
+def test_the_runbook_quotes_what_the_code_says() -> None:
+    """A message that is searched for as it was shown is found: every quotation is in the code."""
+    said = texts_of("ingestion", "assets")
+    fragments = {
+        piece.strip(" .;:")
+        for quoted in QUOTED.findall(" ".join(RUNBOOK.read_text().split()))
+        for piece in quoted.split("…")
+    }
+
+    assert {each for each in fragments if len(each) > 3 and each not in said} == set()
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_command_in_the_docs_exists(page: Path) -> None:
+    """What the docs tell a reader to type is a command, with options that it has."""
+    typed = [(line or span).split() for line, span in COMMAND.findall(page.read_text())]
+
+    assert [problem for words in typed if (problem := unknown_in(words[1:]))] == []
+
+
+def unknown_in(words: list[str]) -> str:
+    """The first word of a command line that is neither a command of ``oncelake`` nor its option."""
+    command = typer.main.get_command(app)
+    options = {name for each in command.params for name in each.opts}
+    for word in words:
+        name = word.partition("=")[0].rstrip("],")
+        if subcommands := getattr(command, "commands", None):
+            if name in subcommands:
+                command = subcommands[name]
+                options |= {"--help", *(it for each in command.params for it in each.opts)}
+            elif not word.startswith(("-", "…")):
+                return " ".join(words)
+        if name.lstrip("[").startswith("--") and name.lstrip("[") not in options:
+            return " ".join(words)
+    return ""
+
+
+def texts_of(*packages: str) -> str:
+    """All texts in the code of some packages, with spaces where a value is put in."""
+    texts = []
+    for module in (each for package in packages for each in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = (getattr(part, "value", "\0") for part in node.values)
+                texts.append("".join(p if isinstance(p, str) else "\0" for p in parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(" ".join(text.split()) for text in texts)
 
 
 def anchors(page: Path) -> set[str]:

@@ -27,8 +27,8 @@ def accept(
 ) -> None:
     """Accept a lost range, a batch whose books do not balance, or a table that was restored.
 
-    The acceptance and its reason are written into the ledger, and the next run goes on behind it.
-    Look at `oncelake ledger STREAM` first.
+    The acceptance and its reason are written into the ledger, and the next run goes on after
+    it. Look at `oncelake ledger STREAM` first.
     """
     from ingestion.operations.decisions import accept as accept_stream
 
@@ -95,15 +95,15 @@ def unlock(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="My word that the run, on a host that is not this one, is dead."
+            "--force", help="Do not check a run on another host: I am certain that it has ended."
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove the lease that a killed run left behind (only with ONCELAKE_LOCK=lease).
 
-    Refuses (exit 4) while a process of the holder lives, and names it. The default lock, one of
-    the kernel, goes with its process: there is never anything to unlock.
+    Refuses (exit 4) while a process of the holder is alive, and names it. The default lock
+    belongs to the kernel and is released when its process ends: it never needs this command.
     """
     from ingestion.operations.decisions import unlock as unlock_stream
 

@@ -32,9 +32,9 @@ def erase(
     """Erase a key from table, history, quarantine, tombstones and all older versions of them.
 
     Removes the files and the log of every older version (VACUUM without a window), so that no
-    rewind and no time travel reaches behind it. The ledger gets a certificate with a digest of the
-    key. Later records of the key come in as any other; `replay` and `redrive` leave the earlier
-    ones out. Kafka keeps its records by its own rules. Killed anywhere, run it again.
+    rewind and no time travel goes back to before it. The ledger gets a certificate with a
+    digest of the key. Later records of the key are applied as usual; `replay` and `redrive`
+    leave the earlier ones out. What Kafka holds stays there. If it is killed, run it again.
     """
     from ingestion.operations.erase import erase as erase_key
 

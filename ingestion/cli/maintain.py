@@ -15,16 +15,16 @@ from ingestion.errors import first_exit_code
 if TYPE_CHECKING:
     from ingestion.operations.maintain import UpkeepReport
 
-_NUMBERS = ("files", "now", "MB on disk", "MB now", "vacuumed", "rows forgotten")
+_NUMBERS = ("files", "now", "MB on disk", "MB now", "vacuumed", "rows removed")
 
 
 def maintain(context: typer.Context, streams: AnyStreams = None, as_json: AsJson = False) -> None:
-    """Put small files together, and remove what no rewind within its window needs.
+    """Compact small files, and remove what no rewind within its window needs.
 
     Of all streams, or the named: compaction (and clustering, where declared), VACUUM beyond
-    `rewind_window_days`, a checkpoint of each table's log, deletes that newer ones cover, and what
+    `rewind_window_days`, a checkpoint of each table's log, deletes that have a newer one, and what
     `maintenance:` in the stream's file says. Changes no row, and needs neither Spark nor Kafka.
-    Killed anywhere, run it again.
+    If it is killed, run it again.
     """
     from ingestion.operations.failure import Failure
     from ingestion.operations.maintain import maintain as maintain_stream

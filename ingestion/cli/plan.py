@@ -44,10 +44,11 @@ _SAYS = {
 def plan(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """Show what the declarations, as they are now, would do to their tables. Changes nothing.
 
-    Nothing; evolve (by the statements shown, before the next run reads, where the declaration says
-    `schema_change: evolve`); a new epoch, or refused, with what to do instead. Exits with 3 when
-    the next run would be refused, for this or any other reason that `oncelake status` shows, and
-    with 2 when a file is broken. A Kafka that does not answer is said, and is no reason.
+    Nothing; evolve (by the statements shown, before the next run reads, where the declaration
+    says `schema_change: evolve`); a new epoch, or refused, with what to do instead. Exits with
+    3 when the next run would be refused, for this or any other reason that `oncelake status`
+    shows, and with 2 when a file is broken. Says so when Kafka does not answer; that alone does
+    not change the exit code.
     """
     from ingestion.operations.status import StatusReader
 
@@ -73,12 +74,13 @@ def rebuild(
     reason: Why = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a table anew from its topic, beside the old one, and swap when it has caught up.
+    """Build a new table from the topic, beside the old one, and swap when it has caught up.
 
-    For a changed schema, mode, key or transformation. The old table is read and written meanwhile,
-    and goes into the lake's archive in the end. Interrupted or killed, the same command goes on.
-    Refused (exit 3) when Kafka no longer holds what the table was filled from. Exits with 1 when
-    the books of the new table do not balance; the old one then stays in its place.
+    For a changed schema, mode, key or transformation. The old table can be read and written
+    during that time, and goes into the lake's archive in the end. Interrupted or killed, the
+    same command goes on. Refused (exit 3) when Kafka no longer holds what the table was filled
+    from. Exits with 1 when the books of the new table do not balance; the old one then stays in
+    its place.
     """
     from ingestion.operations.archive import waiting_records
     from ingestion.operations.rebuild import Rebuild

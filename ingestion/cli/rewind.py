@@ -56,10 +56,10 @@ def rewind(
 ) -> None:
     """Set table, quarantine, tombstones and next offsets back to a savepoint, together.
 
-    The next run reads on from the offsets of then. Ledger rows of what is undone stay, and the
-    rewind gets one of its own. Killed anywhere, it either happened or did not, and the next run
-    finishes it. Refuses (exit 3) where the files of then are gone. `oncelake history STREAM` lists
-    the savepoints.
+    The next run reads on from the offsets of that savepoint. Ledger rows of what is undone
+    stay, and the rewind gets one of its own. If it is killed, it has happened completely or not
+    at all, and the next run cleans up. Refuses (exit 3) when the files of the savepoint are
+    gone. `oncelake history STREAM` lists the savepoints.
     """
     from ingestion.operations.rewind import rewind as rewind_stream
 
@@ -94,9 +94,9 @@ def replay(
 ) -> None:
     """Read offsets that the table has read again, and add what is missing from it.
 
-    Changes no row that is there, moves no offset, and leaves the quarantine as it is: records that
-    wait there come in by `redrive`. Killed anywhere, run it again. Exits with 1 when the books do
-    not balance. Modes that fold records refuse (exit 3).
+    Changes no row that is there, moves no offset, and leaves the quarantine as it is: use
+    `redrive` for records that wait there. If it is killed, run it again. Exits with 1 when the
+    books do not balance. Modes that fold records refuse (exit 3).
     """
     from ingestion.operations.progress import Progress
     from ingestion.operations.replay import Replay

@@ -93,11 +93,12 @@ def follow(
 ) -> None:
     """Run streams whenever Kafka holds records they have not read, in one JVM, until stopped.
 
-    Each run is one of `oncelake run`: bounded, under the stream's own lock, with a ledger row. How
-    often a stream is run, its file says (`follow:`). Files that come, change or go are noticed. A
-    refused stream waits for its decision, a locked one for its turn, and Kafka is asked again in
-    growing pauses; each is told once. Ctrl-C or SIGTERM ends it within seconds (exit 130 or 143);
-    what is wrong in the end decides the exit code as in `oncelake run`.
+    Each run is one of `oncelake run`: bounded, under the stream's own lock, with a ledger row.
+    The field `follow:` of a stream's file says how often it is run. Added, changed and removed
+    files are noticed. A refused stream waits for a decision and a locked one for its lock;
+    Kafka is tried again after growing pauses. Each problem is reported once. Ctrl-C or SIGTERM
+    ends it within seconds (exit 130 or 143); what is wrong in the end decides the exit code as
+    in `oncelake run`.
     """
     settings, interrupt = load_settings(), Interrupt()
     chosen(streams, settings)

@@ -26,7 +26,7 @@ def name_problem(name: str) -> str | None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         return "a stream's name is lower-case letters, digits and _, with a letter in front"
     if "__" in name:
-        return "a stream's name holds no `__`: its companion tables are told apart by it"
+        return "a stream's name holds no `__`: it separates the names of its companion tables"
     if len(name) > MAX_LENGTH:
         return f"a stream's name has at most {MAX_LENGTH} characters"
     if name in _RESERVED:

@@ -162,19 +162,19 @@ class Maintenance(Part):
     nightly: Annotated[bool, Field(strict=True)] = Field(
         True, description="Whether Dagster's schedule `maintain` includes the stream."
     )
-    target_file_mb: Count = Field(128, description="Files smaller than this are put together.")
+    target_file_mb: Count = Field(128, description="Files smaller than this are compacted.")
     cluster_by: tuple[str, ...] = Field(
         (), description="Columns by which rows lie close together (Z-order), so that readers skip."
     )
     keep_tombstones_days: Count | None = Field(
         None,
-        description="A delete is forgotten after so long; a record that is older and comes "
-        "later would bring its key back. Left out: never.",
+        description="A delete is removed after this many days; an older record that arrives "
+        "after that would bring its key back. Left out: never.",
     )
     keep_quarantine_days: Count | None = Field(
         None,
         description="Key, value and headers of a record that nobody has redriven are removed "
-        "after so long; its place and reason stay. Left out: never.",
+        "after this many days; its place and reason stay. Left out: never.",
     )
 
 

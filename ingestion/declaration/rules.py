@@ -79,7 +79,7 @@ def _topic_violations(spec: Declaration) -> Iterator[Violation]:
     if spec.topic_pattern is not None and (spec.topic is not None or spec.topics):
         yield "topic_pattern", "declare topics by name or by pattern, not both"
     if spec.topic_pattern is not None and spec.starting.offsets is not None:
-        problem = "nobody can name every partition of a pattern; write a time"
+        problem = "the partitions of a pattern are not known in advance; write a time"
         yield ("starting", "offsets"), problem
     if spec.table_per_topic and not spec.topics:
         named = "each table is named for its topic when the file is loaded"

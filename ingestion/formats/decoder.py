@@ -22,7 +22,7 @@ from ingestion.declaration.parts import ExtraFields, Unavailable
 from ingestion.kafka.schema_registry import WriterSchema
 
 REASONS: Final[dict[str, str]] = {
-    "undecodable": "decoding failed in a way that nobody foresaw; please report its `detail`",
+    "undecodable": "decoding failed in an unexpected way; please report its `detail`",
 }
 # One record must not fail its batch, whatever it holds.
 UNFORESEEN: Final = (

@@ -99,7 +99,7 @@ def altered_files(log: TableLog) -> Iterator[str]:
 
 
 _PROPERTIES: Final = {
-    "delta.setTransactionRetentionDuration": "lets the fence of our commits expire",
+    "delta.setTransactionRetentionDuration": "lets the batch numbers in the log expire",
     "delta.appendOnly": "forbids the updates and deletes that an upsert makes",
 }
 _UNREADABLE_FEATURES: Final = {"columnMapping", "deletionVectors", "typeWidening"}

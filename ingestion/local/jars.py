@@ -108,7 +108,7 @@ def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
 def _ivy() -> Path:
     found = sorted(pyspark_home().glob("jars/ivy-*.jar"))
     if not found:
-        raise SetupError(f"PySpark brings no Ivy along in {pyspark_home()}. Next: make setup")
+        raise SetupError(f"PySpark has no Ivy in {pyspark_home()}. Next: make setup")
     return found[0]
 
 

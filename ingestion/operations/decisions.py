@@ -138,8 +138,8 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
     if paths.lease is None:
         if holder := holder_of(paths):
             raise StreamLockedError(
-                f"{stream}: {holder} lives: a lock of the kernel goes with its process. Next: wait "
-                "for it to end, or end it"
+                f"{stream}: {holder} is alive; the lock is released when that process ends. "
+                "Next: wait for it to end, or end it"
             )
         return None
     lease = read_lease(paths.lease)
@@ -150,12 +150,12 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
         if living := lease.living():
             pids = ", ".join(str(worker.pid) for worker in living)
             raise StreamLockedError(
-                f"{run} lives (pid {pids}) and may commit. Next: wait for it to end, or end it"
+                f"{run} is alive (pid {pids}) and may commit. Next: wait for it to end, or end it"
             )
     elif not force:
         raise StreamLockedError(
-            f"{run} cannot be seen from here. Next: run this on {lease.host}; or, once that "
-            "host or run is certainly dead, oncelake unlock --force"
+            f"{run} cannot be seen from here. Next: run this on {lease.host}; or, when you "
+            "are certain that the run has ended, oncelake unlock --force"
         )
     paths.lease.unlink()
     return lease

@@ -141,8 +141,8 @@ def _refuse_folds(spec: StreamSpec) -> None:
     if spec.mode == "aggregate":
         raise RefusedError(
             spec.name,
-            "`mode: aggregate` folds records of many keys into a group, out of which one cannot be "
-            "taken.",
+            "`mode: aggregate` folds records of many keys into a group, so that one key cannot be "
+            "removed from it.",
             remedy=f"leave it out by `where` in {spec.name}.yaml, and oncelake rebuild {spec.name}",
         )
 

@@ -119,8 +119,8 @@ class Redrive:
             raise RefusedError(
                 self.spec.name,
                 f"{waiting.total():,} records wait, and with `ignore_null_updates` each column "
-                "is the last value that came: one that comes late, behind newer ones of its row, "
-                "could not be put in its place.",
+                "holds the last value that arrived, so that a record which is older than its row "
+                "cannot be applied.",
                 remedy=f"oncelake rebuild {self.spec.name}, which folds all in their order",
             )
 

@@ -19,7 +19,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "`tombstones: ignore`",
     "tombstone_without_order": "decide what null values mean: `tombstones: ignore`, or an order "
     "that they have, too, such as `sequence_by: [_timestamp]` (docs/streams.md, Deletes)",
-    "tombstone_quarantined": "apply it by hand, or write `tombstones: ignore`",
+    "tombstone_quarantined": "apply it manually, or write `tombstones: ignore`",
     "unexpected_tombstone": "write `tombstones: ignore`, or a mode that deletes, such as upsert",
     "unexpected_delete": "declare a mode that deletes, such as upsert, or leave such records out "
     "by `where`",

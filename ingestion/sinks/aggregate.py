@@ -80,7 +80,7 @@ class AggregateSink:
         if metadata.kind == "replay":
             raise NotReplayableError(
                 name,
-                "a record that is folded again is counted again.",
+                "a record that is read again would be counted twice.",
                 remedy=f"oncelake rebuild {name}, which folds the topic into a new table",
             )
         if not self._good.count:

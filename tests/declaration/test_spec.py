@@ -52,7 +52,7 @@ def test_how_often_a_stream_is_run_decides_nothing_about_its_records() -> None:
         pytest.param({"topic": None, "topic_pattern": "("}, "no regular expression", id="pattern"),
         pytest.param(
             {"topic": None, "topic_pattern": "a.*", "starting": {"offsets": {"a": {"0": 1}}}},
-            "starting.offsets: nobody can name every partition",
+            "starting.offsets: the partitions of a pattern are not known",
             id="offsets of a pattern",
         ),
         pytest.param({"starting": "first"}, "'earliest' or 'latest'", id="starting"),

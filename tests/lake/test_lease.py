@@ -66,7 +66,7 @@ def test_a_living_holder_keeps_its_lease(leasing: Settings) -> None:
         driver.kill()
         driver.wait()
 
-        with pytest.raises(StreamLockedError, match=f"lives \\(pid {jvm.pid}\\)"):
+        with pytest.raises(StreamLockedError, match=f"is alive \\(pid {jvm.pid}\\)"):
             unlock("orders", leasing)
 
     assert holder_of(paths) is not None
@@ -114,7 +114,7 @@ def test_a_persons_decision_does_not_outweigh_a_living_process(leasing: Settings
     with _process() as driver:
         _left_behind(paths, driver)
 
-        with pytest.raises(StreamLockedError, match="lives"):
+        with pytest.raises(StreamLockedError, match="is alive"):
             unlock("orders", leasing, force=True)
 
 

@@ -138,7 +138,7 @@ def test_a_lock_that_outlived_its_driver_is_named_with_who_has_it(paths: StreamP
         (only,) = findings_of(paths)
 
     assert only.exit_code == 1
-    assert "driver is dead" in only.what
+    assert "driver process has ended" in only.what
     assert "dead-run" in only.evidence
     assert only.command == f"kill {jvm}"
     assert process_locking(paths.lock) is None

@@ -188,7 +188,7 @@ def test_a_failure_of_what_watches_is_told_once(
     end_metrics()
 
     assert [each.getMessage() for each in caplog.records] == [
-        "metrics could not be sent: ZeroDivisionError:  (told once; runs go on)"
+        "metrics could not be sent: ZeroDivisionError:  (reported once; runs go on)"
     ]
 
 

@@ -66,7 +66,9 @@ RUN_UNDER_WAY = FindingKind("a run holds this stream", "wait for it to end", DON
 RUN_ELSEWHERE = FindingKind(
     "a run holds this stream; it is on another machine", "wait for it to end", DONE
 )
-DEAD_HOLDER = FindingKind("a run whose driver is dead holds this stream", "{release}")
+DEAD_HOLDER = FindingKind(
+    "a run whose driver process has ended still holds this stream", "{release}"
+)
 UNRECORDED_COMMITS = FindingKind("commits without a ledger row: a run died in between", _NEXT_RUN)
 UNCOMMITTED_ROWS = FindingKind("rows of a batch that was never committed", _NEXT_RUN)
 OLD_GENERATIONS = FindingKind(

@@ -191,4 +191,4 @@ def guarded(what: str) -> Iterator[None]:
 def _warn(message: str, *, of: str = "") -> None:
     if (key := of or message) not in _warned:
         _warned.add(key)
-        LOG.warning("%s (told once; runs go on)", message)
+        LOG.warning("%s (reported once; runs go on)", message)

@@ -88,7 +88,7 @@ class RowsProof:
         if self.explained:
             yield (
                 f"{self.explained:,} rows are missing that a delete may have removed which Kafka "
-                "no longer holds; the engine remembers one of each"
+                "no longer holds; the engine has stored a delete for each"
             )
         if self.accepted:
             yield f"{self.accepted:,} rows differ in what a person has accepted"

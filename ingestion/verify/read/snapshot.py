@@ -305,8 +305,8 @@ def _no_table(
         )
     return TableReplacedError(
         spec.name,
-        f"the ledger remembers a table at {paths.data}, which is gone.",
-        remedy=f"put the table back, or oncelake reset {spec.name}, to begin again from the topic",
+        f"the ledger records a table at {paths.data}, which is gone.",
+        remedy=f"restore the table, or oncelake reset {spec.name}, to ingest the topic again",
     )
 
 

@@ -142,8 +142,8 @@ class TopicReader:
             for error in filter(None, (message.error() for message in messages)):
                 if error.code() in _GONE:
                     raise DependencyError(
-                        f"retention overtook the reading ({error}). Next: run the same command "
-                        "again; it proves from what is left on"
+                        f"Kafka deleted records while they were read ({error}). Next: run the "
+                        "same command again; it proves what is left"
                     )
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise unreachable(self._settings, error)
