@@ -38,7 +38,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 
-_PRODUCER: Final = f"https://pypi.org/project/oncelake/{engine_version()}"
+_PRODUCER: Final = f"urn:oncelake:{engine_version()}"
 _PAUSE_SECONDS: Final = 60.0
 _not_before = 0.0
 
