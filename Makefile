@@ -30,10 +30,12 @@ ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFK
 	@$(bin)/dagster dev -h 127.0.0.1
 
 test: lint .jars/.tests-fetched ## Check everything: lint, then every test
-	@$(bin)/pytest $(in_parallel)
+	@$(bin)/pytest $(in_parallel) --ignore tests/ui
+	@$(bin)/pytest tests/ui
 
 test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and every write mode both ways
-	@LONG=1 $(bin)/pytest $(in_parallel)
+	@LONG=1 $(bin)/pytest $(in_parallel) --ignore tests/ui
+	@$(bin)/pytest tests/ui
 
 test-ui: setup .jars/.tests-fetched ## Click through Dagster's UI in Chromium, the whole story
 	@command -v $(CHROMIUM) >/dev/null || { echo "oncelake: $(CHROMIUM) was not found;" \
@@ -46,6 +48,8 @@ screenshots: test-ui ## The same, and take the pictures of the docs on the way
 wheel-test: setup ## Build a wheel, install it elsewhere, and use it there (FRESH=1: fetch the jars, too)
 	@FRESH=$(FRESH) $(bin)/python -m tests.wheel
 
+# The browser's tests have a process of their own: what drives it leaves an event loop behind, which
+# Dagster's own would stumble over.
 # Not worksteal, which knows no groups: the registry's and the frail broker's JVMs, and streams that
 # a module ingests once, stay on one worker each; all else goes one by one (tests/support/schedule.py).
 in_parallel := --numprocesses $(WORKERS) --dist loadscope
