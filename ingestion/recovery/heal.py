@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-
-from deltalake import DeltaTable
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
@@ -18,7 +17,7 @@ from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import clear_marks_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
-from ingestion.lake.table_log import Commit, TableLog, data_files
+from ingestion.lake.table_log import Commit, TableLog
 from ingestion.recovery.position import Position
 from ingestion.sinks.sink import sink_class
 
@@ -132,11 +131,13 @@ def read_unrecorded(
 
 
 def _rows_of(paths: StreamPaths, seq: int, *, version: int) -> int | None:
-    """Count a batch's rows as of its commit, if the files of then are there."""
-    names = data_files(DeltaTable(paths.data, version=version))
-    if not all((paths.data / name).is_file() for name in names):
-        return None
-    return rows_of_seq(paths.data, seq, version=version)
+    """Count a batch's rows as of its commit, if the files of then can be read.
+
+    Those of the newest version can, or the start would have been refused.
+    """
+    with suppress(DamagedTableError):
+        return rows_of_seq(paths.data, seq, version=version)
+    return None
 
 
 def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Commit]:
