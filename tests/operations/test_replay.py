@@ -155,6 +155,26 @@ def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession
         assert end > 1
 
 
+def test_what_was_redriven_is_not_quarantined_again(
+    settings: Settings, spark: SparkSession
+) -> None:
+    """A record that is bad as declared now, and was sent in as declared before, stays as it is."""
+    with World.made(settings, spark) as world:
+        world.declare(tombstones="quarantine")
+        world.send(row(1, "a"), row(2, "b"))
+        world.send(None, id=1)
+        world.run()
+        world.declare(tombstones="delete")
+        world.redrive()
+        world.declare(tombstones="quarantine")
+
+        report = world.replay()
+
+        assert (report.total("overlap"), report.total("quarantined")) == (1, 0)
+        assert len(world.quarantined()) == 1
+        assert world.rows() == [row(2, "b")]
+
+
 def test_ranges_are_cut_evenly() -> None:
     """Every batch has a share of each range; together they are the ranges, and none is empty."""
     ranges = [
