@@ -78,10 +78,10 @@ def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) ->
         TableBusyError: somebody else changed the table meanwhile.
     """
     table = DeltaTable(path)
-    small = [path / n for n in data_files(table) if (path / n).stat().st_size < target_bytes]
+    every = [path / name for name in data_files(table)]
+    small = [file for file in every if file.stat().st_size < target_bytes]
     if len(small) < 2:
         return
-    every = [path / name for name in data_files(table)]
     is_clustered = cluster_by and _bytes(small) >= _CLUSTERED_SHARE * _bytes(every)
     rewritten = every if is_clustered else small
     for file in rewritten:

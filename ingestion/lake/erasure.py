@@ -137,11 +137,9 @@ def finish_erasures(tombstones: Path, rows: Sequence[LedgerRow]) -> None:
 
 def unfinished(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
     """Return the erasures that died before their end, and were not done again."""
-    done = {name for row in rows for name in row.counts}
+    begun = [each for each in erasures(rows) if not each.is_complete]
     return tuple(
-        each
-        for each in erasures(rows)
-        if not each.is_complete and f"{COMPLETES}{each.seq}" not in done
+        each for each in begun if not any(f"{COMPLETES}{each.seq}" in row.counts for row in rows)
     )
 
 

@@ -142,9 +142,12 @@ def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerR
     has moved. A rewind finds what it needs: nothing changes in the newest batch that wrote deletes
     before the oldest savepoint, nor behind it.
     """
-    path, limit = StreamPaths.of(spec.name, settings).tombstones, _settled_seq(spec, settings, rows)
+    path = StreamPaths.of(spec.name, settings).tombstones
     needs_all = spec.mode == "scd2" or spec.unavailable == "keep"
-    if needs_all or limit is None or not DeltaTable.is_deltatable(str(path)):
+    if needs_all or not DeltaTable.is_deltatable(str(path)):
+        return 0
+    limit = _settled_seq(spec, settings, rows)
+    if limit is None:
         return 0
     aged = _seq_before(rows, spec.maintenance.keep_tombstones_days)
     table = DeltaTable(path)
