@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
@@ -100,3 +104,24 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
     data = event.step_failure_data.user_failure_data
     assert data is not None
     return str(data.description)
+
+
+@contextmanager
+def background_process(
+    command: Sequence[str], *, log: Path, environment: Mapping[str, str]
+) -> Iterator[None]:
+    """Run a process while the block runs, and kill all of its group in the end."""
+    with log.open("a") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)

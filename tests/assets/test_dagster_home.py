@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,14 @@ import dagster as dg
 import pytest
 from deltalake import DeltaTable
 
-from tests.assets.shell import ROOT, STALLING, environment, make_home, reported_batches
+from tests.assets.shell import (
+    ROOT,
+    STALLING,
+    background_process,
+    environment,
+    make_home,
+    reported_batches,
+)
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -90,22 +97,9 @@ class Home:
         """The workspace's file."""
         return str(self.path / "workspace.yaml")
 
-    @contextmanager
-    def _process(self, *command: str) -> Iterator[None]:
-        with (self.path / "log").open("a") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment(self.world, self.path),
-                start_new_session=True,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            yield
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+    def _process(self, *command: str) -> AbstractContextManager[None]:
+        log, variables = self.path / "log", environment(self.world, self.path)
+        return background_process(command, log=log, environment=variables)
 
     @property
     def log(self) -> str:

@@ -72,9 +72,7 @@ def test_a_stream_is_run_from_python(
     """A program without Dagster runs a stream, and sees its steps and what came out."""
     world.write_declaration()
     world.send(row(1, "a"), row(2, "b"))
-    for name, value in world.environment().items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    world.set_environment(monkeypatch)
 
     exec(compile(PLAIN.replace('"orders"', repr(world.topic)), "embedding.md", "exec"), {})
 

@@ -295,9 +295,7 @@ def test_a_group_cannot_be_taken_apart(world: World) -> None:
 
 def test_an_erase_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks first; the certificate says what is left elsewhere, and stays in the ledger."""
-    for name, value in world.environment().items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    world.set_environment(monkeypatch)
     command = ["erase", world.topic, "--key", json.dumps({"id": NUMBER}), "--reason", "a request"]
 
     unasked = CliRunner().invoke(app, command)

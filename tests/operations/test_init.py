@@ -19,7 +19,7 @@ from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
 from tests.support.proof import find_problems
 from tests.support.registry import Subject
-from tests.support.world import World, environment_of, transactional
+from tests.support.world import World, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -44,9 +44,7 @@ ORDER = {
 @pytest.fixture(autouse=True)
 def _project(registered: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the commands of this process the settings of the test's world."""
-    for name, value in environment_of(registered.settings).items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    registered.set_environment(monkeypatch)
 
 
 def send(world: World, records: Iterable[Record]) -> None:

@@ -206,9 +206,7 @@ def test_rows_are_clustered_where_that_is_declared(ingested: World, world: World
 
 def test_maintenance_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what it saved, and goes on over streams that cannot be maintained."""
-    for name, value in world.environment().items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    world.set_environment(monkeypatch)
     others = {
         "new": "topic: t\nschema: id INT\nkeys: [id]\n",
         "wrong": "topic: t\nschema: id INT\nkeys: [nosuch]\n",

@@ -78,9 +78,7 @@ def test_a_redrive_applies_what_is_good_now_and_never_over_what_came_later(redri
 
 def test_status_counts_what_waits(redriven: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight of the nine were sent in; one is still bad."""
-    for name, value in redriven.environment().items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    redriven.set_environment(monkeypatch)
 
     result = CliRunner().invoke(app, ["status", redriven.topic, "--json"])
 

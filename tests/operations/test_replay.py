@@ -190,9 +190,7 @@ def test_ranges_are_cut_evenly() -> None:
 
 def test_a_replay_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was read it says so, and starts no Spark."""
-    for name, value in world.environment().items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    world.set_environment(monkeypatch)
 
     done = CliRunner().invoke(app, ["replay", world.topic, "--from", "2100-01-01T00:00Z"])
 

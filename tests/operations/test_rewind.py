@@ -181,9 +181,7 @@ def test_what_cannot_be_meant_is_said(world: World, to: str, message: str) -> No
 
 def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks first, says what it did, and `history` shows it."""
-    for name, value in world.environment().items():
-        if name.startswith("ONCELAKE_"):
-            monkeypatch.setenv(name, value)
+    world.set_environment(monkeypatch)
     shell = CliRunner()
 
     unasked = shell.invoke(app, ["rewind", world.topic, "--to", "seq:1", "--reason", "a test"])

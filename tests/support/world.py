@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -173,6 +174,12 @@ class World:
     def environment(self) -> dict[str, str]:
         """Return the environment that gives another process this world's settings."""
         return environment_of(self.settings)
+
+    def set_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Give the commands of this process this world's settings."""
+        for name, value in self.environment().items():
+            if name.startswith("ONCELAKE_"):
+                monkeypatch.setenv(name, value)
 
     @property
     def command(self) -> list[str]:

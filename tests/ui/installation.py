@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ingestion.settings import Settings
-from tests.assets.shell import DAGSTER_YAML, environment_in
+from tests.assets.shell import DAGSTER_YAML, background_process, environment_in
 from tests.support.world import ROOT
 
 PATIENCE_SECONDS = 180
@@ -170,27 +168,15 @@ def running(place: Installation) -> Iterator[None]:
     workspace = str(place.home / "workspace.yaml")
     port = place.url.rpartition(":")[2]
     server = ["dagster-webserver", "-h", "127.0.0.1", "-p", port, "-w", workspace]
-    with _process(place, server), _process(place, ["dagster-daemon", "run", "-w", workspace]):
+    daemon = ["dagster-daemon", "run", "-w", workspace]
+    in_background = partial(
+        background_process,
+        log=place.home / "log",
+        environment=environment_in(place.settings, place.home),
+    )
+    with in_background(server), in_background(daemon):
         place.wait_until(place.is_loaded, "the streams in the web server")
         yield
-
-
-@contextmanager
-def _process(place: Installation, command: list[str]) -> Iterator[None]:
-    with (place.home / "log").open("a") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment_in(place.settings, place.home),
-            start_new_session=True,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
 
 
 def _free_port() -> int:
