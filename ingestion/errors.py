@@ -71,6 +71,11 @@ class BadFieldError(InvalidSpecError):
         self.problem = problem
 
 
+def no_table_yet(stream: str) -> InvalidSpecError:
+    """Return the error of an operation that needs the table which the first run makes."""
+    return InvalidSpecError(f"{stream}: there is no table yet. Next: oncelake run {stream}")
+
+
 class SetupError(TerminalError):
     """Something this machine needs is missing; the message says what to install or run."""
 

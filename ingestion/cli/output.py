@@ -89,6 +89,14 @@ def table(
     out().print(drawn)
 
 
+def totals(total: Callable[[str], int]) -> None:
+    """Print the counts of the books that are not 0; ``total`` gives each by its name."""
+    from ingestion.lake.books import COUNTS
+
+    rows = [(name, count) for name in COUNTS if (count := total(name))]
+    table(["count", "total"], rows, right=["total"])
+
+
 def counted(number: int, noun: str) -> str:
     """Write a number with its noun, in the plural where it is one."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"

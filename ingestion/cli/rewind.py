@@ -132,8 +132,6 @@ def _replay_document(report: ReplayReport) -> dict[str, object]:
 
 
 def _print_replay(report: ReplayReport) -> None:
-    from ingestion.lake.books import COUNTS
-
     if not report.ranges:
         output.say(f"{report.stream}: the table has read nothing there")
         return
@@ -143,8 +141,7 @@ def _print_replay(report: ReplayReport) -> None:
         f"{report.stream}: {verdict} · {again} read again",
         "bold green" if report.is_balanced else "bold red",
     )
-    totals = [(name, total) for name in COUNTS if (total := report.total(name))]
-    output.table(["count", "total"], totals, right=["total"])
+    output.totals(report.total)
     for row in report.batches:
         if row.is_red:
             output.note(f"{report.stream}: batch {row.seq}: {row.says()}", "bold red")

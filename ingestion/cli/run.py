@@ -290,14 +290,11 @@ class RunResult:
 
     def print_books(self) -> None:
         """Print the books of the run, on stdout."""
-        from ingestion.lake.books import COUNTS
-
         if self.report is None:
             return
         self.print_summary()
         if self.report.batches:
-            totals = [(name, total) for name in COUNTS if (total := self.report.total(name))]
-            output.table(["count", "total"], totals, right=["total"])
+            output.totals(self.report.total)
             _print_ranges(self.report.ranges)
         if self.waiting:
             waits = "waits" if self.waiting == 1 else "wait"

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from ingestion.declaration.types import SqlType
+from typing import Final
 
 # What sqlglot says of itself.
 _CLASS: Final = re.compile(r" for <class .*")
@@ -52,49 +48,6 @@ def readable_sql(text: str) -> str:
                 "such as _timestamp"
             )
     return text
-
-
-def unknown_names(
-    text: str, columns: Mapping[str, SqlType | None]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each column, or field of a STRUCT, that an expression names and that is not there.
-
-    Spark ignores case, and has the last word: what cannot be known here passes.
-
-    Args:
-        text: The expression.
-        columns: Types by name; ``None`` for a type that nobody looks into.
-
-    Yields:
-        The name as written, up to the part that is unknown, and the names that there are.
-    """
-    from sqlglot import exp, parse_one
-
-    told = set()
-    for column in parse_one(text, read="spark").find_all(exp.Column):
-        names = [part.name for part in column.parts]
-        if column.is_star or (found := _unknown_part(names, columns)) is None:
-            continue
-        if found[0] not in told:
-            told.add(found[0])
-            yield found
-
-
-def _unknown_part(
-    names: list[str], columns: Mapping[str, SqlType | None]
-) -> tuple[str, tuple[str, ...]] | None:
-    known: Mapping[str, SqlType | None] = columns
-    for nth, name in enumerate(names, 1):
-        by_name = {each.lower(): type_ for each, type_ in known.items()}
-        if name.lower() not in by_name:
-            return ".".join(names[:nth]), tuple(known)
-        type_ = by_name[name.lower()]
-        while type_ is not None and type_.word == "ARRAY":
-            type_ = type_.parts["element"]
-        if type_ is None or type_.word != "STRUCT":
-            return None
-        known = type_.parts
-    return None
 
 
 def names_in(text: str | None) -> frozenset[str]:

@@ -23,7 +23,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, InvalidSpecError, RefusedError, TableBusyError
+from ingestion.errors import (
+    IngestionError,
+    InvalidSpecError,
+    RefusedError,
+    TableBusyError,
+    no_table_yet,
+)
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.checksums import seal_commit
@@ -99,9 +105,7 @@ def erase(
         snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
         position = position_of(snapshot)
         if position is None:
-            raise InvalidSpecError(
-                f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
-            )
+            raise no_table_yet(spec.name)
         rows = heal(spec, paths, position, snapshot.rows).rows
         refuse_damaged_side_tables(read_side_tables(paths, rows))
         _refuse_rewound(spec.name, position, rows)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.errors import InvalidSpecError, OffsetsExpiredError, RefusedError
+from ingestion.errors import OffsetsExpiredError, RefusedError, no_table_yet
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
 from ingestion.lake.erasure import erasures
@@ -124,9 +124,7 @@ class Rebuild:
         snapshot = read_snapshot(stream.paths)
         position = position_of(snapshot, even_if_altered=True, even_if_forgotten=True)
         if position is None:
-            raise InvalidSpecError(
-                f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
-            )
+            raise no_table_yet(spec.name)
         if not self.without_lost:
             refuse_another_topic(spec, kafka, position.identity)
             if position.epoch > 1:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, RefusedError
+from ingestion.errors import InvalidSpecError, RefusedError, no_table_yet
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
@@ -99,9 +99,7 @@ class Redrive:
         with held_by_python(paths, me):
             first = plan_start(stream)
             if first is None:
-                raise InvalidSpecError(
-                    f"{self.spec.name}: there is no table yet. Next: oncelake run {self.spec.name}"
-                )
+                raise no_table_yet(self.spec.name)
             waiting = self._waiting(paths)
             engine, _ = choose_engine(stream, alters=alters_table(stream))
         report = RedriveReport(stream=stream.name, run_id=self.run_id, recovered=first.recovered)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError
+from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
@@ -99,9 +99,7 @@ class Replay:
         with held_by_python(stream.paths, me):
             first = plan_start(stream)
             if first is None:
-                raise InvalidSpecError(
-                    f"{stream.name}: there is no table yet. Next: oncelake run {stream.name}"
-                )
+                raise no_table_yet(stream.name)
             ranges = self._ranges(stream, first.position)
             engine, _ = choose_engine(stream, alters=alters_table(stream))
         report = ReplayReport(

@@ -23,7 +23,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DamagedTableError, InvalidSpecError, RewindError, TableBusyError
+from ingestion.errors import (
+    DamagedTableError,
+    InvalidSpecError,
+    RewindError,
+    TableBusyError,
+    no_table_yet,
+)
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
@@ -82,7 +88,7 @@ def read_history(stream: str, settings: Settings) -> tuple[Savepoint, ...]:
     paths = StreamPaths.of(stream, settings)
     log = TableLog(paths.data)
     if not log.exists:
-        raise InvalidSpecError(f"{stream}: there is no table yet. Next: oncelake run {stream}")
+        raise no_table_yet(stream)
     return _savepoints(paths, log, load_ledger(paths).rows_of(log.table_id()))
 
 
@@ -114,9 +120,7 @@ def rewind(
         snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
         position = position_of(snapshot, even_if_altered=True)
         if position is None:
-            raise InvalidSpecError(
-                f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
-            )
+            raise no_table_yet(spec.name)
         rows = heal(spec, paths, position, snapshot.rows).rows
         point = wanted.choose(_savepoints(paths, TableLog(paths.data), rows))
         _refuse_unreachable(snapshot, position, rows, point)

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from ingestion.declaration.expectations import argument_violations
 from ingestion.declaration.loader import load_stream
 from ingestion.declaration.messages import problems_in
+from ingestion.declaration.rules import unknown_names
 from ingestion.declaration.spec import StreamSpec
-from ingestion.declaration.sql import unknown_names
 from ingestion.errors import InvalidSpecError
 
 BASE = {

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError
+from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError, no_table_yet
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.lock import Holder, holder_of
@@ -300,9 +300,7 @@ def _no_table(
     spec: StreamSpec, paths: StreamPaths, ledger: Sequence[Batch]
 ) -> InvalidSpecError | TableReplacedError:
     if not ledger:
-        return InvalidSpecError(
-            f"{spec.name}: there is no table yet. Next: oncelake run {spec.name}"
-        )
+        return no_table_yet(spec.name)
     return TableReplacedError(
         spec.name,
         f"the ledger records a table at {paths.data}, which is gone.",
