@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from ingestion.errors import SetupError, StreamLockedError
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
-from ingestion.lake.storage import make_folder
+from ingestion.lake.storage import make_folder, translate_disk_errors
 
 _ATTEMPTS = 3
 # Locks that threads of this process hold: the kernel would give it each of them a second time.
@@ -123,6 +123,21 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
     finally:
         with suppress(Py4JError, OSError):
             shelf.remove(name)
+
+
+@contextmanager
+def held(paths: StreamPaths, run_id: str) -> Iterator[None]:
+    """Hold a stream's lock for what a person decides, or maintenance does; names failing disks.
+
+    Raises:
+        StreamLockedError: a run holds it; names the run.
+        StorageError: a volume is full, read-only or failing.
+    """
+    with (
+        translate_disk_errors(paths.stream, *paths.written),
+        held_by_python(paths, Holder.me(run_id)),
+    ):
+        yield
 
 
 @contextmanager

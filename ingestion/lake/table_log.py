@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +15,18 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyarrow.dataset import Dataset, ParquetReadOptions
 from pyarrow.fs import FileSystem, SubTreeFileSystem
 
-from ingestion.errors import CommitConflictError
+from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.checksums import matches_checksum, seal_commit
-from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
+from ingestion.lake.commit_metadata import (
+    REWOUND_TO,
+    CommitMetadata,
+    DamagedMetadataError,
+    app_id,
+)
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.paths import StreamPaths
 
@@ -155,6 +162,17 @@ class TableLog:
         """Walk the commits that are still in the log, from the newest to version ``down_to``."""
         return (self.read(version) for version in self.versions() if version >= down_to)
 
+    def standing(self) -> Iterator[CommitMetadata]:
+        """Walk what our commits say, newest first, without those that a later rewind undid."""
+        undone_beyond: int | None = None
+        for commit in self.newest_first():
+            said = commit.metadata
+            if said is None or (undone_beyond is not None and said.seq > undone_beyond):
+                continue
+            if said.kind == "rewind":
+                undone_beyond = said.counts[REWOUND_TO]
+            yield said
+
     def find(self, stream: str, seq: int, *, after: int = -1) -> Commit | None:
         """Find the commit that carries a stream's seq, looking only beyond version ``after``."""
         commits = self.newest_first(down_to=after + 1)
@@ -257,11 +275,13 @@ def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) 
 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
-        DeltaError: a file of that version is gone, or the table changed meanwhile.
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: a file of that version is gone.
     """
     table = DeltaTable(paths.data)
     fenced = fenced_commit(table, paths.stream, metadata, remedy=_AGAIN, max_commit_retries=0)
-    table.restore(version, commit_properties=fenced)
+    with translate_conflicts(paths.stream):
+        table.restore(version, commit_properties=fenced)
     return _read_back(paths, metadata)
 
 
@@ -279,6 +299,22 @@ def _read_back(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
         )
     seal_commit(paths.data, commit.version)
     return commit
+
+
+@contextmanager
+def translate_conflicts(name: str) -> Iterator[None]:
+    """Translate that somebody else committed to a table meanwhile.
+
+    Raises:
+        TableBusyError: names the stream, or the table.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TableBusyError(
+            f"{name}: somebody else changed the table meanwhile. Nothing was changed. "
+            f"Next: {_AGAIN}"
+        ) from error
 
 
 def fenced_commit(

@@ -21,9 +21,8 @@ from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, standing_rows
-from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
+from ingestion.lake.lock import Lease, held, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.heal import heal, heal_ledger, remove_leftovers
@@ -109,10 +108,7 @@ def reset(stream: str, settings: Settings, *, run_id: str, reason: str = "") -> 
     where each table went.
     """
     paths = StreamPaths.of(stream, settings)
-    with (
-        translate_disk_errors(stream, *paths.written),
-        held_by_python(paths, Holder.me(run_id)),
-    ):
+    with held(paths, run_id):
         # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
         # halfway cannot be mistaken for a new stream.
         tables = [paths.tombstones, paths.quarantine, paths.data, paths.ledger]
@@ -249,10 +245,7 @@ def _locked(spec: StreamSpec, settings: Settings, run_id: str) -> Iterator[Strea
     """Hold the stream's lock in this process, with its topics resolved under it."""
     stream = Stream(spec=spec, settings=settings)
     stream.kafka  # noqa: B018 (that no Kafka is configured is found before the lock is taken)
-    with (
-        translate_disk_errors(spec.name, *stream.paths.written),
-        held_by_python(stream.paths, Holder.me(run_id)),
-    ):
+    with held(stream.paths, run_id):
         yield resolve_topics(stream)
 
 

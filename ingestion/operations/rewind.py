@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from ingestion.declaration.spec import StreamSpec
@@ -27,7 +27,6 @@ from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RewindError,
-    TableBusyError,
     no_table_yet,
 )
 from ingestion.kafka.offsets import Offsets
@@ -39,17 +38,14 @@ from ingestion.lake.ledger import (
     Ledger,
     LedgerRow,
     load_ledger,
-    load_or_archive_ledger,
     next_offsets,
     standing_rows,
 )
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.table_log import Commit, TableLog, data_files, restore_version
-from ingestion.recovery.heal import heal, remove_leftovers
-from ingestion.recovery.position import Position, position_of
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
+from ingestion.recovery.position import Position
 from ingestion.settings import Settings
 
 
@@ -113,18 +109,13 @@ def rewind(
         StreamLockedError: a run holds the stream.
     """
     wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings)
-    with (
-        translate_disk_errors(spec.name, *paths.written),
-        held_by_python(paths, Holder.me(run_id)),
-    ):
-        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
-        position = position_of(snapshot, even_if_altered=True)
-        if position is None:
+    with held(paths, run_id):
+        table = read_and_heal(spec, paths, even_if_altered=True)
+        if table is None:
             raise no_table_yet(spec.name)
-        rows = heal(spec, paths, position, snapshot.rows).rows
-        point = wanted.choose(_savepoints(paths, TableLog(paths.data), rows))
-        _refuse_unreachable(snapshot, position, rows, point)
-        return point, _commit(paths, position, point, reason=reason, run_id=run_id)
+        point = wanted.choose(_savepoints(paths, TableLog(paths.data), table.rows))
+        _refuse_unreachable(table, point)
+        return point, _commit(paths, table.position, point, reason=reason, run_id=run_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,15 +250,13 @@ def _gone(table: Path, names: Iterable[str]) -> set[str]:
     return {name for name in names if not (table / name).is_file()}
 
 
-def _refuse_unreachable(
-    snapshot: TableSnapshot, position: Position, rows: Sequence[LedgerRow], point: Savepoint
-) -> None:
+def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
     """Make sure that the stream can go back there, and is not there already."""
-    stream = snapshot.paths.stream
+    snapshot, position, stream = table.snapshot, table.position, table.snapshot.paths.stream
     assert snapshot.table is not None, "a table without a position was refused"
     if point.seq == position.seq and not foreign_commits(snapshot.table.others):
         raise InvalidSpecError(f"{stream}: it stands at seq {point.seq} already; nothing to undo")
-    undone = [row for row in standing_rows(rows) if row.seq > point.seq]
+    undone = [row for row in standing_rows(table.rows) if row.seq > point.seq]
     obstacle = point.obstacle
     if point.epoch != position.epoch:
         obstacle = f"epoch {position.epoch} began since, with another topic"
@@ -288,7 +277,11 @@ def _refuse_unreachable(
 
 def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
     """Name the files that would come back, and are not as they were written."""
-    then = data_files(DeltaTable(paths.data, version=point.restored_from))
+    try:
+        then = data_files(DeltaTable(paths.data, version=point.restored_from))
+    except DeltaError as error:
+        yield f"version {point.restored_from} cannot be read ({_first_line(error)})"
+        return
     for name in sorted(then - data_files(DeltaTable(paths.data))):
         if not matches_checksum(paths.data / name):
             yield f"data file {name} is not as it was written"
@@ -309,15 +302,10 @@ def _commit(
     )
     try:
         commit = restore_version(paths, metadata, point.restored_from)
-    except CommitFailedError as error:
-        raise TableBusyError(
-            f"{paths.stream}: somebody else changed the table while it was set back. Nothing "
-            "was changed. Next: run the same command again"
-        ) from error
     except DeltaError as error:
         raise RewindError(
             paths.stream,
-            f"delta-rs cannot set the table back: {str(error).partition(chr(10))[0]}.",
+            f"delta-rs cannot set the table back: {_first_line(error)}.",
             remedy=f"oncelake rebuild {paths.stream} makes the table anew from the topic",
         ) from error
     hit(Failpoint.DECIDED)
@@ -326,3 +314,7 @@ def _commit(
     row = LedgerRow.of(metadata, commit, position.table_id, counts=undone)
     Ledger(paths.ledger).put(row)
     return row
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

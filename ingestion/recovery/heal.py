@@ -10,15 +10,17 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import app_id
+from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
-from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import clear_marks_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
 from ingestion.lake.table_log import Commit, TableLog
-from ingestion.recovery.position import Position
+from ingestion.recovery.position import Position, position_of
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.sinks.sink import sink_class
 
 
@@ -54,6 +56,38 @@ class Healing:
     accepted: tuple[LedgerRow, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealedTable:
+    """A table that is there, and whose ledger says all that was committed.
+
+    Attributes:
+        snapshot: It as it was found.
+        rows: The ledger's rows, by seq.
+    """
+
+    snapshot: TableSnapshot
+    position: Position
+    rows: tuple[LedgerRow, ...]
+
+
+def read_and_heal(
+    spec: StreamSpec, paths: StreamPaths, *, even_if_altered: bool = False
+) -> HealedTable | None:
+    """Read where a stream's table stands, and heal it; ``None`` where there is none yet.
+
+    Needs the stream's lock.
+
+    Raises:
+        RefusedError: see ``position_of``.
+    """
+    snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+    position = position_of(snapshot, even_if_altered=even_if_altered)
+    if position is None:
+        return None
+    rows = heal(spec, paths, position, snapshot.rows).rows
+    return HealedTable(snapshot=snapshot, position=position, rows=rows)
+
+
 def heal(
     spec: StreamSpec, paths: StreamPaths, position: Position, recorded: Collection[LedgerRow]
 ) -> Healing:
@@ -74,7 +108,9 @@ def heal_ledger(
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
     Ledger(paths.ledger).put(*healing.recovered, *healing.accepted)
     hit(Failpoint.LEDGER_HEALED)
-    finish_erasures(paths.tombstones, healing.rows)
+    # That the tombstones are damaged is refused by whoever needs them.
+    with suppress(DamagedTableError), translate_read_errors(paths.tombstones):
+        finish_erasures(paths.tombstones, healing.rows)
     return healing
 
 

@@ -8,8 +8,6 @@ decides nothing: a record that comes later still is another fold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -39,11 +37,9 @@ def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:
 def _clocks_before(target: Target) -> tuple[dict[str, int], set[str]]:
     """Return each partition's clock, as our newest commit with any tells, and the partitions."""
     partitions: set[str] = set()
-    for commit in TableLog(target.paths.data).newest_first():
-        counts: Mapping[str, int] = commit.metadata.counts if commit.metadata else {}
-        if commit.metadata and not partitions:
-            partitions = {f"{CLOCK}.{at}" for at in commit.metadata.next}
-        told = {name: at for name, at in counts.items() if name.startswith(f"{CLOCK}.")}
-        if told or (commit.metadata and commit.metadata.seq == 0):
-            return told, partitions
+    for said in TableLog(target.paths.data).standing():
+        partitions = partitions or {f"{CLOCK}.{at}" for at in said.next}
+        clocks = {name: at for name, at in said.counts.items() if name.startswith(f"{CLOCK}.")}
+        if clocks or said.seq == 0:
+            return clocks, partitions
     return {}, partitions

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.operations.rewind import rewind
 from ingestion.recovery.position import read_position
 from ingestion.sinks.aggregate import AggregateSink
 from ingestion.sinks.append import AppendSink
@@ -113,6 +114,27 @@ def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     ten = int(dt.datetime(2024, 1, 1, 10, tzinfo=dt.UTC).timestamp() * 1_000)
     assert "clock_ms" not in alone
     assert world.ledger[-1].counts["clock_ms"] == ten - 10 * 60 * 1_000
+
+
+def test_the_clock_goes_back_with_a_rewind(world: World) -> None:
+    """What an undone batch has seen of the future makes no later window final."""
+    world.declare(
+        schema="id INT NOT NULL, seen TIMESTAMP",
+        mode="aggregate",
+        aggregates={"n": "count(*)"},
+        window={"column": "seen", "every": "1 hour"},
+    )
+    world.send({"id": 1, "seen": "2024-01-01T10:00:00Z"})
+    world.run()
+    clocks = {name: at for name, at in world.ledger[-1].counts.items() if "clock_ms" in name}
+    world.send({"id": 1, "seen": "2099-01-01T00:00:00Z"})
+    world.run()
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+    world.declare(where="seen < TIMESTAMP '2030-01-01'")
+    world.run()
+
+    assert {name: at for name, at in world.ledger[-1].counts.items() if name in clocks} == clocks
+    assert find_problems(world) == ()
     assert find_problems(world) == ()
 
 
