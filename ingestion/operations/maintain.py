@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 import duckdb
@@ -21,18 +22,15 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, standing_rows
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.ledger import LedgerRow, standing_rows
+from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.table_log import open_dataset
 from ingestion.operations.rewind import read_history
-from ingestion.recovery.heal import heal
-from ingestion.recovery.position import position_of
+from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
-from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
 from ingestion.sinks import sql
 
@@ -80,12 +78,12 @@ def maintain(
         StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(spec.name, settings)
-    with (
-        translate_disk_errors(spec.name, *paths.written),
-        held_by_python(paths, Holder.me(run_id)),
-    ):
-        if (rows := _healed_rows(spec, paths)) is None:
+    with held(paths, run_id):
+        table = read_and_heal(spec, paths)
+        if table is None:
             return UpkeepReport(stream=spec.name, tables=(), payloads_removed=0, swept=0)
+        refuse_damaged_side_tables(read_side_tables(paths, table.rows))
+        rows = standing_rows(table.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, settings, rows)
         bare = _remove_old_payloads(spec, paths, rows)
@@ -105,20 +103,6 @@ def maintain(
             payloads_removed=bare,
             swept=len(sweep_scratch(settings.state)),
         )
-
-
-def _healed_rows(spec: StreamSpec, paths: StreamPaths) -> tuple[LedgerRow, ...] | None:
-    """Return the batches that stand, once table and side tables are found as they were left.
-
-    Where there is no table yet, ``None``.
-    """
-    snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
-    position = position_of(snapshot)
-    if position is None:
-        return None
-    rows = heal(spec, paths, position, snapshot.rows).rows
-    refuse_damaged_side_tables(read_side_tables(paths, rows))
-    return standing_rows(rows)
 
 
 def _maintain_table(
@@ -189,8 +173,12 @@ def _remove_old_payloads(spec: StreamSpec, paths: StreamPaths, rows: Sequence[Le
 
 
 def _seq_before(rows: Sequence[LedgerRow], days: int | None) -> int:
-    """Return the last batch that was committed so many days ago; 0 when there is none."""
+    """Return the last batch before the first that is younger; 0 when there is none.
+
+    One batch that a wrong clock dated back makes no earlier one old.
+    """
     if days is None:
         return 0
     since = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
-    return max((row.seq for row in rows if row.committed_at < since), default=0)
+    aged = takewhile(lambda row: row.committed_at < since, rows)
+    return max((row.seq for row in aged), default=0)

@@ -94,6 +94,11 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.ansi.enabled": "true",
+        # A batch's outcomes are read off the version before it, which may be older than the rewind
+        # window, and whose files are there: nothing removes those of the version that it follows.
+        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (
+            "false"
+        ),
         # With a bound on bytes, Spark measures a growing batch after each of its rows: 20 of the 25
         # microseconds that a record cost. Records bound it instead: to 1 GB where each has 1 MB.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),

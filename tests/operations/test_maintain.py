@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,35 @@ def test_raw_records_are_removed_after_their_days(world: World) -> None:
     assert (verdict.holds, len(verdict.limits)) == (True, 1)
     assert "6 records in quarantine are without key and value" in verdict.limits[0]
     assert tidied(world).payloads_removed == 0
+
+
+def test_a_clock_that_was_wrong_once_ages_nothing(world: World) -> None:
+    """One batch that was dated back makes no earlier one old: what waits there still waits."""
+    world.declare(maintenance={"keep_quarantine_days": 30, "keep_tombstones_days": 30})
+    ledger = DeltaTable(world.paths.ledger)
+    ledger.update(
+        updates={"committed_at": "committed_at - INTERVAL '9000 days'"},
+        predicate=f"seq = {BATCHES}",
+    )
+    before = tombstones(world)
+
+    assert tidied(world, NO_WINDOW).payloads_removed == 0
+    assert set(tombstones(world)) <= set(before)
+    assert max(tombstones(world)) == max(before)
+
+
+def test_a_stream_that_was_idle_for_its_window_goes_on(world: World) -> None:
+    """Spark reads a batch's outcomes off the version before it, however old that is."""
+    by_spark = world.settings.model_copy(update={"merge_engine": "spark"})
+    idle = replace(world, settings=by_spark)
+    short = {"delta.deletedFileRetentionDuration": "interval 1 seconds"}
+    DeltaTable(world.paths.data).alter.set_table_properties(short)
+    time.sleep(2)
+    world.send(row(3, "new", at=99), row(20, "late", at=-1))
+    report = idle.run()
+
+    assert (report.total("inserted"), report.total("stale")) == (1, 1)
+    assert problems(world) == ()
 
 
 @pytest.mark.parametrize("place", [Failpoint.RETIRED, Failpoint.COMPACTED, Failpoint.VACUUMED])
