@@ -110,8 +110,11 @@ class Replay:
         spark = self.spark(sum(map(len, ranges)))
         with held_by_committer(engine, spark, stream, me):
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)
+            # While Spark started, nobody held the stream.
+            ranges = self._ranges(stream, start.position)
             rows = tuple(self._batches(spark, stream, engine, start.position, ranges))
-            return replace(report, batches=rows, recovered=(*first.recovered, *start.recovered))
+            report = replace(report, ranges=ranges, batches=rows)
+            return replace(report, recovered=(*first.recovered, *start.recovered))
 
     def _batches(
         self,
@@ -136,7 +139,13 @@ class Replay:
         """Return the offsets to read again: those asked for, as far as the table has read them."""
         rows = load_ledger(stream.paths).rows_of(position.table_id)
         begun, reached = first_offsets(rows), position.next
-        read = {at: end for at, end in reached.items() if at in begun and begun[at] < end}
+        # What a topic that is no longer declared holds now, nobody has compared.
+        declared = stream.spec.subscribed
+        read = {
+            at: end
+            for at, end in reached.items()
+            if at.topic in declared and at in begun and begun[at] < end
+        }
         asked = _Asked(stream, Offsets({at: begun[at] for at in read}), Offsets(read))
         starts = asked.offsets("--from", self.begin)
         ends = asked.offsets("--to", self.end) if self.end is not None else asked.reached
@@ -199,7 +208,7 @@ class _Asked:
 
 def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
     """Cut ranges into batches of about ``largest`` offsets, each with a share of every one."""
-    parts = max(1, -(-sum(map(len, ranges)) // largest))
+    parts = -(-sum(map(len, ranges)) // largest)
     for number in range(parts):
         batch = (
             replace(

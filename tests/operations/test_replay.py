@@ -155,6 +155,45 @@ def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession
         assert end > 1
 
 
+def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
+    settings: Settings, spark: SparkSession
+) -> None:
+    """While Spark starts nobody holds the stream: what to read again is decided after that."""
+    with World.made(settings, spark) as world:
+        world.declare(mode="append", keys=[])
+        world.send(row(1, "a"))
+        world.run()
+        world.send(row(2, "b"))
+        world.run()
+
+        def rewind_meanwhile(_: int) -> SparkSession:
+            rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+            return world.spark
+
+        report = world.replay(spark=rewind_meanwhile)
+        world.run()
+
+        assert [str(each) for each in report.ranges] == [f"{world.topic}-0 [0, 1)"]
+        assert DeltaTable(world.paths.data).count() == 2
+        assert find_problems(world) == ()
+
+
+def test_a_topic_that_is_no_longer_declared_is_not_replayed(
+    settings: Settings, spark: SparkSession
+) -> None:
+    """Nobody has compared what it holds now with what the table has read of it."""
+    with World.made(settings, spark) as world, World.made(settings, spark) as other:
+        world.declare(topic=None, topics=[world.topic, other.topic])
+        world.send(row(1, "a"))
+        other.send(row(2, "b"))
+        world.run()
+        world.declare(topics=[world.topic])
+
+        report = world.replay()
+
+        assert {each.topic for each in report.ranges} == {world.topic}
+
+
 def test_what_was_redriven_is_not_quarantined_again(
     settings: Settings, spark: SparkSession
 ) -> None:
