@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
-from ingestion.errors import TableBusyError
 from ingestion.lake.checksums import matches_checksum, seal, seal_commit, sidecar_of
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.table_log import TableLog, data_files
+from ingestion.lake.table_log import TableLog, data_files, translate_conflicts
 
 _HOUR: Final = dt.timedelta(hours=1)
 # Delta's own; commits must outlive the files that they name.
@@ -88,16 +86,11 @@ def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) ->
         if not matches_checksum(file):
             raise damaged_table(path, f"data file {file.name} is not as it was written")
     before = table.version()
-    try:
+    with translate_conflicts(path.name):
         if is_clustered:
             table.optimize.z_order(cluster_by, target_size=target_bytes)
         else:
             table.optimize.compact(target_size=target_bytes)
-    except CommitFailedError as error:
-        raise TableBusyError(
-            f"{path.name}: somebody else changed the table while its files were put together. "
-            "Nothing was changed. Next: run the same command again"
-        ) from error
     for version in range(before + 1, table.version() + 1):
         seal_commit(path, version)
     hit(Failpoint.COMPACTED)
@@ -121,6 +114,21 @@ def vacuum(path: Path, *, window: dt.timedelta) -> int:
         _remove_orphans(folder)
     hit(Failpoint.VACUUMED)
     return len(removed)
+
+
+def remove_unreferenced(path: Path) -> int:
+    """Remove every file that the newest version does not hold; return how many data files.
+
+    Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future.
+    """
+    needed = {path / name for name in data_files(DeltaTable(path))}
+    files = {file for file in path.rglob("[!.]*") if file.is_file()} - needed
+    files -= set(path.glob("_delta_log/**/*"))
+    for file in files:
+        file.unlink()
+    _remove_orphans(path)
+    hit(Failpoint.VACUUMED)
+    return len(files)
 
 
 def checkpoint(path: Path) -> None:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 
-from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.offsets import Offsets
 from ingestion.lake.checksums import seal_commit
-from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.table_log import open_dataset
+from ingestion.lake.table_log import append_nothing, open_dataset, translate_conflicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +72,6 @@ class Erasure:
     until: Offsets
     is_complete: bool
 
-    def covers(self, at: TopicPartition, offset: int) -> bool:
-        """Tell whether a record of this epoch had been read by then."""
-        return offset < self.until.get(at, 0)
-
 
 # The count of an erase that came to its end.
 COMPLETE = "erase_complete"
@@ -91,7 +86,7 @@ def erasures(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
             seq=row.seq,
             epoch=row.epoch,
             digest=Digest.of_row(row.erased),
-            until=Offsets({part.range.topic_partition: part.range.end for part in row.ranges}),
+            until=Offsets.from_json(row.erased["until"]),
             is_complete=COMPLETE in row.counts,
         )
         for row in rows
@@ -99,25 +94,52 @@ def erasures(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
     )
 
 
-def erased_ranges(reached: Offsets) -> tuple[CountedRange, ...]:
-    """Return the ranges of an erase: all that had been read."""
-    return tuple(
-        CountedRange(range=part, records=0, gaps=0)
-        for part in Offsets().ranges_to(reached)
-        if len(part)
-    )
+def said_of(values: Mapping[str, Any], reached: Offsets) -> dict[str, Any]:
+    """Return what the commit of an erase says of it, and the ledger keeps."""
+    return {**Digest.of(values).as_row(), "until": reached.to_json()}
 
 
-def delete_rows(path: Path, keys: pa.Table, *, before: int) -> None:
-    """Delete a side table's rows of earlier batches that have the values of any row of ``keys``."""
+def delete_rows(
+    path: Path,
+    keys: pa.Table,
+    *,
+    before: int,
+    fence: Callable[[DeltaTable], CommitProperties] | None = None,
+) -> int:
+    """Delete the rows of earlier batches that have the values of any row of ``keys``.
+
+    Args:
+        path: The table.
+        keys: Some of its columns, a row for each key.
+        before: The batch that deletes them.
+        fence: Returns what the commit carries, which then is made even if no row is there.
+
+    Returns:
+        The table's version now.
+
+    Raises:
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: delta-rs cannot write the table.
+    """
     table = DeltaTable(path)
-    found = table.version()
+    version, properties = table.version(), fence(table) if fence else None
     same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
-    same += f' AND t."_seq" < {before}'
-    merger = table.merge(keys, same, source_alias="s", target_alias="t")
-    merger.when_matched_delete().execute()
-    if table.version() != found:
+    merger = table.merge(
+        keys,
+        f'{same} AND t."_seq" < {before}',
+        source_alias="s",
+        target_alias="t",
+        commit_properties=properties,
+        # Otherwise delta-rs may write the keys into the commit, as its predicate.
+        streamed_exec=True,
+    )
+    with translate_conflicts(path.name):
+        merger.when_matched_delete().execute()
+        if table.version() == version and properties is not None:
+            append_nothing(table, properties)
+    if table.version() != version:
         seal_commit(path, table.version())
+    return table.version()
 
 
 def finish_erasures(tombstones: Path, rows: Sequence[LedgerRow]) -> None:

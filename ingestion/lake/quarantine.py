@@ -90,7 +90,7 @@ def is_waiting(columns: Collection[str]) -> pc.Expression:
 
 
 def remove_payloads(path: Path, where: str, why: str, *, redriven: bool = False) -> int:
-    """Remove key, value and headers of records; return of how many.
+    """Remove key, value, headers and detail, which may quote them; return of how many records.
 
     Place and reason stay, so that the proof knows what was there.
 
@@ -107,7 +107,7 @@ def remove_payloads(path: Path, where: str, why: str, *, redriven: bool = False)
     before = table.version()
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
     done = table.update(
-        updates={"key": "NULL", "value": "NULL", "headers": "NULL", "removed": f"'{why}'"},
+        updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": f"'{why}'"},
         predicate=f"{meant} AND ({where})",
     )
     if table.version() != before:

@@ -10,7 +10,6 @@ which every run says, and the same command finishes it. What is read again of th
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,43 +18,27 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
-    IngestionError,
-    InvalidSpecError,
-    RefusedError,
-    TableBusyError,
-    no_table_yet,
-)
+from ingestion.errors import IngestionError, InvalidSpecError, RefusedError, no_table_yet
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
-from ingestion.lake.compaction import checkpoint, drop_log_before, vacuum
-from ingestion.lake.erasure import (
-    COMPLETE,
-    COMPLETES,
-    Digest,
-    delete_rows,
-    erased_ranges,
-    unfinished,
-)
+from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
+from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
+from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.storage import translate_disk_errors
-from ingestion.lake.table_log import TableLog, append_nothing, fenced_commit, open_dataset
-from ingestion.recovery.heal import heal
-from ingestion.recovery.position import Position, position_of
+from ingestion.lake.table_log import TableLog, fenced_commit, open_dataset
+from ingestion.pipeline.erased import at_places
+from ingestion.recovery.heal import read_and_heal
+from ingestion.recovery.position import Position
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
-from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
-from ingestion.sinks import sql
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,34 +81,31 @@ def erase(
     """
     _refuse_folds(spec)
     paths = StreamPaths.of(spec.name, settings)
-    with (
-        translate_disk_errors(spec.name, *paths.written),
-        held_by_python(paths, Holder.me(run_id)),
-    ):
-        snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
-        position = position_of(snapshot)
-        if position is None:
+    with held(paths, run_id):
+        table = read_and_heal(spec, paths)
+        if table is None:
             raise no_table_yet(spec.name)
-        rows = heal(spec, paths, position, snapshot.rows).rows
-        refuse_damaged_side_tables(read_side_tables(paths, rows))
-        _refuse_rewound(spec.name, position, rows)
-        erasing = _Erasing(spec, paths, _parse_key(spec, paths, key))
+        refuse_damaged_side_tables(read_side_tables(paths, table.rows))
+        _refuse_rewound(spec.name, table.position, table.rows)
+        ledger, erasing = Ledger(paths.ledger), _Erasing(spec, paths, _parse_key(spec, paths, key))
         tell(f"{spec.name}: rows…")
-        row = erasing.commit(position, reason=reason, run_id=run_id)
+        row = erasing.commit(table.position, reason=reason, run_id=run_id)
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
+        # The proof of now needs it: the version before is about to go.
+        ledger.put(row)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
-        again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(rows)}
+        again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(table.rows)}
         row = replace(row, counts={**row.counts, **again, COMPLETE: 1})
-        Ledger(paths.ledger).put(row)
+        ledger.put(row)
     archived = [each for each in sorted(paths.archive.glob("*/*")) if each.is_dir()]
     archived += [paths.workshop] * paths.workshop.exists()
     return Certificate(
         row=row,
         unreadable=unreadable,
         archived=tuple(archived),
-        in_kafka=_still_in_kafka(settings, position.next),
+        in_kafka=_still_in_kafka(settings, table.position.next),
     )
 
 
@@ -153,13 +133,21 @@ def _refuse_folds(spec: StreamSpec) -> None:
 
 def _refuse_rewound(stream: str, position: Position, rows: Sequence[LedgerRow]) -> None:
     """Make sure that no record of the key, once read, is still to be read again."""
-    read = Offsets()
-    for row in (each for each in rows if each.epoch == position.epoch and each.kind in MOVING):
-        for part in (counted.range for counted in row.ranges):
-            read = Offsets(
-                {**read, part.topic_partition: max(part.end, read.get(part.topic_partition, 0))}
-            )
-    if behind := [at for at, end in read.items() if position.next.get(at, 0) < end]:
+    standing = {row.seq for row in standing_rows(rows)}
+    now = position.identity.topic_ids
+    undone = [
+        part.range
+        for row in rows
+        if row.seq not in standing and row.kind in MOVING
+        for part in row.ranges
+        if row.identity.topic_ids.get(part.range.topic) == now.get(part.range.topic)
+    ]
+    behind = {
+        part.topic_partition
+        for part in undone
+        if position.next.get(part.topic_partition, 0) < part.end
+    }
+    if behind:
         raise RefusedError(
             stream,
             f"after a rewind, {', '.join(map(str, sorted(behind)))} will be read again: records of "
@@ -187,7 +175,7 @@ def _parse_key(spec: StreamSpec, paths: StreamPaths, text: str) -> pa.Table:
             f"Next: write {example}"
         )
     schema = pa.schema(DeltaTable(paths.data).schema().to_arrow())
-    if unknown := [name for name in values if name not in spec.types]:
+    if unknown := [name for name in values if name not in {*spec.types} & {*schema.names}]:
         raise InvalidSpecError(f"{spec.name}: --key: {unknown[0]!r} is not a column of `schema`")
     names = spec.keys or tuple(values)
     try:
@@ -217,11 +205,9 @@ class _Erasing:
         """Commit the table without the key's rows; return the ledger row so far."""
         lost = {f"tombstones_erased.{seq}": n for seq, n in self._tombstones_by_seq().items()}
         metadata = replace(
-            position.next_metadata(run_id, kind="erase", ranges=erased_ranges(position.next)),
-            next=position.next,
-            counts=lost,
+            position.next_metadata(run_id, kind="erase", counts=lost),
             reason=reason,
-            erased=Digest.of(self.key.to_pylist()[0]).as_row(),
+            erased=said_of(self.key.to_pylist()[0], position.next),
         )
         version = self._delete_rows(metadata)
         hit(Failpoint.DECIDED)
@@ -231,15 +217,13 @@ class _Erasing:
 
     def clear_side_tables(self, row: LedgerRow) -> tuple[LedgerRow, int]:
         """Remove the key from tombstones and quarantine; return how many records are unreadable."""
-        tombstones, counts = self.paths.tombstones, dict(row.counts)
+        counts = dict(row.counts)
         counts["erased_tombstones"] = self._tombstones_by_seq().total()
         if counts["erased_tombstones"]:
-            delete_rows(tombstones, self.key, before=row.seq)
+            delete_rows(self.paths.tombstones, self.key, before=row.seq)
         places, unreadable = self._quarantined()
         where = " OR ".join(
-            f"(_topic = {sql.text(topic)} AND _partition = {partition} AND _offset IN "
-            f"({', '.join(map(str, offsets))}))"
-            for (topic, partition), offsets in places.items()
+            f"(_seq = {seq} AND ({at_places(rows)}))" for seq, rows in places.items()
         )
         quarantine = self.paths.quarantine
         counts["erased_quarantined"] = (
@@ -253,12 +237,11 @@ class _Erasing:
     def drop_versions(self, row: LedgerRow) -> LedgerRow:
         """Remove every file, and every commit, of the versions that held the key."""
         files = 0
-        for path in (self.paths.data, self.paths.tombstones, self.paths.quarantine):
+        for path in (self.paths.tombstones, self.paths.quarantine, self.paths.data):
             if DeltaTable.is_deltatable(str(path)):
-                files += vacuum(path, window=dt.timedelta(0))
+                files += remove_unreferenced(path)
                 checkpoint(path)
-                newest = TableLog(path).versions()[0]
-                drop_log_before(path, row.delta_version if path == self.paths.data else newest)
+                drop_log_before(path, TableLog(path).versions()[0])
         return replace(row, counts={**row.counts, "erased_files": files})
 
     def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:
@@ -272,32 +255,20 @@ class _Erasing:
         ]
 
     def _delete_rows(self, metadata: CommitMetadata) -> int:
-        path, stream = self.paths.data, self.spec.name
-        table = DeltaTable(path)
-        remedy = "run the same command again"
-        properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
-        before = table.version()
+        stream = self.spec.name
+
+        def fence(table: DeltaTable) -> CommitProperties:
+            again = "run the same command again"
+            return fenced_commit(table, stream, metadata, remedy=again, max_commit_retries=0)
+
         try:
-            same = sql.equal(self.key.column_names, "t", "s")
-            merger = table.merge(
-                self.key, same, source_alias="s", target_alias="t", commit_properties=properties
-            )
-            merger.when_matched_delete().execute()
-            if table.version() == before:
-                append_nothing(table, properties)
-        except CommitFailedError as error:
-            raise TableBusyError(
-                f"{stream}: somebody else changed the table meanwhile. Nothing was changed. Next: "
-                f"{remedy}"
-            ) from error
+            return delete_rows(self.paths.data, self.key, before=metadata.seq, fence=fence)
         except DeltaError as error:
             raise RefusedError(
                 stream,
                 f"delta-rs cannot write the table: {str(error).partition(chr(10))[0]}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {stream}",
             ) from error
-        seal_commit(path, table.version())
-        return table.version()
 
     def _tombstones_by_seq(self) -> Counter[int]:
         """Count the deletes of the key that are remembered, by the batch that wrote them."""
@@ -308,32 +279,34 @@ class _Erasing:
         found = open_dataset(DeltaTable(path)).to_table(columns=[*names, "_seq"])
         return Counter(found.join(self.key, names, join_type="inner")["_seq"].to_pylist())
 
-    def _quarantined(self) -> tuple[dict[tuple[str, int], list[int]], int]:
-        """Return the key's records in quarantine, and how many cannot be told."""
+    def _quarantined(self) -> tuple[dict[int, list[dict[str, Any]]], int]:
+        """Return the key's records in quarantine by batch, and how many cannot be told."""
         path, unreadable = self.paths.quarantine, 0
-        places: dict[tuple[str, int], list[int]] = {}
+        places: dict[int, list[dict[str, Any]]] = {}
         if not DeltaTable.is_deltatable(str(path)):
             return places, 0
         dataset = open_dataset(DeltaTable(path))
-        names = ["_topic", "_partition", "_offset", "key", "value"]
+        names = ["_seq", "_topic", "_partition", "_offset", "key", "value"]
         names += ["removed"] if "removed" in dataset.schema.names else []
         for batch in dataset.to_batches(columns=names, batch_size=1_000):
             for row in batch.to_pylist():
                 found = self._is_of_key(row["key"], row["value"])
                 if found:
-                    places.setdefault((row["_topic"], row["_partition"]), []).append(row["_offset"])
+                    places.setdefault(row["_seq"], []).append(row)
                 elif found is None:
                     unreadable += not row.get("removed")
         return places, unreadable
 
     def _is_of_key(self, key: bytes | None, value: bytes | None) -> bool | None:
         """Tell whether a raw record is of the key; ``None`` where that cannot be read of it."""
-        answers = {self._has_key(each) for each in _objects(key, value)}
-        if True in answers or self._is_bare_key(key):
-            return True
-        # A key that is computed is not what the record says under that name.
-        is_computed = not self.spec.select.keys().isdisjoint(self.key.column_names)
-        return False if False in answers and not is_computed else None
+        if not self.spec.select.keys().isdisjoint(self.key.column_names):
+            # A key that is computed is not what the record says under that name.
+            return None
+        answers = {self._has_key(each) for each in _objects(key, value)} - {None}
+        if not answers and self.spec.tombstone_policy == "delete":
+            # Then the Kafka key is the row's.
+            return self._is_bare_key(key) or None
+        return True in answers if answers else None
 
     def _has_key(self, row: Mapping[str, Any]) -> bool | None:
         try:

@@ -8,7 +8,6 @@ change places. Killed anywhere, it goes on where it was.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ingestion.lake.stream import Stream
 from ingestion.operations.run import Run
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import position_of
-from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import lost_ranges
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
@@ -76,7 +75,8 @@ class Rebuild:
         stream = Stream(spec=self.run.spec, settings=self.run.settings)
         paths = stream.paths
         with translate_disk_errors(stream.name, *paths.written):
-            spec = self._beginning(resolve_topics(stream))
+            stream = resolve_topics(stream)
+            spec = self._beginning(stream)
             beside = self._settings_beside(paths)
             self._clear_what_another_left(spec, beside)
             run = replace(self.run, spec=spec, settings=beside)
@@ -85,10 +85,19 @@ class Rebuild:
                 return RebuildReport(stream=spec.name, report=report)
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
+                self._refuse_erased_meanwhile(stream)
                 report = run.execute()
                 why = f"rebuild: {self.reason or 'no reason given'}"
                 archived = swap_tables(paths, why=why) if self._is_ready(report) else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
+
+    def _refuse_erased_meanwhile(self, stream: Stream) -> None:
+        """Make sure that no key was erased while the new table was filled: it would hold it."""
+        try:
+            _refuse_erased(stream, read_snapshot(stream.paths))
+        except RefusedError:
+            shutil.rmtree(stream.paths.workshop, ignore_errors=True)
+            raise
 
     def _is_ready(self, report: RunReport) -> bool:
         return report.is_balanced and not self.run.stop.is_set()
@@ -137,7 +146,7 @@ class Rebuild:
         begun = first_offsets(snapshot.rows)
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
-        _refuse_erased(spec.name, snapshot.rows, earliest)
+        _refuse_erased(stream, snapshot)
         lost = lost_ranges(begin, earliest)
         if lost and not self.without_lost:
             raise _lost(
@@ -152,16 +161,34 @@ class Rebuild:
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
 
 
-def _refuse_erased(stream: str, rows: Sequence[LedgerRow], earliest: Offsets) -> None:
+def _refuse_erased(stream: Stream, snapshot: TableSnapshot) -> None:
     """Make sure that a new table, which knows of no erase, would not bring a key back."""
-    for erasure in erasures(rows):
+    rows = _known_rows(snapshot)
+    # What an earlier epoch held was in another topic.
+    erased = [each for each in erasures(rows) if each.epoch == rows[-1].epoch]
+    if not erased:
+        return
+    partitions = stream.kafka.topics(stream.name, stream.spec.subscribed).partitions
+    earliest = stream.kafka.earliest(partitions)
+    for erasure in erased:
         if any(earliest.get(at, end) < end for at, end in erasure.until.items()):
             raise RefusedError(
-                stream,
+                stream.name,
                 f"batch {erasure.seq} erased a key whose records Kafka still holds: a new table "
                 "would bring them back.",
                 remedy="rebuild once the topic's retention has passed the erase",
             )
+
+
+def _known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
+    """Return the ledger's rows, and that of a newest commit which died before it was written."""
+    rows, table = snapshot.rows, snapshot.table
+    newest = table.newest if table else None
+    if table is None or newest is None or newest.metadata is None:
+        return rows
+    if any(row.seq == newest.metadata.seq for row in rows):
+        return rows
+    return (*rows, LedgerRow.of(newest.metadata, newest, table.table_id, counts={}))
 
 
 def _lost(stream: str, problem: str) -> OffsetsExpiredError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -126,11 +127,18 @@ class BatchWriter:
         refuse_too_many_bad(engine, counts, self._spec)
         return counts
 
-    def _leave_out_erased(self, engine: Engine, epoch: int) -> None:
-        """Call the records ``filtered`` whose key has been erased since they were first read."""
+    def _leave_out_erased(self, engine: Engine, epoch: int) -> list[dict[str, Any]]:
+        """Call the records ``filtered`` whose key has been erased since they were first read.
+
+        Returns their coordinates.
+        """
         known = erasures(self._ledger.rows_of(self.position.table_id))
-        for erasure in (each for each in known if each.epoch == epoch):
-            leave_out(engine, erasure)
+        return [
+            place
+            for erasure in known
+            if epoch <= erasure.epoch
+            for place in leave_out(engine, erasure, epoch=epoch)
+        ]
 
     def _prove_gaps(self, engine: Engine, planned: Sequence[Range], counts: BatchCounts) -> Gaps:
         """Ask Kafka again for every planned offset that was not read."""

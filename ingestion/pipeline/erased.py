@@ -6,6 +6,9 @@ stream of which something was erased.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from ingestion.declaration.modes import COORDINATES
 from ingestion.lake.erasure import Erasure
 from ingestion.pipeline.counts import IS_GOOD
@@ -13,16 +16,23 @@ from ingestion.sinks import sql
 from ingestion.sinks.engine import Engine
 
 
-def leave_out(engine: Engine, erasure: Erasure) -> None:
-    """Call the records of an erased key ``filtered``, in the table ``batch``."""
+def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str, Any]]:
+    """Call the records of an erased key ``filtered``, in the table ``batch``.
+
+    Args:
+        engine: Has the table.
+        erasure: What was erased.
+        epoch: That of the records; all of an epoch before the erase's own had been read by then.
+
+    Returns:
+        The coordinates of these records.
+    """
     columns = erasure.digest.columns
     until = " OR ".join(
         f"(_topic = {sql.text(at.topic)} AND _partition = {at.partition} AND _offset < {offset})"
         for at, offset in erasure.until.items()
     )
-    if not until:
-        return
-    was_read = f"{IS_GOOD} AND ({until})"
+    was_read = f"{IS_GOOD} AND ({'TRUE' if epoch < erasure.epoch else until or 'FALSE'})"
     place = dict.fromkeys((*columns, *COORDINATES, "_index"))
     found = engine.rows(
         f"SELECT {sql.names(place)} FROM (SELECT {sql.names(place)}, row_number() OVER (PARTITION "
@@ -35,6 +45,10 @@ def leave_out(engine: Engine, erasure: Erasure) -> None:
                 f"SELECT {sql.names(columns)} FROM batch WHERE _topic = {sql.text(row['_topic'])} "
                 f"AND _partition = {row['_partition']} AND _offset = {row['_offset']} "
                 f"AND {IS_GOOD} AND _index = {row['_index']}"
+            )
+            places = engine.rows(
+                f"SELECT DISTINCT {sql.names(COORDINATES, 'b')} FROM batch b JOIN ({of_key}) k "
+                f"ON {sql.equal(columns, 'b', 'k')} WHERE {was_read}"
             )
             is_erased = f"k._is_erased AND {was_read}"
             selected = ", ".join(
@@ -49,3 +63,17 @@ def leave_out(engine: Engine, erasure: Erasure) -> None:
                 f"FROM ({of_key}) o) k ON {sql.equal(columns, 'b', 'k')}",
                 keep=True,
             )
+            return places
+    return []
+
+
+def at_places(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the condition, in SQL, that names records by their coordinates."""
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for row in rows:
+        offsets.setdefault((row["_topic"], row["_partition"]), []).append(row["_offset"])
+    return " OR ".join(
+        f"(_topic = {sql.text(topic)} AND _partition = {partition} AND _offset IN "
+        f"({', '.join(map(str, those))}))"
+        for (topic, partition), those in offsets.items()
+    )

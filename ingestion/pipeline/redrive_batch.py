@@ -17,9 +17,10 @@ from ingestion.errors import RecordsForgottenError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import redrive_marks
+from ingestion.lake.quarantine import redrive_marks, remove_payloads
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts, count_records
+from ingestion.pipeline.erased import at_places
 from ingestion.pipeline.gaps import Gaps
 from ingestion.sinks.engine import Engine
 from ingestion.sinks.sink import Target
@@ -95,7 +96,10 @@ class RedriveWriter(BatchWriter):
 
     def _count(self, engine: Engine) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
-        self._leave_out_erased(engine, self._of.number)
+        if erased := self._leave_out_erased(engine, self._of.number):
+            # They could not be read when their key was erased.
+            those = f"{self._of.holds('_seq')} AND ({at_places(erased)})"
+            remove_payloads(self._paths.quarantine, those, "erased", redriven=True)
         counts = count_records(engine)
         sent = dict(counts.dispositions)
         self.still_bad = _reasons(engine) if sent.pop("quarantined", 0) else {}

@@ -212,8 +212,8 @@ class _Proof:
             self._tell("reading the topic", self._records, total)
 
     def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
-        done, total = 0, row_count(self._paths.data, snapshot.version)
         with self._unreadable_is_different("rows"):
+            done, total = 0, row_count(self._paths.data, snapshot.version)
             for rows in rows_of(self._paths.data, snapshot.version, proof.names):
                 self._differences.add(proof.differences(rows))
                 done += len(rows)

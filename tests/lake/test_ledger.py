@@ -163,12 +163,13 @@ def test_a_stream_began_where_it_first_read() -> None:
 def test_what_was_erased_is_remembered(tmp_path: Path) -> None:
     """A digest of the key, and how far the topic was read; the key itself is nowhere."""
     digest = Digest.of({"id": 42})
-    row = replace(batch(2, 0, 9), kind="erase", erased=digest.as_row(), identity=KNOWN)
+    reached = Offsets({TopicPartition("t", 0): 9})
+    said = {**digest.as_row(), "until": reached.to_json()}
+    row = replace(batch(2, 0, 9), kind="erase", erased=said, identity=KNOWN)
     ledger = Ledger(tmp_path / "ledger")
     ledger.put(batch(1, 0, 9), row)
 
     (erasure,) = erasures(ledger.rows())
 
     assert (erasure.seq, erasure.digest.is_of([42]), erasure.digest.is_of([43])) == (2, True, False)
-    assert erasure.covers(TopicPartition("t", 0), 8)
-    assert not erasure.covers(TopicPartition("t", 0), 9)
+    assert erasure.until == reached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class Erased:
         assert batch.erased is not None, "an erase says what it erased"
         self._salt, self._digest = batch.erased["salt"], batch.erased["digest"]
         self._at = [columns.index(name) for name in batch.erased["columns"]]
-        self._until = {part.at: part.end for part in batch.ranges}
+        self._epoch, self._until = batch.epoch, json.loads(batch.erased["until"])
 
     def is_of(self, change: RowChange) -> bool:
         """Tell whether a change is of the key."""
@@ -77,7 +78,9 @@ class Erased:
 
     def was_read(self, change: RowChange) -> bool:
         """Tell whether a change's record had been read by then."""
-        return change.offset < self._until.get(change.at, 0)
+        epoch, at = change.place[0], change.at
+        until = self._until.get(at.topic, {}).get(str(at.partition), 0)
+        return bool(epoch < self._epoch or (epoch == self._epoch and change.offset < until))
 
 
 class Rule:
