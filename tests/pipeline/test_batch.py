@@ -216,7 +216,8 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
     with pytest.raises(KeyInTwoPartitionsError) as refused:
         world.run()
 
-    for part in ("id=1", f"{world.topic}-0 offset 0", f"{world.topic}-1 offset 0", "sequence_by"):
+    places = (f"{world.topic}-0 offset 0", f"{world.topic}-1 offset 0")
+    for part in ("id=1", *places, "sequence_by", f"oncelake rebuild {world.topic}"):
         assert part in str(refused.value)
     assert world.log.last_seq(world.topic) == (0 if in_one_batch else 1)
 
