@@ -84,7 +84,7 @@ class Settings(BaseSettings):
         "is far cheaper, or Spark. `auto` takes delta_rs wherever it can.",
     )
 
-    spark_master: str = Field("local[*]", description="Spark's master URL.")
+    spark_master: str = Field("local[*]", description="Spark's master: local[N] or local[*].")
     spark_driver_memory: str = Field(
         "3g", description="Heap of the driver, which in local mode does the work."
     )
@@ -108,6 +108,16 @@ class Settings(BaseSettings):
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
             raise ValueError("must be a folder or file of this machine, not a URL")
         return project_root() / path.expanduser()
+
+    @field_validator("spark_master")
+    @classmethod
+    def _of_this_machine(cls, master: str) -> str:
+        """Refuse a cluster: its executors would neither find the driver nor the lake."""
+        if re.fullmatch(r"local(\[(\*|[1-9]\d*)\])?", master) is None:
+            raise ValueError(
+                "must be local[N] or local[*]: Spark runs on this machine, and on no cluster"
+            )
+        return master
 
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses: the configured ones, else the embedded Kafka's.

@@ -111,6 +111,7 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_KAFKA_SASL_MECHANISM", CANARY),
         ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
         ("ONCELAKE_LAKE", f"s3://{CANARY}/lake"),
+        ("ONCELAKE_SPARK_MASTER", f"spark://{CANARY}:7077"),
     ],
 )
 @pytest.mark.usefixtures("project")
@@ -125,6 +126,30 @@ def test_a_wrong_variable_is_named_without_its_value(
 
     assert CANARY not in str(raised.value)
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("master", ["local", "local[1]", "local[16]", "local[*]"])
+@pytest.mark.usefixtures("project")
+def test_spark_runs_on_this_machine(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """Any number of its cores may be named."""
+    monkeypatch.setenv("ONCELAKE_SPARK_MASTER", master)
+
+    assert load_settings().spark_master == master
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["spark://host:7077", "yarn", "k8s://https://host", "local-cluster[2,1,1024]", "local[0]"],
+)
+@pytest.mark.usefixtures("project")
+def test_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """The lake is a folder of this machine, so no executor elsewhere could write it."""
+    monkeypatch.setenv("ONCELAKE_SPARK_MASTER", master)
+
+    with pytest.raises(
+        InvalidSpecError, match=r"ONCELAKE_SPARK_MASTER: .*local\[N\] or local\[\*\]"
+    ):
+        load_settings()
 
 
 @pytest.mark.usefixtures("project")

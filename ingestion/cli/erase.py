@@ -69,7 +69,11 @@ def _print(stream: str, done: Certificate) -> None:
             "yellow",
         )
     for path in done.archived:
-        output.say(f"  {path} is an older copy, which may hold it: remove it by hand", "yellow")
+        # A rebuild's own tables are no entry of the archive.
+        remedy = "remove it by hand"
+        if path.parent.name != ".rebuild":
+            remedy = f"oncelake archive prune {stream} {path.parent.name}"
+        output.say(f"  {path} is an older copy, which may hold it. Next: {remedy}", "yellow")
     for part in done.in_kafka or ():
         output.say(f"  Kafka still holds {part}, records of the key among it", "yellow")
     if done.in_kafka is None:

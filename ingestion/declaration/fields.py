@@ -125,7 +125,7 @@ class Declaration(Part):
         QuarantineRate(), description="When bad records are too many."
     )
     freshness_minutes: Count | None = Field(
-        None, description="The check fails when records wait for longer than this."
+        None, description="The check warns when records wait for longer than this."
     )
     retention_warning: Duration | None = Field(
         None,

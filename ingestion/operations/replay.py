@@ -201,7 +201,7 @@ class _Asked:
                 raise InvalidSpecError(
                     f"{name}: {option}: {at} {offset}: of that partition the table has read "
                     f"{read}. Next: oncelake ledger {name}; a table of other offsets is made by "
-                    f"`starting` and oncelake rebuild {name}"
+                    f"`starting` and oncelake reset {name}"
                 )
         return named
 

@@ -110,37 +110,18 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
         "spark.sql.codegen.cache.maxEntries": "5000",
         # Streams that run side by side get turns, each in a pool of its own.
         "spark.scheduler.mode": "FAIR",
-        **_jars(settings.spark_master, [str(each) for each in jars]),
-        **_sized_for_one_machine(settings.spark_master),
+        # A class path, and not `spark.jars`: so Spark starts in two thirds of the time.
+        "spark.driver.extraClassPath": ":".join(map(str, jars)),
+        # A cluster's defaults are 200 shuffle tasks, and 50 for each snapshot. With so few as here
+        # there is nothing for adaptive execution to adapt, and waiting for it between stages took a
+        # third of a small batch.
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",
         # Spark's default pattern, and what a JAAS line or a PEM key would give away.
         "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
         "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
         "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
-    }
-
-
-def _jars(master: str, jars: list[str]) -> dict[str, str]:
-    """Hand over the jars: to a local run as its class path, which starts in two thirds of the time.
-
-    A cluster's executors get them from the driver instead.
-    """
-    if master.startswith("local"):
-        return {"spark.driver.extraClassPath": ":".join(jars)}
-    return {"spark.jars": ",".join(jars)}
-
-
-def _sized_for_one_machine(master: str) -> dict[str, str]:
-    """Keep a local run from paying a cluster's price: 200 shuffle tasks, 50 for each snapshot.
-
-    With so few tasks there is nothing for adaptive execution to adapt, and waiting for it between
-    stages took a third of a small batch.
-    """
-    if not master.startswith("local"):
-        return {}
-    return {
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.databricks.delta.snapshotPartitions": "2",
     }
 
 
@@ -159,13 +140,12 @@ def start_session(
     """
     if SparkContext._gateway is None:
         find_java()
-    if settings.spark_master.startswith("local"):
-        # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # Otherwise Spark's script starts a Python to find out.
-        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
-        # A JVM before the JVM: it only assembles the command.
-        os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_FOR_SMALL_BACKLOGS))
+    # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Otherwise Spark's script starts a Python to find out.
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
+    # A JVM before the JVM: it only assembles the command.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_FOR_SMALL_BACKLOGS))
     # Java makes no folder for its temporary files.
     make_folder(scratch_of_this_process(settings.state), "the state folder")
     sweep_scratch(settings.state)

@@ -78,8 +78,6 @@ def held_by_committer(
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
     """Say what delta-rs cannot do of a run."""
     spec, data = stream.spec, stream.paths.data
-    if not stream.settings.spark_master.startswith("local"):
-        yield "Spark runs on a cluster"
     if spec.mode == "aggregate":
         yield "`mode: aggregate` folds in Spark"
     if alters:

@@ -84,7 +84,8 @@ def two_partitions(stream: str, pair: Mapping[str, Any]) -> KeyInTwoPartitionsEr
         f"key ({key}) came from {one} and from {other}, and offsets of two partitions cannot say "
         "which record is newer; nothing of this batch was written.",
         remedy=f"declare `sequence_by: [column]` in {stream}.yaml, a column that grows with each "
-        "change of a row, or make the producer partition by key",
+        f"change of a row, then oncelake rebuild {stream}; or make the producer partition by key, "
+        "and read a new topic",
     )
 
 

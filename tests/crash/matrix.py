@@ -37,8 +37,11 @@ from tests.support.world import JARS, ROOT, World, settings_in
 KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no run executes.
 _BESIDE = {"local", "console", "proof", "verify", "doctor"}
-# A person's decision is no run, and has tests of its own.
-_OF_OPERATIONS = {Failpoint.DECIDED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED}
+# No run passes these: they are of a person's decision and of upkeep, which have tests of their own.
+_OF_OPERATIONS = {
+    *(Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
+    *(Failpoint.COMPACTED, Failpoint.VACUUMED, Failpoint.RETIRED),
+}
 PLACES = (*(str(at) for at in Failpoint if at not in _OF_OPERATIONS), EVENT_WRITTEN)
 
 

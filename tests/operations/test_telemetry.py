@@ -312,14 +312,14 @@ def test_an_extra_that_is_missing_is_told_with_the_remedy(
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     run(spec, here, report("orders"))
     with (
-        pytest.raises(errors.SetupError, match=r"Next: pip install 'oncelake\[observability\]'"),
+        pytest.raises(errors.SetupError, match=r"Next: .*pip install 'WHEEL\[observability\]'"),
         serving(1, "127.0.0.1"),
     ):
         pass
 
     told = [each.getMessage() for each in caplog.records]
     assert [each.split(" ")[0] for each in told] == ["metrics", "lineage"]
-    assert all("pip install 'oncelake[observability]'" in each for each in told)
+    assert all("pip install 'WHEEL[observability]'" in each for each in told)
 
 
 def test_where_nothing_is_set_nothing_is_loaded() -> None:

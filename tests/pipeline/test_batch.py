@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ingestion.errors import InvalidSpecError, KeyInTwoPartitionsError
+from ingestion.errors import IdentityChangedError, InvalidSpecError, KeyInTwoPartitionsError
+from tests.support.proof import find_problems
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -207,7 +208,7 @@ def test_a_batch_where_all_is_quarantined_moves_the_offsets(world: World) -> Non
 
 @pytest.mark.parametrize("in_one_batch", [True, False], ids=["one batch", "two runs"])
 def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bool) -> None:
-    """Without an order, a key from two partitions stops the run and names both places."""
+    """Without one, a key in two partitions stops the run; with one, a rebuild goes on."""
     world.send(row(1, "a"))
     if not in_one_batch:
         world.run()
@@ -216,9 +217,18 @@ def test_one_key_in_two_partitions_needs_an_order(world: World, in_one_batch: bo
     with pytest.raises(KeyInTwoPartitionsError) as refused:
         world.run()
 
-    for part in ("id=1", f"{world.topic}-0 offset 0", f"{world.topic}-1 offset 0", "sequence_by"):
+    places = (f"{world.topic}-0 offset 0", f"{world.topic}-1 offset 0")
+    for part in ("id=1", *places, "sequence_by", f"oncelake rebuild {world.topic}"):
         assert part in str(refused.value)
     assert world.log.last_seq(world.topic) == (0 if in_one_batch else 1)
+
+    world.declare(sequence_by=["_timestamp"])
+    with pytest.raises(IdentityChangedError, match=f"oncelake rebuild {world.topic}"):
+        world.run()
+    world.rebuild()
+
+    assert world.rows() == [row(1, "b")]
+    assert find_problems(world) == ()
 
 
 def test_a_key_column_may_be_called_like_kafkas_own(world: World) -> None:

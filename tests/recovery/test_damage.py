@@ -323,7 +323,8 @@ def test_rows_changed_by_somebody_else_are_refused_until_accepted(
     assert callable(alter)
     alter(copied)
 
-    assert_refused(copied, error, said, f"oncelake accept {copied.topic}")
+    undo = f"oncelake rewind {copied.topic} --to seq:N"
+    assert_refused(copied, error, said, undo, f"oncelake accept {copied.topic}")
     accept(copied.spec, copied.settings, reason="asked for", run_id="me")
 
     assert run(copied).seq == BATCHES + 1

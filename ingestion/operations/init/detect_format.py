@@ -130,7 +130,7 @@ def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
     rows = (each.get("after") or each.get("before") for each in envelopes)
     columns = guess_columns([row for row in rows if type(row) is dict], DEBEZIUM)
     why = f"{found} of Debezium (`op`, `before`, `after`), without schemas, so that a number may "
-    why += "stand for a date or a time: see its options in docs/formats.md"
+    why += "stand for a date or a time: see its options in docs/debezium.md"
     return Detected(type="debezium", why=why, columns=columns)
 
 

@@ -208,7 +208,7 @@ def _by_column(found: Order, *more: str) -> _Order:
 def _order_of_debezium(stream: str, evidence: Evidence, *, is_kafkas: bool) -> _Order:
     """Take Kafka's order of each key, else the position in the database's log."""
     if is_kafkas:
-        why = "left out: Kafka keeps the order of each key; see docs/formats.md#debezium for the "
+        why = "left out: Kafka keeps the order of each key; see docs/debezium.md for the "
         return _Order(columns=(), why=[f"{why}position in the database's log"])
     for paths, added in _POSITIONS:
         if paths.keys() & evidence.types.keys():

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ingestion.settings import Settings
 
 LOG: Final = logging.getLogger("oncelake.telemetry")
-INSTALL: Final = "pip install 'oncelake[observability]'"
+INSTALL: Final = (
+    "make setup in a clone, or pip install 'WHEEL[observability]' with the path of Oncelake's wheel"
+)
 _OTLP: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _LINEAGE: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
 _warned: set[str] = set()
