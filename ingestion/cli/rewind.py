@@ -142,9 +142,7 @@ def _print_replay(report: ReplayReport) -> None:
         "bold green" if report.is_balanced else "bold red",
     )
     output.totals(report.total)
-    for row in report.batches:
-        if row.is_red:
-            output.note(f"{report.stream}: batch {row.seq}: {row.says()}", "bold red")
+    output.note_red(report)
 
 
 def _document(point: Savepoint) -> dict[str, object]:
