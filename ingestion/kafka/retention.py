@@ -223,30 +223,13 @@ def read_headroom(reached: Offsets, kafka: Kafka, settings: Settings) -> Measure
         DependencyError: Kafka does not answer, or does not let us ask.
     """
     ends = kafka.written_end(reached)
-    behind = Offsets({at: offset for at, offset in reached.items() if offset < ends[at]})
+    behind = {at.topic for at, offset in reached.items() if offset < ends[at]}
     if not behind:
         return Measurement()
-    configs = kafka.topic_configs({at.topic for at in behind})
-    policies = {topic: Policy.of(config) for topic, config in configs.items()}
-    earliest, now = kafka.earliest(reached), dt.datetime.now(dt.UTC)
-    kept = Offsets({at: offset for at, offset in behind.items() if earliest[at] <= offset})
-    written = kafka.timestamps_at(kept)
+    policies = {name: Policy.of(config) for name, config in kafka.topic_configs(behind).items()}
+    now = dt.datetime.now(dt.UTC)
     by_size = {topic for topic, policy in policies.items() if policy.size_bytes is not None}
-    limited = [at for at in reached if at.topic in by_size and earliest[at] < ends[at]]
-    sizes, unknown = _offset_sizes(limited, earliest, ends, settings)
-    recent = kafka.first_since(limited, now - RATE_WINDOW)
-    unread = [
-        Unread(
-            at=at,
-            offset=offset,
-            earliest=earliest[at],
-            end=ends[at],
-            written=written.get(at),
-            offset_bytes=sizes.get(at),
-            recent=ends[at] - recent.get(at, ends[at]),
-        )
-        for at, offset in behind.items()
-    ]
+    unread, unknown = _read_unread(reached, ends, by_size, kafka, settings)
     untold = (
         f"the brokers do not tell {', '.join(policy.unknown)} of topic {topic}"
         for topic, policy in policies.items()
@@ -258,9 +241,34 @@ def read_headroom(reached: Offsets, kafka: Kafka, settings: Settings) -> Measure
             for each in unread
             for headroom in headrooms_of(each, policies[each.at.topic], now)
         ),
-        oldest=min(written.values(), default=None),
+        oldest=min((each.written for each in unread if each.written), default=None),
         unknown="; ".join(filter(None, (unknown, *untold))),
     )
+
+
+def _read_unread(
+    reached: Offsets, ends: Offsets, by_size: set[str], kafka: Kafka, settings: Settings
+) -> tuple[list[Unread], str]:
+    """Measure partitions with unread offsets; say why the size of their logs is unknown, if so."""
+    earliest, since = kafka.earliest(reached), dt.datetime.now(dt.UTC) - RATE_WINDOW
+    behind = {at: offset for at, offset in reached.items() if offset < ends[at]}
+    kept = {at: offset for at, offset in behind.items() if earliest[at] <= offset}
+    written = kafka.timestamps_at(kept)
+    limited = [at for at in reached if at.topic in by_size and earliest[at] < ends[at]]
+    sizes, unknown = _offset_sizes(limited, earliest, ends, settings)
+    recent = kafka.first_since(limited, since)
+    return [
+        Unread(
+            at=at,
+            offset=offset,
+            earliest=earliest[at],
+            end=ends[at],
+            written=written.get(at),
+            offset_bytes=sizes.get(at),
+            recent=ends[at] - recent.get(at, ends[at]),
+        )
+        for at, offset in behind.items()
+    ], unknown
 
 
 def _offset_sizes(
@@ -279,12 +287,14 @@ def _offset_sizes(
 def _read_offset_sizes(
     partitions: Sequence[TopicPartition], earliest: Offsets, ends: Offsets, settings: Settings
 ) -> OffsetSizes:
+    unknown = "the size of the log, which retention.bytes limits"
     try:
         with java_admin(settings) as admin:
             sizes = admin.log_sizes(partitions)
     except IngestionError as error:
-        return {}, f"the size of the log, which retention.bytes limits: {error}"
-    return {at: size / (ends[at] - earliest[at]) for at, size in sizes.items()}, ""
+        return {}, f"{unknown}: {error}"
+    of_offsets = {at: size / (ends[at] - earliest[at]) for at, size in sizes.items()}
+    return of_offsets, "" if len(sizes) == len(partitions) else f"{unknown}: no broker tells it"
 
 
 def duration(seconds: float) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.retention import Headroom, Policy, Unread, duration, headrooms_of
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.retention import (
+    Headroom,
+    Policy,
+    Unread,
+    _offset_sizes,
+    duration,
+    headrooms_of,
+)
+from ingestion.settings import Settings
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 AT = TopicPartition("orders", 2)
@@ -153,6 +163,17 @@ def test_a_long_limit_that_is_almost_used_up_is_more_urgent_than_a_short_one_tha
     assert (short.level(), long.level()) == ("ok", "critical")
     assert sorted([lost, long, short], key=Headroom.urgency) == [short, long, lost]
     assert sorted([long, short], key=lambda each: each.urgency(0)) == [long, short]
+
+
+def test_a_size_that_no_broker_tells_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that hides its logs answers, and with nothing: that is no topic without a limit."""
+    silent = nullcontext(SimpleNamespace(log_sizes=lambda partitions: {}))
+    monkeypatch.setattr("ingestion.kafka.retention.java_admin", lambda settings: silent)
+    begin, end = Offsets({AT: 0}), Offsets({AT: 10})
+
+    sizes, unknown = _offset_sizes([AT], begin, end, Settings(kafka="nowhere:1"))
+
+    assert (sizes, unknown.rpartition(": ")[2]) == ({}, "no broker tells it")
 
 
 def test_a_duration_has_two_units() -> None:
