@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ingestion.kafka.offsets import Offsets
     from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.failure import Failure
+    from ingestion.operations.progress import Tell
+    from ingestion.operations.redrive import RedriveReport
     from ingestion.operations.replay import ReplayReport
     from ingestion.pipeline.report import RunReport
     from ingestion.settings import Settings
 
-
-Tell = Callable[[str], None]
 
 # Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.
 STDOUT = threading.RLock()
@@ -99,7 +99,7 @@ def totals(total: Callable[[str], int]) -> None:
     table(["count", "total"], rows, right=["total"])
 
 
-def note_red(report: RunReport | ReplayReport) -> None:
+def note_red(report: RunReport | RedriveReport | ReplayReport) -> None:
     """Print why the books of a report's batches do not balance."""
     for row in (*report.recovered, *report.batches):
         if row.is_red:

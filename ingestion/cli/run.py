@@ -19,10 +19,10 @@ from ingestion.cli.command import (
     Streams,
     is_debugging,
     new_run_id,
-    seconds_of,
+    read_duration,
 )
 from ingestion.cli.end_process import leave_now
-from ingestion.cli.output import STDOUT, Tell, progress, session
+from ingestion.cli.output import STDOUT, progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import DONE, WRONG, first_exit_code
@@ -31,6 +31,7 @@ from ingestion.operations.failure import Failure
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
     from ingestion.lake.commit_metadata import CountedRange
+    from ingestion.operations.progress import Tell
     from ingestion.pipeline.report import RunReport
     from ingestion.pipeline.session import SharedSpark
     from ingestion.settings import Settings
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
 _MOST_RANGES = 24
 
 Every = Annotated[
-    float, typer.Option("--every", parser=seconds_of, metavar="TIME", help="How often to ask Kafka")
+    float,
+    typer.Option("--every", parser=read_duration, metavar="TIME", help="How often to ask Kafka"),
 ]
 For = Annotated[
     float | None,
-    typer.Option("--for", parser=seconds_of, metavar="TIME", help="How long; default: for good."),
+    typer.Option(
+        "--for", parser=read_duration, metavar="TIME", help="How long; default: for good."
+    ),
 ]
 MetricsPort = Annotated[
     int | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, seconds_of
+from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, read_duration
 from ingestion.cli.output import progress
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, refuse_unknown
@@ -32,7 +32,7 @@ Watch = Annotated[
     float | None,
     typer.Option(
         "--watch",
-        parser=lambda text: seconds_of(f"{text}s" if text.isdigit() else text),
+        parser=lambda text: read_duration(f"{text}s" if text.isdigit() else text),
         metavar="[SECONDS]",
         help=f"Show it again and again, every {WATCH_EVERY} by default, until Ctrl-C.",
     ),

@@ -75,7 +75,7 @@ class Rebuild:
         """
         with observed(self.run.spec, self.run.settings, self.run.stop) as observed_run:
             rebuilt = self._execute(Stream(spec=self.run.spec, settings=self.run.settings))
-            observed_run.finish(rebuilt.report)
+            observed_run.report = rebuilt.report
             return rebuilt
 
     def _execute(self, stream: Stream) -> RebuildReport:

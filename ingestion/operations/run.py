@@ -92,7 +92,8 @@ class Run:
         """
         with observed(self.spec, self.settings, self.stop) as observed_run:
             run = replace(self, on_batch=observed_run.batches(self.on_batch))
-            return observed_run.finish(run.execute_unobserved())
+            observed_run.report = report = run.execute_unobserved()
+            return report
 
     def execute_unobserved(self) -> RunReport:
         """Execute as a part of something else, of which metrics and lineage tell as a whole."""

@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from ingestion import errors
-from ingestion.cli.command import seconds_of
+from ingestion.cli.command import read_duration
 from ingestion.declaration.spec import StreamSpec
 from ingestion.pipeline.report import RunReport
 from tests.cli.shell import ORDERS, declare, home, oncelake, quarantine, row
@@ -128,11 +128,11 @@ def test_an_unknown_stream_is_bad_usage() -> None:
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
     """As people write them."""
-    assert seconds_of(text) == seconds
+    assert read_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["5", "5x", "-5s", "0s", "", "s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """With an example of one."""
     with pytest.raises(typer.BadParameter, match="for example 5s"):
-        seconds_of(text)
+        read_duration(text)

@@ -107,7 +107,7 @@ def run(
         on_batch = seen.batches(lambda row, lag: None)
         for batch in end.batches:
             on_batch(batch, 0)
-        seen.finish(end)
+        seen.report = end
 
 
 def pushed(sink: HttpSink) -> dict[str, dict[str, float]]:

@@ -80,7 +80,7 @@ def wants_lineage() -> bool:
 
 
 class ObservedRun:
-    """One run and its observers; a failure of theirs is no failure of the run."""
+    """One run and its observers, whose failure is none of the run; ``report`` is what it gave."""
 
     def __init__(self, observers: Sequence[RunObserver]) -> None:
         self._observers = observers
@@ -102,11 +102,6 @@ class ObservedRun:
             self.notify(lambda observer: observer.batch(row, lag))
 
         return notify_all
-
-    def finish(self, report: RunReport) -> RunReport:
-        """Take the run's report, and return it."""
-        self.report = report
-        return report
 
 
 @contextmanager
