@@ -16,9 +16,13 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.client import unreachable
 from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.retention import Headroom, Measurement
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
+from ingestion.operations.retention import retention_of
 from ingestion.operations.status import StatusReader, StreamStatus
 from ingestion.settings import Settings
+from tests.cli.shell import answer, oncelake
 from tests.support.world import COLUMNS, World, row
 
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
@@ -85,6 +89,29 @@ def test_a_declaration_that_a_run_would_be_refused_for_is_not_green(
 
 @pytest.mark.kafka
 @pytest.mark.spark
+@pytest.mark.parametrize(("change", "code"), [("freeze", 3), ("evolve", 0)])
+def test_a_plan_exits_as_the_status_does_and_says_it_once(
+    copied: World,
+    change: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The diff shows what a run would be refused for, so the refusal is in the document alone."""
+    copied.declare(schema=f"{COLUMNS}, city STRING", schema_change=change)
+    copied.write_declaration()
+    copied.set_environment(monkeypatch)
+
+    shown, document = oncelake("plan", copied.topic), oncelake("plan", copied.topic, "--json")
+
+    assert [shown.exit_code, document.exit_code] == [code, code]
+    assert shown.stdout.count("city") == 2, "the change, and its statement"
+    assert ("`schema_change: evolve` lets" in shown.stdout) == bool(code)
+    (plan,) = answer(document)["plans"]
+    assert [each["type"] for each in plan["refusals"]] == ["SchemaChangedError"] * bool(code)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
 def test_a_table_that_is_refused_keeps_its_alarm_and_has_no_lag(copied: World) -> None:
     """Nobody reads while it is refused, so retention goes on; the lag is not that of a new one."""
     copied.declare(retention_warning="8 days", starting={"offsets": {copied.topic: {"0": 99}}})
@@ -104,6 +131,24 @@ def test_a_table_that_is_refused_keeps_its_alarm_and_has_no_lag(copied: World) -
 def here(tmp_path: Path) -> Settings:
     """A lake without tables."""
     return Settings(lake=tmp_path / "lake", state=tmp_path / "state", kafka="127.0.0.1:1")
+
+
+def test_the_headroom_with_the_worst_level_is_told(
+    here: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that keeps an hour, and has most of it left, does not hide one that keeps a week."""
+    at, limits = TopicPartition("orders", 0), ((50 * 60, 3600), (55 * 60, 7 * 86400))
+    headrooms = tuple(
+        Headroom(at=at, offset=1, limit="time", seconds=seconds, of_seconds=of_seconds)
+        for seconds, of_seconds in limits
+    )
+    measured = Measurement(headrooms=headrooms)
+    monkeypatch.setattr("ingestion.operations.retention.read_headroom", lambda *_: measured)
+    spec = stream("orders").require_spec()
+
+    retention = retention_of(Stream(spec=spec, settings=here), Offsets())
+
+    assert (retention.level, retention.least) == ("critical", headrooms[1])
 
 
 @pytest.mark.parametrize(
