@@ -16,10 +16,9 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.retention import Retention, retention_of
-from ingestion.operations.status import count_waiting
+from ingestion.operations.retention import Retention, retention_now
+from ingestion.operations.status import known_waiting
 from ingestion.pipeline.report import RunReport, total_of
 from ingestion.settings import Settings
 from ingestion.verify.verdict import Verdict
@@ -94,15 +93,8 @@ def gather(
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
-        waiting=_waiting(paths, report.seq),
+        waiting=known_waiting(paths, report.seq),
     )
-
-
-def _waiting(paths: StreamPaths, seq: int) -> int | None:
-    try:
-        return count_waiting(paths, seq)
-    except Exception:  # noqa: BLE001 (the batches are committed, and the next run says what is damaged)
-        return None
 
 
 def judged_rows(report: RunReport, unreported: UnreportedBatches) -> tuple[LedgerRow, ...]:
@@ -118,7 +110,7 @@ def _retention(spec: StreamSpec, settings: Settings, report: RunReport) -> Reten
     """Ask Kafka only where something is unread, or withheld."""
     if not report.lag and not report.stalls:
         return None
-    return retention_of(Stream(spec=spec, settings=settings), report.next)
+    return retention_now(spec, settings)
 
 
 def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, int]:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, confirm, new_run_id, seconds_of
-from ingestion.cli.decisions import Yes
+from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id, read_duration
 from ingestion.cli.streams import load_settings, refuse_unknown
 from ingestion.errors import InvalidSpecError
 
@@ -82,7 +81,7 @@ def prune(
         )
     chosen = entries or []
     if older_than:
-        before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds_of(older_than))
+        before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=read_duration(older_than))
         chosen = [each.entry for each in list_archive(stream, settings) if each.at < before]
     if chosen:
         what = ", ".join(chosen)

@@ -31,17 +31,18 @@ AnyStreams = Annotated[
 AnyStream = Annotated[
     str | None, typer.Argument(metavar="STREAM", help="Name of a stream; default: all of them.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Jobs = Annotated[
     int, typer.Option("--jobs", min=1, help="How many streams are run at once, at most.")
 ]
 
 
-def seconds_of(text: str | float) -> float:
-    """Read a duration, such as ``500ms``, ``5s``, ``10m`` or ``1h``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(text))
-    if found is None or not float(found[1]):
+def read_duration(text: str | float) -> float:
+    """Return the seconds of a duration, such as ``500ms``, ``5s``, ``10m`` or ``1h``."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(text))
+    if parts is None or not float(parts[1]):
         raise typer.BadParameter(f"{text!r} is no duration; write for example 5s, 10m or 1h")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(parts[1]) * _SECONDS[parts[2]]
 
 
 class OncelakeCommand(TyperCommand):

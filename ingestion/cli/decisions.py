@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
+from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
 from ingestion.errors import InvalidSpecError
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
 
 if TYPE_CHECKING:

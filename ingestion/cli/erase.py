@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
+from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.output import progress
 from ingestion.cli.streams import load_stream
 
@@ -26,7 +26,7 @@ def erase(
     stream: Stream,
     key: Annotated[str, typer.Option(help="The key columns as JSON, such as '{\"id\": 42}'.")],
     reason: Annotated[str, typer.Option(help="Why; the ledger keeps it, so name no person.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase a key from table, history, quarantine, tombstones and all older versions of them.

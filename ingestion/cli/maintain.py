@@ -9,7 +9,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, is_debugging, new_run_id
 from ingestion.cli.output import progress
-from ingestion.cli.streams import chosen, load_settings, load_stream
+from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import first_exit_code
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def maintain(context: typer.Context, streams: AnyStreams = None, as_json: AsJson
     with progress() as tell:
         for declared in chosen(streams, settings):
             try:
-                spec, _ = load_stream(declared.name)
+                spec = declared.require_spec()
                 report = maintain_stream(spec, settings, run_id=run_id, tell=tell)
             except Exception as error:  # noqa: BLE001 (one stream must not take the others down)
                 failure = Failure.of(error, stream=declared.name, debug=is_debugging(context))

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from ingestion.kafka.offsets import Offsets
     from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.failure import Failure
+    from ingestion.operations.progress import Tell
+    from ingestion.operations.redrive import RedriveReport
+    from ingestion.operations.replay import ReplayReport
+    from ingestion.pipeline.report import RunReport
     from ingestion.settings import Settings
 
-
-Tell = Callable[[str], None]
 
 # Whoever reports beside a thread that may be starting Spark takes it: stdout is elsewhere then.
 STDOUT = threading.RLock()
@@ -95,6 +97,14 @@ def totals(total: Callable[[str], int]) -> None:
 
     rows = [(name, count) for name in COUNTS if (count := total(name))]
     table(["count", "total"], rows, right=["total"])
+
+
+def note_red(report: RunReport | RedriveReport | ReplayReport) -> None:
+    """Print why the books of a report's batches do not balance."""
+    for row in (*report.recovered, *report.batches):
+        if row.is_red:
+            what = f"the books of batch {row.seq} do not balance: {row.says()}"
+            note(f"{report.stream}: {what}", "bold red")
 
 
 def counted(number: int, noun: str) -> str:

@@ -13,25 +13,17 @@ from ingestion.cli.decisions import Why, note_waiting
 from ingestion.cli.output import progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, load_stream
-from ingestion.errors import (
-    DONE,
-    REFUSED,
-    UNREACHABLE,
-    USAGE,
-    WRONG,
-    IngestionError,
-    first_exit_code,
-)
+from ingestion.errors import DONE, UNREACHABLE, WRONG, IngestionError, first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
-    from ingestion.declaration.spec import StreamSpec
     from ingestion.operations.failure import Failure
     from ingestion.operations.rebuild import RebuildReport
     from ingestion.operations.status import StatusReader
     from ingestion.recovery.schema_diff import SchemaPlan
     from ingestion.settings import Settings
 
+_SHOWN_AS_DIFF = ("IdentityChangedError", "SchemaChangedError")
 _SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
 _SAYS = {
     "nothing": "the table stays as it is",
@@ -99,13 +91,14 @@ def rebuild(
             stop=interrupt.stop,
         )
         rebuilt = Rebuild(run=run, without_lost=without_lost, reason=reason.strip()).execute()
+    output.note_red(rebuilt.report)
     if as_json:
         output.document(_rebuild_document(rebuilt))
     else:
         _print_rebuild(rebuilt)
-    if interrupt.stop.is_set():
-        raise typer.Exit(interrupt.exit_code)
-    raise typer.Exit(DONE if rebuilt.report.is_balanced else WRONG)
+    if rebuilt.archived:
+        raise typer.Exit(DONE)
+    raise typer.Exit(WRONG if not rebuilt.report.is_balanced else interrupt.exit_code)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,15 +107,13 @@ class _Plan:
 
     Attributes:
         diff: What becomes of the table; ``None`` of a broken file.
-        is_stopped: Whether the run would be refused for that.
-        refusals: Whatever else it would be refused for, and what is wrong with the file.
+        refusals: What the run would be refused for, and what is wrong with the file.
         unknown: Why it is not known whether there is more.
         notices: What a person should decide about the file.
     """
 
     stream: str
     diff: SchemaPlan | None
-    is_stopped: bool
     refusals: tuple[Failure, ...]
     unknown: tuple[str, ...]
     notices: tuple[str, ...]
@@ -130,8 +121,7 @@ class _Plan:
     @property
     def exit_code(self) -> int:
         """The code that this stream alone would give."""
-        codes = [failure.exit_code for failure in self.refusals]
-        return first_exit_code([*codes, REFUSED if self.is_stopped else DONE])
+        return first_exit_code(failure.exit_code for failure in self.refusals)
 
     def document(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -146,9 +136,11 @@ class _Plan:
     def print(self) -> None:
         """Print it like a diff."""
         if self.diff is not None:
-            _print_plan(self.diff, is_stopped=self.is_stopped)
+            is_stopped = any(failure.type in _SHOWN_AS_DIFF for failure in self.refusals)
+            _print_plan(self.diff, is_stopped=is_stopped)
         for failure in self.refusals:
-            output.say(failure.message, "bold red")
+            if failure.type not in _SHOWN_AS_DIFF:
+                output.say(failure.message, "bold red")
         for notice in self.notices:
             output.say(f"  notice: {notice}", "yellow")
 
@@ -168,18 +160,10 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     return _Plan(
         stream=declared.name,
         diff=diff,
-        is_stopped=spec is not None and diff is not None and _is_stopped(spec, diff),
-        refusals=tuple(each for each in problems if each.exit_code in (REFUSED, USAGE)),
+        refusals=tuple(each for each in problems if each.exit_code != UNREACHABLE),
         unknown=tuple(each.message for each in problems if each.exit_code == UNREACHABLE),
         notices=notices_of(spec) if spec else (),
     )
-
-
-def _is_stopped(spec: StreamSpec, plan: SchemaPlan) -> bool:
-    """Tell whether the next run would be refused for what has changed."""
-    if plan.effect == "evolve":
-        return spec.schema_change == "freeze"
-    return plan.effect != "nothing"
 
 
 def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:
@@ -202,9 +186,11 @@ def _rebuild_document(rebuilt: RebuildReport) -> dict[str, object]:
     return {
         "stream": rebuilt.stream,
         "run_id": report.run_id,
+        "balanced": report.is_balanced,
         "swapped": bool(rebuilt.archived),
         "rows": report.row_count,
         **output.fields_of(report, "seq", "lag"),
+        "batches": [output.row_document(row, "problems") for row in report.batches],
         "archived": rebuilt.archived,
     }
 

@@ -186,7 +186,7 @@ def _print_redrive(report: RedriveReport) -> None:
     output.say(f"{report.stream}: redrove {report.redriven:,} of {waiting} that waited")
     for row in report.batches:
         counts = ", ".join(f"{name} {n:,}" for name, n in row.counts.items() if n)
-        problem = f"; {row.says()}" if row.is_red else ""
-        output.say(f"  batch {row.seq}: {counts}{problem}", "bold red" if problem else "")
+        output.say(f"  batch {row.seq}: {counts}")
+    output.note_red(report)
     for why, count in report.still_bad.items():
         output.say(f"  still bad: {count:,} {why}")

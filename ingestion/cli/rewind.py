@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import AsJson, Stream, confirm, new_run_id
+from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.output import progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
 from ingestion.errors import DONE, WRONG
@@ -51,7 +51,7 @@ def rewind(
         ),
     ],
     reason: Annotated[str, typer.Option(help="Why; the ledger keeps it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Set table, quarantine, tombstones and next offsets back to a savepoint, together.
@@ -142,9 +142,7 @@ def _print_replay(report: ReplayReport) -> None:
         "bold green" if report.is_balanced else "bold red",
     )
     output.totals(report.total)
-    for row in report.batches:
-        if row.is_red:
-            output.note(f"{report.stream}: batch {row.seq}: {row.says()}", "bold red")
+    output.note_red(report)
 
 
 def _document(point: Savepoint) -> dict[str, object]:

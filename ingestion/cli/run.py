@@ -19,10 +19,10 @@ from ingestion.cli.command import (
     Streams,
     is_debugging,
     new_run_id,
-    seconds_of,
+    read_duration,
 )
 from ingestion.cli.end_process import leave_now
-from ingestion.cli.output import STDOUT, Tell, progress, session
+from ingestion.cli.output import STDOUT, progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings
 from ingestion.errors import DONE, WRONG, first_exit_code
@@ -31,6 +31,7 @@ from ingestion.operations.failure import Failure
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
     from ingestion.lake.commit_metadata import CountedRange
+    from ingestion.operations.progress import Tell
     from ingestion.pipeline.report import RunReport
     from ingestion.pipeline.session import SharedSpark
     from ingestion.settings import Settings
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
 _MOST_RANGES = 24
 
 Every = Annotated[
-    float, typer.Option("--every", parser=seconds_of, metavar="TIME", help="How often to ask Kafka")
+    float,
+    typer.Option("--every", parser=read_duration, metavar="TIME", help="How often to ask Kafka"),
 ]
 For = Annotated[
     float | None,
-    typer.Option("--for", parser=seconds_of, metavar="TIME", help="How long; default: for good."),
+    typer.Option(
+        "--for", parser=read_duration, metavar="TIME", help="How long; default: for good."
+    ),
 ]
 MetricsPort = Annotated[
     int | None,
@@ -116,7 +120,7 @@ def follow(
                 result.print_summary()
 
     def on_report(declared: DeclaredStream, report: RunReport) -> None:
-        show(RunResult(stream=declared.name, report=report))
+        show(RunResult.of(report, settings))
 
     def on_failure(declared: DeclaredStream | None, error: Exception) -> None:
         name = declared.name if declared else None
@@ -199,14 +203,10 @@ class _Runs:
         return RunResult(stream=declared.name, interrupted_by=self.interrupt.exit_code)
 
     def _run(self, declared: DeclaredStream, spark: SharedSpark, tell: Tell) -> RunResult:
-        if declared.spec is None:
-            raise declared.error or AssertionError(declared)
-        from ingestion.lake.paths import StreamPaths
         from ingestion.operations.run import Run
-        from ingestion.operations.status import count_waiting
 
         report = Run(
-            spec=declared.spec,
+            spec=declared.require_spec(),
             settings=self.settings,
             spark=spark.of(declared.name),
             run_id=self.run_id,
@@ -215,8 +215,7 @@ class _Runs:
         ).execute()
         cut_short = self.interrupt.stop.is_set() and report.lag > 0
         code = self.interrupt.exit_code if cut_short else 0
-        waiting = count_waiting(StreamPaths.of(declared.name, self.settings), report.seq)
-        return RunResult(stream=declared.name, report=report, interrupted_by=code, waiting=waiting)
+        return RunResult.of(report, self.settings, interrupted_by=code)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,14 +224,25 @@ class RunResult:
 
     Attributes:
         interrupted_by: Exit code of the signal that ended it early; 0 when none did.
-        waiting: Records that wait in the stream's quarantine, of this run or of earlier ones.
+        waiting: Records that wait in the stream's quarantine, of this run or of earlier ones;
+            ``None`` when that is unknown.
     """
 
     stream: str
     report: RunReport | None = None
     failure: Failure | None = None
     interrupted_by: int = DONE
-    waiting: int = 0
+    waiting: int | None = None
+
+    @classmethod
+    def of(cls, report: RunReport, settings: Settings, *, interrupted_by: int = DONE) -> RunResult:
+        """Say what a report says, and what waits in quarantine after its run."""
+        from ingestion.lake.paths import StreamPaths
+        from ingestion.operations.status import known_waiting
+
+        name = report.stream
+        waiting = known_waiting(StreamPaths.of(name, settings), report.seq)
+        return cls(stream=name, report=report, interrupted_by=interrupted_by, waiting=waiting)
 
     @property
     def exit_code(self) -> int:
@@ -262,12 +272,8 @@ class RunResult:
                 "and the next run goes on behind the last commit",
                 "yellow",
             )
-        for row in self.report.batches if self.report else ():
-            if row.is_red:
-                output.note(
-                    f"{self.stream}: the books of batch {row.seq} do not balance: {row.says()}",
-                    "bold red",
-                )
+        if self.report is not None:
+            output.note_red(self.report)
 
     def print_summary(self) -> None:
         """Print the run in a line, with what is to be noticed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from ingestion.cli import output
-from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, seconds_of
+from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, read_duration
 from ingestion.cli.output import progress
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, refuse_unknown
@@ -32,7 +32,7 @@ Watch = Annotated[
     float | None,
     typer.Option(
         "--watch",
-        parser=lambda text: seconds_of(f"{text}s" if text.isdigit() else text),
+        parser=lambda text: read_duration(f"{text}s" if text.isdigit() else text),
         metavar="[SECONDS]",
         help=f"Show it again and again, every {WATCH_EVERY} by default, until Ctrl-C.",
     ),
@@ -46,22 +46,26 @@ def status(stream: AnyStream = None, as_json: AsJson = False, watch: Watch = Non
     unread record. Exits as a run would, without running: 3 when one would be refused (a red batch
     is refused until it is accepted), 5 when Kafka does not answer, in which case all but the lag
     is shown, 2 when a file is broken; and 1 when a run would go through, but the headroom is less
-    than the stream's `retention_warning`. A stream that is running now is in order. Exits with 2
-    when no stream is declared at all. With --json, a named stream gives its object, none gives
-    `{"exit_code", "streams"}`; with --watch, each time on a line of its own. Ctrl-C or SIGTERM ends
-    --watch (exit 130 or 143). Where there is a Dagster instance, says whose runs it does not start;
-    --watch does not ask it.
+    than the stream's `retention_warning`, by default a quarter of what the topic retains. What a
+    run finds out only as it reads (SQL that Spark refuses, too many bad records) is not known. A
+    stream that is running now is in order. Exits with 2 when no stream is declared at all. With
+    --json, a named stream gives its object, none gives `{"exit_code", "streams"}`; with --watch,
+    each time on a line of its own. Ctrl-C or SIGTERM ends --watch (exit 130 or 143). Where there is
+    a Dagster instance, says whose runs it does not start; --watch does not ask it.
     """
     if watch is not None:
         _watch(stream, as_json, watch)
     statuses = _read(stream)
+    if not as_json:
+        _print_statuses(statuses)
     _add_idle(statuses)
-    code = first_exit_code(status.exit_code for status in statuses)
     if as_json:
         output.document(_documents(statuses, stream))
     else:
-        _print_statuses(statuses)
-    raise typer.Exit(code)
+        idle = (f"{status.stream}: {status.idle}" for status in statuses if status.idle)
+        for text in idle:
+            output.say(text, "yellow")
+    raise typer.Exit(first_exit_code(status.exit_code for status in statuses))
 
 
 def _read(stream: str | None) -> list[StreamStatus]:
@@ -81,7 +85,7 @@ def _add_idle(statuses: list[StreamStatus]) -> None:
         for finding in find_idle([status.stream for status in statuses])
     }
     for status in statuses:
-        status.idle = idle.get(status.stream)
+        status.idle = idle.get(status.stream) or idle.get("dagster")
 
 
 def _watch(stream: str | None, as_json: bool, seconds: float) -> NoReturn:
@@ -209,12 +213,9 @@ def _print_statuses(statuses: list[StreamStatus]) -> None:
     for status in statuses:
         if status.holder:
             output.say(f"{status.stream}: held by {status.holder}", "yellow")
-    for told in (status.retention for status in statuses):
-        if told is not None and told.level != "ok":
-            output.say(str(told), "bold red" if told.is_low else "yellow")
-    for status in statuses:
-        if status.idle:
-            output.say(f"{status.stream}: {status.idle}", "yellow")
+    for retention in (status.retention for status in statuses):
+        if retention is not None and retention.level != "ok":
+            output.say(str(retention), "bold red" if retention.is_low else "yellow")
     for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
     problems = (problem for status in statuses for problem in status.problems)

@@ -61,6 +61,16 @@ class DeclaredStream:
     spec: StreamSpec | None
     error: InvalidSpecError | None
 
+    def require_spec(self) -> StreamSpec:
+        """Return the stream.
+
+        Raises:
+            InvalidSpecError: the file is broken.
+        """
+        if self.spec is None:
+            raise self.error or InvalidSpecError(str(self.path))
+        return self.spec
+
 
 def load_streams(folder: Path) -> tuple[DeclaredStream, ...]:
     """Read every declaration of a folder, the broken ones too; none when there is no folder.
@@ -90,10 +100,7 @@ def find_stream(folder: Path, name: str) -> StreamSpec:
         how = f"declare it in {shown_path(folder)}/<stream>.yaml"
         hint = suggest(name, by_name) if by_name else how
         raise InvalidSpecError(f"no stream is called {name!r} in {shown_path(folder)}; {hint}")
-    stream = by_name[name]
-    if stream.spec is None:
-        raise stream.error or InvalidSpecError(str(stream.path))
-    return stream.spec
+    return by_name[name].require_spec()
 
 
 def load_stream(path: Path) -> StreamSpec:

@@ -221,7 +221,7 @@ class Kafka:
 
     def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:
-            return self._answer(asked)
+            return self._answer(asked, of=f"topic {name!r}")
         except DependencyError as error:
             if code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
@@ -259,14 +259,14 @@ class Kafka:
         )
         return {TopicPartition(at.topic, at.partition): answer for at, answer in asked.items()}
 
-    def _answer(self, asked: Future[Any]) -> Any:
+    def _answer(self, asked: Future[Any], *, of: str = "") -> Any:
         try:
             # The client's own time-out comes first: it names what it waited for.
             return asked.result(self._timeout + 1)
         except (KafkaException, TimeoutError) as error:
             # The client reports errors of its connections only when it is polled.
             self._admin.poll(0)
-            raise unreachable(self._settings, error, self._heard) from error
+            raise unreachable(self._settings, error, self._heard, of=of) from error
 
 
 class _RecordReader:

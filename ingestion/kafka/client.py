@@ -36,9 +36,11 @@ def client_options(settings: Settings, heard: ClientErrors | None = None) -> dic
 
 
 def unreachable(
-    settings: Settings, cause: object, heard: Iterable[KafkaError] = ()
+    settings: Settings, cause: object, heard: Iterable[KafkaError] = (), *, of: str = ""
 ) -> DependencyError:
     """Return the error that names the brokers, the user, and the reason; without secrets.
+
+    ``of`` is what was asked for, where a broker may refuse that and answer otherwise.
 
     A request without an answer only times out (``cause``); the errors of the client's connections
     (``heard``) say why.
@@ -46,11 +48,11 @@ def unreachable(
     login = settings.kafka_sasl_username
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
     said = "; ".join(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
-    refuses = code_of(cause) > 0
+    refuses, seconds = code_of(cause) > 0, f"{settings.kafka_timeout_seconds:g} s"
     return DependencyError(
         f"Kafka at {settings.bootstrap_servers()}"
         + (f", as user {login!r}, " if login else " ")
-        + ("refuses" if refuses else f"does not answer within {settings.kafka_timeout_seconds:g} s")
+        + (f"refuses {of}".rstrip() if refuses else f"does not answer within {seconds}")
         + (f": {redact(said, settings)}. " if said else ". ")
         + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
     )

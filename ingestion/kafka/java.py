@@ -32,5 +32,5 @@ def pyspark_home() -> Path:
     """
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
-        raise SetupError("PySpark, which includes Ivy, is not installed. Next: make setup")
+        raise SetupError("PySpark, which includes Ivy, is not installed. Next: pip install pyspark")
     return Path(pyspark.origin).resolve().parent

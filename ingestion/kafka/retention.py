@@ -13,9 +13,10 @@ no record goes earlier; by size it does when more is written from now on than wa
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ingestion.errors import IngestionError
 from ingestion.kafka.admin import Kafka
@@ -25,6 +26,14 @@ from ingestion.settings import Settings
 
 Limit = Literal["time", "size", "compaction"]
 Level = Literal["ok", "low", "critical", "lost"]
+_LEVELS: Final = get_args(Level)
+_SETTINGS: Final[dict[Limit, str]] = {
+    "time": "retention.ms",
+    "size": "retention.bytes",
+    "compaction": "delete.retention.ms",
+}
+# What an offset takes, by partition, or why that is unknown.
+OffsetSizes = tuple[Mapping[TopicPartition, float], str]
 # Seconds that are left, and those that a limit grants to any record.
 _Left = tuple[float, float]
 
@@ -34,28 +43,41 @@ WARN_SHARE: Final = 0.25
 CRITICAL_SHARE: Final = 0.25
 # Writing is no slower than in so long a time, or than since the unread record was written.
 RATE_WINDOW: Final = dt.timedelta(minutes=10)
+# What an offset takes changes little, and finding it out costs a JVM.
+_SIZES_LAST_SECONDS: Final = 300.0
+_sizes: dict[tuple[object, ...], tuple[float, OffsetSizes]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What Kafka deletes of a topic, by its configuration; ``None`` is no limit."""
+    """What Kafka deletes of a topic, by its configuration; ``None`` is no limit.
+
+    Attributes:
+        unknown: Settings that limit it, and that the brokers do not tell.
+    """
 
     age_seconds: float | None = None
-    size_bytes: int | None = None
+    size_bytes: float | None = None
     tombstone_seconds: float | None = None
+    unknown: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: Mapping[str, str]) -> Policy:
-        """Read it from a topic's configuration."""
-        policies = {word.strip() for word in config["cleanup.policy"].split(",")}
-        age, size = int(config["retention.ms"]), int(config["retention.bytes"])
-        deletes = "delete" in policies
+    def of(cls, config: Mapping[str, str | None]) -> Policy:
+        """Read it from a topic's configuration; a service that speaks Kafka may lack a part."""
+        policies = {word.strip() for word in (config.get("cleanup.policy") or "delete").split(",")}
+        names = ("retention.ms", "retention.bytes") if "delete" in policies else ()
+        if "compact" in policies:
+            names = (*names, "delete.retention.ms")
+        limits = {name: float(value) for name in names if (value := config.get(name)) is not None}
+        age, size, tombstone = (
+            limits[name] if limits.get(name, -1) >= 0 else None
+            for name in ("retention.ms", "retention.bytes", "delete.retention.ms")
+        )
         return cls(
-            age_seconds=age / 1000 if deletes and age >= 0 else None,
-            size_bytes=size if deletes and size >= 0 else None,
-            tombstone_seconds=(
-                int(config["delete.retention.ms"]) / 1000 if "compact" in policies else None
-            ),
+            age_seconds=None if age is None else age / 1000,
+            size_bytes=size,
+            tombstone_seconds=None if tombstone is None else tombstone / 1000,
+            unknown=tuple(name for name in names if name not in limits),
         )
 
 
@@ -69,7 +91,7 @@ class Unread:
         end: Where the log ends, what an open transaction withholds included.
         written: When the first unread record was, by its timestamp; ``None`` where only offsets
             without a record are unread, or the record has no timestamp.
-        size_bytes: The log's size, from ``earliest`` to ``end``; ``None`` where nobody asked.
+        offset_bytes: What an offset takes in the log, on average; ``None`` where nobody asked.
         recent: How many offsets were written in the last ``RATE_WINDOW``.
     """
 
@@ -78,7 +100,7 @@ class Unread:
     earliest: int
     end: int
     written: dt.datetime | None
-    size_bytes: int | None = None
+    offset_bytes: float | None = None
     recent: int = 0
 
 
@@ -101,6 +123,10 @@ class Headroom:
     lost: int = 0
     written: dt.datetime | None = None
 
+    def urgency(self, warning_seconds: float | None = None) -> tuple[int, int, float]:
+        """Return what orders headrooms: of two, the greater one is nearer to a loss."""
+        return _LEVELS.index(self.level(warning_seconds)), self.lost, -self.seconds
+
     def level(self, warning_seconds: float | None = None) -> Level:
         """Judge it: low below what is declared, else below a quarter of what the limit grants."""
         threshold = self.of_seconds * WARN_SHARE if warning_seconds is None else warning_seconds
@@ -113,25 +139,27 @@ class Headroom:
     def __str__(self) -> str:
         if self.lost:
             return f"{self.at}: Kafka has deleted {self.lost:,} unread offsets from {self.offset}"
-        if not self.seconds:
-            return f"{self.at}: Kafka may delete unread offset {self.offset} at any moment"
         about = "in about" if self.limit == "size" else "in"
-        what = "drop a delete at" if self.limit == "compaction" else "delete"
-        by = {"time": "retention.ms", "size": "retention.bytes", "compaction": "compaction"}
-        return (
-            f"{self.at}: Kafka may {what} unread offset {self.offset} {about} "
-            f"{duration(self.seconds)} ({by[self.limit]})"
-        )
+        when = f"{about} {duration(self.seconds)}" if self.seconds else "at any moment"
+        what = "Kafka may delete unread offset"
+        if self.limit == "compaction":
+            what = "Kafka may drop a delete at unread offset"
+        return f"{self.at}: {what} {self.offset} {when} ({self.setting})"
+
+    @property
+    def setting(self) -> str:
+        """The topic's setting that is the limit."""
+        return _SETTINGS[self.limit]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class Measurement:
     """What was measured of a stream's unread records.
 
     Attributes:
-        headrooms: The headroom of each partition where something unread can go, least first.
+        headrooms: What each limit leaves of each partition where something unread can go.
         oldest: When the oldest unread record was written, by its timestamp.
-        unknown: Why a limit of size is left out, if it is.
+        unknown: Why a limit is left out, if one is.
     """
 
     headrooms: tuple[Headroom, ...] = ()
@@ -139,56 +167,54 @@ class Measured:
     unknown: str = ""
 
 
-def headroom_of(unread: Unread, policy: Policy, now: dt.datetime) -> Headroom | None:
-    """Return the least headroom that any limit leaves; ``None`` when nothing unread can be lost."""
+def headrooms_of(unread: Unread, policy: Policy, now: dt.datetime) -> Iterator[Headroom]:
+    """Yield the headroom that each limit leaves; none where nothing unread can be lost."""
     if unread.offset < unread.earliest:
         lost = unread.earliest - unread.offset
-        return Headroom(
+        yield Headroom(
             at=unread.at, offset=unread.offset, limit="time", seconds=0, of_seconds=0, lost=lost
         )
+        return
     if unread.written is None:
-        return None
+        return
     age = (now - unread.written).total_seconds()
     limits: dict[Limit, _Left | None] = {
         "time": _by_age(policy.age_seconds, age),
         "compaction": _by_age(policy.tombstone_seconds, age),
         "size": _by_size(unread, policy.size_bytes, age),
     }
-    found = [
-        Headroom(
-            at=unread.at,
-            offset=unread.offset,
-            limit=limit,
-            seconds=max(0.0, left[0]),
-            of_seconds=left[1],
-            written=unread.written,
-        )
-        for limit, left in limits.items()
-        if left
-    ]
-    return min(found, key=lambda each: each.seconds, default=None)
+    for limit, left in limits.items():
+        if left:
+            yield Headroom(
+                at=unread.at,
+                offset=unread.offset,
+                limit=limit,
+                seconds=max(0.0, left[0]),
+                of_seconds=left[1],
+                written=unread.written,
+            )
 
 
 def _by_age(limit: float | None, age: float) -> _Left | None:
     return None if limit is None else (limit - age, limit)
 
 
-def _by_size(unread: Unread, limit: int | None, age: float) -> _Left | None:
+def _by_size(unread: Unread, limit: float | None, age: float) -> _Left | None:
     """Estimate when ``limit`` bytes have been written from the unread offset on."""
-    held = unread.end - unread.earliest
-    if limit is None or not unread.size_bytes or not held:
+    size = unread.offset_bytes
+    if limit is None or not size:
         return None
-    per_offset = unread.size_bytes / held
     behind = unread.end - unread.offset
-    rate = max(behind / max(age, 1.0), unread.recent / RATE_WINDOW.total_seconds()) * per_offset
-    return (limit - behind * per_offset) / rate, limit / rate
+    rate = max(behind / max(age, 1.0), unread.recent / RATE_WINDOW.total_seconds()) * size
+    return (limit - behind * size) / rate, limit / rate
 
 
-def read_headroom(reached: Offsets, kafka: Kafka, settings: Settings) -> Measured:
-    """Measure the headroom of partitions with unread offsets, the least first.
+def read_headroom(reached: Offsets, kafka: Kafka, settings: Settings) -> Measurement:
+    """Measure the headroom of partitions with unread offsets.
 
-    Costs five requests, and none but the first where everything is read. Only where a topic is
-    limited by size is a small JVM asked, for a second: confluent-kafka cannot tell a log's size.
+    Costs five requests and a consumer at most, and one request where everything is read. Only where
+    a topic is limited by size is a small JVM asked, for a second, every five minutes:
+    confluent-kafka cannot tell a log's size.
 
     Args:
         reached: The next offset to read of each partition.
@@ -197,52 +223,78 @@ def read_headroom(reached: Offsets, kafka: Kafka, settings: Settings) -> Measure
         DependencyError: Kafka does not answer, or does not let us ask.
     """
     ends = kafka.written_end(reached)
-    begin = Offsets({at: offset for at, offset in reached.items() if offset < ends[at]})
-    if not begin:
-        return Measured()
-    configs = kafka.topic_configs({at.topic for at in begin})
-    policies = {topic: Policy.of(config) for topic, config in configs.items()}
-    earliest = kafka.earliest(begin)
-    there = Offsets({at: offset for at, offset in begin.items() if earliest[at] <= offset})
-    written = kafka.timestamps_at(there)
+    behind = {at.topic for at, offset in reached.items() if offset < ends[at]}
+    if not behind:
+        return Measurement()
+    policies = {name: Policy.of(config) for name, config in kafka.topic_configs(behind).items()}
     now = dt.datetime.now(dt.UTC)
-    limited = [at for at in there if policies[at.topic].size_bytes is not None]
-    (sizes, unknown), recent = (
-        _sizes(limited, settings),
-        kafka.first_since(limited, now - RATE_WINDOW),
+    by_size = {topic for topic, policy in policies.items() if policy.size_bytes is not None}
+    unread, unknown = _read_unread(reached, ends, by_size, kafka, settings)
+    untold = (
+        f"the brokers do not tell {', '.join(policy.unknown)} of topic {topic}"
+        for topic, policy in policies.items()
+        if policy.unknown
     )
-    found = (
-        headroom_of(
-            Unread(
-                at=at,
-                offset=offset,
-                earliest=earliest[at],
-                end=ends[at],
-                written=written.get(at),
-                size_bytes=sizes.get(at),
-                recent=ends[at] - recent.get(at, ends[at]),
-            ),
-            policies[at.topic],
-            now,
+    return Measurement(
+        headrooms=tuple(
+            headroom
+            for each in unread
+            for headroom in headrooms_of(each, policies[each.at.topic], now)
+        ),
+        oldest=min((each.written for each in unread if each.written), default=None),
+        unknown="; ".join(filter(None, (unknown, *untold))),
+    )
+
+
+def _read_unread(
+    reached: Offsets, ends: Offsets, by_size: set[str], kafka: Kafka, settings: Settings
+) -> tuple[list[Unread], str]:
+    """Measure partitions with unread offsets; say why the size of their logs is unknown, if so."""
+    earliest, since = kafka.earliest(reached), dt.datetime.now(dt.UTC) - RATE_WINDOW
+    behind = {at: offset for at, offset in reached.items() if offset < ends[at]}
+    kept = {at: offset for at, offset in behind.items() if earliest[at] <= offset}
+    written = kafka.timestamps_at(kept)
+    limited = [at for at in reached if at.topic in by_size and earliest[at] < ends[at]]
+    sizes, unknown = _offset_sizes(limited, earliest, ends, settings)
+    recent = kafka.first_since(limited, since)
+    return [
+        Unread(
+            at=at,
+            offset=offset,
+            earliest=earliest[at],
+            end=ends[at],
+            written=written.get(at),
+            offset_bytes=sizes.get(at),
+            recent=ends[at] - recent.get(at, ends[at]),
         )
-        for at, offset in begin.items()
-    )
-    least_first = sorted(filter(None, found), key=lambda each: (-each.lost, each.seconds))
-    oldest = min(written.values(), default=None)
-    return Measured(headrooms=tuple(least_first), oldest=oldest, unknown=unknown)
+        for at, offset in behind.items()
+    ], unknown
 
 
-def _sizes(
-    partitions: list[TopicPartition], settings: Settings
-) -> tuple[Mapping[TopicPartition, int], str]:
-    """Return the sizes of logs, or why they are unknown: few users may ask brokers for them."""
+def _offset_sizes(
+    partitions: Sequence[TopicPartition], earliest: Offsets, ends: Offsets, settings: Settings
+) -> OffsetSizes:
+    """Return what an offset takes in logs, or why it is unknown: few users may ask brokers."""
     if not partitions:
         return {}, ""
+    key, now = (settings.bootstrap_servers(), *partitions), time.monotonic()
+    known = _sizes.get(key)
+    if known is None or now - known[0] > _SIZES_LAST_SECONDS:
+        known = _sizes[key] = now, _read_offset_sizes(partitions, earliest, ends, settings)
+    return known[1]
+
+
+def _read_offset_sizes(
+    partitions: Sequence[TopicPartition], earliest: Offsets, ends: Offsets, settings: Settings
+) -> OffsetSizes:
+    unknown = "the size of the log, which retention.bytes limits"
     try:
         with java_admin(settings) as admin:
-            return admin.log_sizes(partitions), ""
+            sizes = admin.log_sizes(partitions)
     except IngestionError as error:
-        return {}, f"the size of the log, which retention.bytes limits: {error}"
+        return {}, f"{unknown}: {error}"
+    of_offsets = {at: size / (ends[at] - earliest[at]) for at, size in sizes.items()}
+    return of_offsets, "" if len(sizes) == len(partitions) else f"{unknown}: no broker tells it"
 
 
 def duration(seconds: float) -> str:

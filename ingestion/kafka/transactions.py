@@ -261,7 +261,7 @@ def _launched(settings: Settings) -> tuple[JavaGateway, Popen[bytes]]:
 def _one_of(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if not found:
-        raise SetupError(f"no {pattern} in {folder}. Next: make setup")
+        raise SetupError(f"no {pattern} in {folder}. Next: oncelake jars")
     return found[-1]
 
 

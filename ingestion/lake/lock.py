@@ -178,8 +178,9 @@ def holder_of(paths: StreamPaths) -> Holder | None:
             return _read_holder(paths.holder)
         if not paths.lock.exists():
             return None
-        with paths.lock.open("a") as file:
-            return None if _lock_now(file) else _read_holder(paths.holder)
+        # A shared lock needs no permission to write, and shows an exclusive one all the same.
+        with paths.lock.open() as file:
+            return None if _lock_now(file, fcntl.LOCK_SH) else _read_holder(paths.holder)
 
 
 def read_lease(path: Path) -> Lease | None:
@@ -190,10 +191,10 @@ def read_lease(path: Path) -> Lease | None:
         return None
 
 
-def _lock_now(file: IO[str]) -> bool:
+def _lock_now(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
     """Take the kernel lock if it is free; it goes when the file is closed."""
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in {errno.EACCES, errno.EAGAIN}:
             return False

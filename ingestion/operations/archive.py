@@ -14,7 +14,7 @@ from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.table_log import TableLog
-from ingestion.operations.status import count_waiting
+from ingestion.operations.status import known_waiting
 from ingestion.settings import Settings
 
 _EVERYTHING = 2**63 - 1
@@ -48,7 +48,7 @@ def waiting_records(stream: str, settings: Settings) -> int:
 
     They go wherever the quarantine goes: a rebuild or reset takes them out of sight.
     """
-    return _waiting(StreamPaths.of(stream, settings)) or 0
+    return known_waiting(StreamPaths.of(stream, settings), _EVERYTHING) or 0
 
 
 def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
@@ -137,13 +137,6 @@ def _copying(paths: StreamPaths) -> Path:
     return paths.workshop / "RESTORING"
 
 
-def _waiting(paths: StreamPaths) -> int | None:
-    try:
-        return count_waiting(paths, _EVERYTHING)
-    except Exception:  # noqa: BLE001 (a quarantine that cannot be read was taken away as such)
-        return None
-
-
 def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
     try:
         log = TableLog(each.path / paths.data.name)
@@ -157,6 +150,8 @@ def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
         why=each.why or "unknown",
         tables=each.tables,
         rows=rows,
-        waiting=_waiting(replace(paths, quarantine=each.path / paths.quarantine.name)),
+        waiting=known_waiting(
+            replace(paths, quarantine=each.path / paths.quarantine.name), _EVERYTHING
+        ),
         size_bytes=sum(file.stat().st_size for file in files),
     )

@@ -151,7 +151,7 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
     elif not force:
         raise StreamLockedError(
             f"{run} cannot be seen from here. Next: run this on {lease.host}; or, when you "
-            "are certain that the run has ended, oncelake unlock --force"
+            f"are certain that the run has ended, oncelake unlock {stream} --force"
         )
     paths.lease.unlink()
     return lease

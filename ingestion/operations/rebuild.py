@@ -23,6 +23,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.operations.run import Run
+from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
@@ -72,7 +73,12 @@ class Rebuild:
             RefusedError: a person must decide something else first.
             StreamLockedError: a run, or another rebuild, holds the stream.
         """
-        stream = Stream(spec=self.run.spec, settings=self.run.settings)
+        with observed(self.run.spec, self.run.settings, self.run.stop) as observed_run:
+            rebuilt = self._execute(Stream(spec=self.run.spec, settings=self.run.settings))
+            observed_run.report = rebuilt.report
+            return rebuilt
+
+    def _execute(self, stream: Stream) -> RebuildReport:
         paths = stream.paths
         with translate_disk_errors(stream.name, *paths.written):
             stream = resolve_topics(stream)
@@ -80,13 +86,13 @@ class Rebuild:
             beside = self._settings_beside(paths)
             self._clear_what_another_left(spec, beside)
             run = replace(self.run, spec=spec, settings=beside)
-            report = run.execute()
+            report = run.execute_unobserved()
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report)
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
                 self._refuse_erased_meanwhile(stream)
-                report = run.execute()
+                report = run.execute_unobserved()
                 why = f"rebuild: {self.reason or 'no reason given'}"
                 archived = swap_tables(paths, why=why) if self._is_ready(report) else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)

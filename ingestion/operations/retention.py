@@ -22,7 +22,8 @@ class Retention:
     """What Kafka may delete before a stream has read it.
 
     Attributes:
-        least: The headroom of the partition with the least; ``None`` when nothing unread can go.
+        least: The headroom nearest to a loss by its level, and by its seconds within one level;
+            ``None`` when nothing unread can go.
         oldest_unread: When the oldest unread record was written, by its timestamp.
         unknown: Why the headroom, or a limit of it, could not be measured.
     """
@@ -56,7 +57,8 @@ class Retention:
             return f"{name}: {self.least}. Next: oncelake status {name}, which says what to do"
         return (
             f"{name}: {self.least}; {self._threshold}. Next: oncelake run {name}, or, if that "
-            f"takes too long, raise the retention of topic {self.least.at.topic}"
+            f"takes too long or is refused, raise {self.least.setting} of topic "
+            f"{self.least.at.topic}"
         )
 
     @property
@@ -76,13 +78,14 @@ class Retention:
 
 def retention_of(stream: Stream, reached: Offsets) -> Retention:
     """Measure the headroom behind the offsets that a stream has reached; topics by name."""
+    warning = stream.spec.retention_warning_seconds
     try:
         measured = read_headroom(reached, stream.kafka, stream.settings)
     except IngestionError as error:
         return Retention(spec=stream.spec, unknown=str(error))
     return Retention(
         spec=stream.spec,
-        least=next(iter(measured.headrooms), None),
+        least=max(measured.headrooms, key=lambda each: each.urgency(warning), default=None),
         oldest_unread=measured.oldest,
         unknown=measured.unknown,
     )

@@ -90,11 +90,15 @@ class Run:
             StreamLockedError: another run holds the stream.
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
+        with observed(self.spec, self.settings, self.stop) as observed_run:
+            run = replace(self, on_batch=observed_run.batches(self.on_batch))
+            observed_run.report = report = run.execute_unobserved()
+            return report
+
+    def execute_unobserved(self) -> RunReport:
+        """Execute as a part of something else, of which metrics and lineage tell as a whole."""
         began = time.monotonic()
-        with observed(self.spec, self.settings) as seen:
-            run = replace(self, on_batch=seen.batches(self.on_batch))
-            report = run._execute_as_delivered()
-            return seen.finish(replace(report, seconds=time.monotonic() - began))
+        return replace(self._execute_as_delivered(), seconds=time.monotonic() - began)
 
     def _execute_as_delivered(self) -> RunReport:
         """Execute, once more where the declared level of delivery, or the engine, decides so."""

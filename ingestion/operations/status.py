@@ -12,14 +12,15 @@ from functools import partial
 import pyarrow.compute as pc
 
 from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     DONE,
     WRONG,
     DamagedTableError,
     DependencyError,
-    IngestionError,
     first_exit_code,
 )
+from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
@@ -27,10 +28,12 @@ from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import is_waiting
 from ingestion.lake.side_tables import count_rows
+from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
-from ingestion.operations.retention import Retention, retention_of
+from ingestion.operations.retention import Retention, retention_now, retention_of
+from ingestion.pipeline.evolve_schema import allowed_changes
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
     read_side_tables,
@@ -39,7 +42,11 @@ from ingestion.recovery.side_tables import (
 )
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.recovery.start import begin_offsets, offsets_to_read, starting_offsets
-from ingestion.recovery.topics import refuse_another_topic, resolve_topics
+from ingestion.recovery.topics import (
+    refuse_another_topic,
+    refuse_changed_identity,
+    resolve_topics,
+)
 from ingestion.settings import Settings
 
 _MOST_SECONDS = 10.0
@@ -57,7 +64,7 @@ class StreamStatus:
         retention: When Kafka may delete what the table has not reached; before the first run it
             holds nothing that was promised.
         idle: What starts no runs of it in Dagster, and what to do; filled in by who asks Dagster.
-        problems: Why a run would not go through, in the order in which it would find out.
+        problems: Why a run would not go through, and what could not be found out.
     """
 
     stream: str
@@ -76,9 +83,9 @@ class StreamStatus:
     problems: tuple[Failure, ...] = ()
     idle: str | None = None
 
-    def add(self, problem: IngestionError) -> None:
-        """Take one more problem."""
-        self.problems += (Failure.of(problem, stream=self.stream),)
+    def add(self, problem: Exception) -> None:
+        """Take one more problem; whoever looks every few seconds wants no file for each."""
+        self.problems += (Failure.of(problem, stream=self.stream, debug=True),)
 
     @property
     def exit_code(self) -> int:
@@ -100,40 +107,60 @@ class StatusReader:
         self._silence: DependencyError | None = None
 
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
-        """Find out where a stream stands."""
+        """Find out where a stream stands; what cannot be found out is one of its problems."""
         paths = StreamPaths.of(declared.name, self._settings)
-        status = StreamStatus(stream=declared.name, table=str(paths.data), holder=holder_of(paths))
+        status = StreamStatus(stream=declared.name, table=str(paths.data))
         if declared.error is not None:
             status.add(declared.error)
-        steps = (partial(_read_table, status, paths), partial(self._ask_kafka, status, declared))
-        for step in steps:
+        steps = [partial(_read_table, status, paths)]
+        if declared.spec is not None:
+            steps.append(partial(_compare_declaration, status, declared.spec, paths))
+            steps.append(partial(self._ask_kafka, status, declared.spec))
+        for step in (*steps, partial(_find_holder, status, paths)):
             try:
-                step()
-            except IngestionError as error:
+                with translate_disk_errors(declared.name, *paths.written):
+                    step()
+            except Exception as error:  # noqa: BLE001 (the rest, and other streams, can be known)
                 status.add(error)
         return status
 
-    def _ask_kafka(self, status: StreamStatus, declared: DeclaredStream) -> None:
-        if declared.spec is None:
-            return
+    def _ask_kafka(self, status: StreamStatus, spec: StreamSpec) -> None:
         if self._silence is not None:
             raise self._silence
         try:
-            stream = resolve_topics(Stream(spec=declared.spec, settings=self._settings))
-            spec, kafka, at = stream.spec, stream.kafka, status.position
-            partitions = kafka.topics(spec.name, spec.subscribed).partitions
-            status.stalls = find_stalls(partitions, kafka, self._settings)
-            if at is None:
-                begin = starting_offsets(spec, kafka, partitions)
-                status.lag = begin.lag_to(kafka.stable_end(partitions))
-            else:
-                topics = refuse_another_topic(spec, kafka, at.identity)
-                status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
-                status.retention = retention_of(stream, begin_offsets(at, topics))
-                offsets_to_read(spec, at, kafka, topics)
+            _compare_topics(status, resolve_topics(Stream(spec=spec, settings=self._settings)))
         except DependencyError as error:
-            self._silence = error
+            # A broker that refuses one topic answers, and may tell of the others.
+            if code_of(error.__cause__) < 0:
+                self._silence = error
             raise
+
+
+def _compare_topics(status: StreamStatus, stream: Stream) -> None:
+    spec, kafka, at = stream.spec, stream.kafka, status.position
+    partitions = kafka.topics(spec.name, spec.subscribed).partitions
+    status.stalls = find_stalls(partitions, kafka, stream.settings)
+    if at is not None:
+        topics = refuse_another_topic(spec, kafka, at.identity)
+        status.lag = at.next.lag_to(kafka.stable_end(topics.partitions))
+        status.retention = retention_of(stream, begin_offsets(at, topics))
+        offsets_to_read(spec, at, kafka, topics)
+    elif status.problems:
+        # The table is not as it was left: how far it has read, a person decides.
+        status.retention = retention_now(spec, stream.settings)
+    else:
+        begin = starting_offsets(spec, kafka, partitions)
+        status.lag = begin.lag_to(kafka.stable_end(partitions))
+
+
+def _compare_declaration(status: StreamStatus, spec: StreamSpec, paths: StreamPaths) -> None:
+    if status.position is not None:
+        refuse_changed_identity(spec, status.position.identity)
+        allowed_changes(spec, paths)
+
+
+def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:
+    status.holder = holder_of(paths)
 
 
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
@@ -162,6 +189,17 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
             return max(log.versions(), default=None), log.row_count()
     except DamagedTableError:
         return None, None
+
+
+def known_waiting(paths: StreamPaths, last: int) -> int | None:
+    """Count what waits in quarantine, or return ``None`` where that cannot be read.
+
+    For those who have something to report all the same: the next run says what is damaged.
+    """
+    try:
+        return count_waiting(paths, last)
+    except Exception:  # noqa: BLE001 (unknown is an answer here)
+        return None
 
 
 def count_waiting(paths: StreamPaths, last: int) -> int:

@@ -39,6 +39,19 @@ def alters_table(stream: Stream) -> bool:
     return any(each.statement for each in changes)
 
 
+def allowed_changes(spec: StreamSpec, paths: StreamPaths) -> tuple[SchemaChange, ...]:
+    """Return what a table's columns need before anything is read, where the declaration lets it.
+
+    Raises:
+        SchemaChangedError: the table does not fit, and cannot, or must not, be made to.
+    """
+    changes = tuple(column_changes(spec, paths))
+    wanted = tuple(each for each in changes if each.effect != "nothing")
+    if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
+        raise _changed(spec, paths, changes)
+    return wanted
+
+
 def evolve_schema(
     spark: SparkSession, stream: Stream, position: Position, *, run_id: str
 ) -> tuple[Position, tuple[str, ...]]:
@@ -51,10 +64,7 @@ def evolve_schema(
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
     spec, paths = stream.spec, stream.paths
-    changes = tuple(column_changes(spec, paths))
-    wanted = [each for each in changes if each.effect != "nothing"]
-    if wanted and (spec.schema_change != "evolve" or any(c.effect != "evolve" for c in wanted)):
-        raise _changed(spec, paths, changes)
+    wanted = allowed_changes(spec, paths)
     for statement in (each.statement for each in wanted if each.statement):
         spark.sql(statement)
     if not wanted and not _columns_differ(position.columns, spec.ddl):

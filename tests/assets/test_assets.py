@@ -33,7 +33,7 @@ def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "assets.evidence.retention_of", lambda stream, reached: Retention(spec=stream.spec)
+        "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )
     monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", (0,))
 

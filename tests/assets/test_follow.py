@@ -45,7 +45,7 @@ def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and Kafka keep all."""
     monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
-        "assets.evidence.retention_of", lambda stream, reached: Retention(spec=stream.spec)
+        "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )
 
 

@@ -18,11 +18,12 @@ import pytest
 import typer
 
 from ingestion import errors
-from ingestion.cli.command import seconds_of
+from ingestion.cli.command import read_duration
 from ingestion.declaration.spec import StreamSpec
 from ingestion.pipeline.report import RunReport
-from tests.cli.shell import ORDERS, declare, home, oncelake, row
+from tests.cli.shell import ORDERS, declare, home, oncelake, quarantine, row
 from tests.cli.test_run import report
+from tests.operations.test_inspect_quarantine import held
 
 __all__ = ["home"]
 
@@ -72,10 +73,13 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_run_is_a_line_of_json() -> None:
     """A run's line is the document that ``run`` gives, and so is that of a refusal."""
+    quarantine("done", held(1, "missing_key"))
+
     result = oncelake("follow", "done", "refused", "--every", "50ms", "--for", "2s", "--json")
 
     lines = {each["stream"]: each for each in map(json.loads, result.stdout.splitlines())}
     assert lines["done"]["counts"]["inserted"] == 10
+    assert lines["done"]["quarantine_waiting"] == 1
     assert lines["refused"]["error"]["remedy"] == "make it"
     assert len(result.stdout.splitlines()) == 2
     assert result.exit_code == 3
@@ -124,11 +128,11 @@ def test_an_unknown_stream_is_bad_usage() -> None:
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
     """As people write them."""
-    assert seconds_of(text) == seconds
+    assert read_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["5", "5x", "-5s", "0s", "", "s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """With an example of one."""
     with pytest.raises(typer.BadParameter, match="for example 5s"):
-        seconds_of(text)
+        read_duration(text)

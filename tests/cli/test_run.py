@@ -14,7 +14,9 @@ import pytest
 from ingestion import errors
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.books import COUNTS
+from ingestion.lake.paths import StreamPaths
 from ingestion.pipeline.report import RunReport
+from ingestion.settings import load_settings
 from tests.cli.shell import ORDERS, answer, declare, home, oncelake, quarantine, row
 from tests.operations.test_inspect_quarantine import held
 
@@ -154,6 +156,18 @@ def test_a_run_ends_with_what_waits_in_quarantine() -> None:
     assert last == "2 records wait in quarantine. Next: oncelake quarantine done"
     assert "quarantine" not in oncelake("run", "nothing").stdout
     assert answer(oncelake("run", "done", "--json"))["quarantine_waiting"] == 2
+
+
+def test_a_quarantine_that_cannot_be_read_takes_no_report_away() -> None:
+    """The batches are committed: what waits is unknown, and the next run says why."""
+    quarantine("done", held(1, "missing_key"))
+    log = StreamPaths.of("done", load_settings()).quarantine / "_delta_log"
+    (log / f"{0:020d}.json").write_text("garbage")
+
+    result = oncelake("run", "done", "--json")
+
+    assert result.exit_code == 0
+    assert (answer(result)["balanced"], answer(result)["quarantine_waiting"]) == (True, None)
 
 
 def test_an_error_is_one_line_with_its_brackets() -> None:

@@ -60,3 +60,12 @@ def test_an_error_that_stays_is_told(
 
     with pytest.raises(DependencyError, match="Kafka at"):
         kafka.stable_end([AT])
+
+
+def test_a_topic_that_is_forbidden_is_named(kafka: Kafka) -> None:
+    """Of several topics, whoever must grant the right has to know which."""
+    answer: Future[Any] = Future()
+    answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+
+    with pytest.raises(DependencyError, match=r"refuses topic 'secret': .*[Aa]uthorization"):
+        kafka._described("orders", "secret", answer)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ingestion.kafka.offsets import TopicPartition
-from ingestion.kafka.retention import Headroom, Policy, Unread, duration, headroom_of
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.retention import (
+    Headroom,
+    Policy,
+    Unread,
+    _offset_sizes,
+    duration,
+    headrooms_of,
+)
+from ingestion.settings import Settings
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 AT = TopicPartition("orders", 2)
@@ -28,8 +38,9 @@ def unread(**changes: Any) -> Unread:
 
 def left(policy: Policy, **changes: Any) -> tuple[str, float] | None:
     """The limit that leaves the least, and how much."""
-    found = headroom_of(unread(**changes), policy, NOW)
-    return (found.limit, found.seconds) if found else None
+    found = headrooms_of(unread(**changes), policy, NOW)
+    least = min(found, key=lambda each: each.seconds, default=None)
+    return (least.limit, least.seconds) if least else None
 
 
 @pytest.mark.parametrize(
@@ -47,6 +58,11 @@ def left(policy: Policy, **changes: Any) -> tuple[str, float] | None:
             {"cleanup.policy": "compact, delete"},
             Policy(age_seconds=604800, tombstone_seconds=86400),
             id="both",
+        ),
+        pytest.param(
+            {"cleanup.policy": None, "retention.bytes": None},
+            Policy(age_seconds=604800, unknown=("retention.bytes",)),
+            id="a part that nobody tells",
         ),
     ],
 )
@@ -67,16 +83,16 @@ def test_a_policy_is_read_from_the_topic(config: dict[str, str], policy: Policy)
         ),
         pytest.param(Policy(), {}, None, id="no limit"),
         pytest.param(Policy(age_seconds=7200), {"written": None}, None, id="only markers"),
-        # 150 offsets of 10 bytes, of which 100 are unread: 1,000 bytes an hour of 4,000.
-        pytest.param(Policy(size_bytes=4000), {"size_bytes": 1500}, ("size", 10800), id="size"),
+        # 100 unread offsets of 10 bytes: 1,000 bytes an hour of 4,000.
+        pytest.param(Policy(size_bytes=4000), {"offset_bytes": 10}, ("size", 10800), id="size"),
         # The last ten minutes were as fast as three hours of that.
         pytest.param(
             Policy(size_bytes=4000),
-            {"size_bytes": 1500, "recent": 50},
+            {"offset_bytes": 10, "recent": 50},
             ("size", 3600),
             id="a faster rate of late",
         ),
-        pytest.param(Policy(size_bytes=900), {"size_bytes": 1500}, ("size", 0), id="over size"),
+        pytest.param(Policy(size_bytes=900), {"offset_bytes": 10}, ("size", 0), id="over size"),
         pytest.param(Policy(size_bytes=900), {}, None, id="size unknown"),
     ],
 )
@@ -89,9 +105,8 @@ def test_the_limit_that_comes_first_decides(
 
 def test_what_is_gone_is_lost_whatever_the_policy_says() -> None:
     """Offsets before the log's start are counted, also where nothing should be deleted."""
-    found = headroom_of(unread(offset=40), Policy(), NOW)
+    (found,) = headrooms_of(unread(offset=40), Policy(), NOW)
 
-    assert found is not None
     assert (found.seconds, found.lost, found.level(0)) == (0, 10, "lost")
     assert str(found) == "orders-2: Kafka has deleted 10 unread offsets from 40"
 
@@ -123,8 +138,13 @@ def test_the_level_follows_the_declared_warning(
     [
         ("time", 3725, "may delete unread offset 7 in 1 h 2 min (retention.ms)"),
         ("size", 90061, "may delete unread offset 7 in about 1 d 1 h (retention.bytes)"),
-        ("compaction", 0.4, "may drop a delete at unread offset 7 in 0 s (compaction)"),
-        ("time", 0, "may delete unread offset 7 at any moment"),
+        ("compaction", 0.4, "may drop a delete at unread offset 7 in 0 s (delete.retention.ms)"),
+        (
+            "compaction",
+            0,
+            "may drop a delete at unread offset 7 at any moment (delete.retention.ms)",
+        ),
+        ("time", 0, "may delete unread offset 7 at any moment (retention.ms)"),
     ],
 )
 def test_headroom_is_told_in_a_sentence(limit: Any, seconds: float, says: str) -> None:
@@ -132,6 +152,28 @@ def test_headroom_is_told_in_a_sentence(limit: Any, seconds: float, says: str) -
     found = Headroom(at=AT, offset=7, limit=limit, seconds=seconds, of_seconds=10)
 
     assert str(found) == f"orders-2: Kafka {says}"
+
+
+def test_a_long_limit_that_is_almost_used_up_is_more_urgent_than_a_short_one_that_is_not() -> None:
+    """Seconds compare only within one level: 50 minutes of an hour are enough, 55 of a week not."""
+    short = Headroom(at=AT, offset=1, limit="time", seconds=50 * 60, of_seconds=3600)
+    long = Headroom(at=AT, offset=1, limit="size", seconds=55 * 60, of_seconds=7 * 86400)
+    lost = Headroom(at=AT, offset=1, limit="time", seconds=0, of_seconds=0, lost=1)
+
+    assert (short.level(), long.level()) == ("ok", "critical")
+    assert sorted([lost, long, short], key=Headroom.urgency) == [short, long, lost]
+    assert sorted([long, short], key=lambda each: each.urgency(0)) == [long, short]
+
+
+def test_a_size_that_no_broker_tells_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that hides its logs answers, and with nothing: that is no topic without a limit."""
+    silent = nullcontext(SimpleNamespace(log_sizes=lambda partitions: {}))
+    monkeypatch.setattr("ingestion.kafka.retention.java_admin", lambda settings: silent)
+    begin, end = Offsets({AT: 0}), Offsets({AT: 10})
+
+    sizes, unknown = _offset_sizes([AT], begin, end, Settings(kafka="nowhere:1"))
+
+    assert (sizes, unknown.rpartition(": ")[2]) == ({}, "no broker tells it")
 
 
 def test_a_duration_has_two_units() -> None:

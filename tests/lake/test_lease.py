@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -40,6 +41,24 @@ def leasing(tmp_path: Path) -> Settings:
 def locking(tmp_path: Path) -> StreamPaths:
     """A stream that the kernel locks."""
     return StreamPaths.of("orders", Settings(lake=tmp_path / "lake", state=tmp_path / "state"))
+
+
+def test_whoever_may_only_read_can_ask_for_the_holder(
+    locking: StreamPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Monitoring by a user of its own opens the lock's file for reading alone."""
+    with held_by_python(locking, Holder.me("mine")):
+        pass
+    as_it_is = Path.open
+
+    def read_only(path: Path, mode: str = "r") -> IO[str]:
+        if mode != "r":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return as_it_is(path)
+
+    monkeypatch.setattr(Path, "open", read_only)
+
+    assert holder_of(locking) is None
 
 
 def test_a_lease_has_one_holder(leasing: Settings) -> None:

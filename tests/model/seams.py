@@ -136,9 +136,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "archive_table": nothing,
                 "Ledger": ModelLedger,
                 "write_empty_commit": commit_metadata,
-                "translate_disk_errors": lambda *places: nullcontext(),
-                "held_by_python": held,
-                "Holder": SimpleNamespace(me=_me),
+                "held": lambda paths, run_id: held(paths, _me(run_id)),
             },
         ),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from rich.console import Console
 
-from ingestion.kafka.offsets import Offsets
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.errors import StorageError
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.kafka.retention import Headroom
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, Lease
@@ -25,7 +30,9 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking
 from ingestion.lake.table_log import TableLog, write_empty_commit
 from ingestion.operations.doctor.examine import Folder, diagnose_machine, examine_leftovers, orphans
-from ingestion.operations.doctor.findings import Finding
+from ingestion.operations.doctor.findings import NO_DAEMON, Finding
+from ingestion.operations.retention import Retention
+from ingestion.operations.status import StreamStatus
 from ingestion.settings import load_settings
 from tests.cli.shell import answer, home, oncelake, row
 
@@ -49,7 +56,8 @@ def findings_of(paths: StreamPaths) -> list[Finding]:
 def commit(paths: StreamPaths, seq: int) -> None:
     """Make a commit of ours that no ledger row speaks of."""
     if not paths.data.exists():
-        write_deltalake(paths.data, pa.table({"_seq": pa.array([], pa.int64())}))
+        columns = {"id": pa.int32(), "total": pa.int32(), "_seq": pa.int64()}
+        write_deltalake(paths.data, pa.schema(columns).empty_table())
     metadata = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
@@ -240,6 +248,58 @@ def test_a_silent_kafka_alone_exits_with_5(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("sound_machine")
+def test_records_that_may_be_lost_soon_are_found(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends ``status`` with 1 is no clean bill of health; a full volume is no silent Kafka."""
+    least = Headroom(
+        at=TopicPartition("orders", 0), offset=7, limit="time", seconds=60, of_seconds=86_400
+    )
+
+    def read_status(reader: object, declared: DeclaredStream) -> StreamStatus:
+        assert declared.spec is not None
+        retention = Retention(spec=declared.spec, least=least)
+        status = StreamStatus(stream="orders", table="t", retention=retention)
+        status.add(StorageError("orders: No space left on device. Next: make space there"))
+        return status
+
+    monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
+
+    result = oncelake("doctor", "--json")
+
+    full, low, _ = answer(result)["findings"]
+    assert result.exit_code == 1
+    assert [(each["about"], each["exit_code"]) for each in (full, low)] == [("orders", 1)] * 2
+    assert (full["what"], full["command"]) == (
+        "orders: No space left on device.",
+        "make space there",
+    )
+    assert "may delete unread offset 7 in 1 min" in low["evidence"]
+
+
+@pytest.mark.usefixtures("home")
+def test_status_names_a_daemon_that_is_dead_behind_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It starts no run of any stream; Dagster is slow to ask, so the table is printed before."""
+    asked: list[str] = []
+
+    def examine(streams: Sequence[str], **_: object) -> tuple[Finding, ...]:
+        asked.append(capture.getvalue())
+        return (NO_DAEMON.of("dagster", "never", prefix=""),)
+
+    capture = io.StringIO()
+    monkeypatch.setattr("ingestion.operations.doctor.examine._dagster_home", lambda: Path())
+    monkeypatch.setattr("ingestion.operations.doctor.examine._examine_dagster", examine)
+    monkeypatch.setattr("ingestion.cli.output.out", lambda: Console(file=capture, width=200))
+
+    oncelake("status")
+
+    assert "no Kafka to use" in asked[0]
+    assert "orders: no daemon is running" in capture.getvalue()
+
+
+@pytest.mark.usefixtures("sound_machine")
 def test_something_wrong_comes_before_a_silent_kafka(paths: StreamPaths) -> None:
     """One real finding makes it exit 1, and each is printed with evidence and command."""
     commit(paths, 1)
@@ -261,7 +321,8 @@ def test_a_stream_that_cannot_be_examined_is_a_finding(paths: StreamPaths) -> No
     result = oncelake("doctor", "--json")
 
     assert result.exit_code == 1
-    assert {each["about"] for each in answer(result)["findings"]} == {"orders", "dagster"}
+    about = {each["about"] for each in answer(result)["findings"]}
+    assert about == {"orders", "kafka", "dagster"}
 
 
 @pytest.mark.usefixtures("sound_machine")

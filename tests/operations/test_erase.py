@@ -343,9 +343,7 @@ def test_a_file_that_is_dated_in_the_future_goes_as_well(world: World) -> None:
     assert not Path(copy).exists()
 
 
-def test_an_erase_under_way_is_no_difference(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof holds at every step of it, also once the version before it is gone."""
     verdicts = []
 

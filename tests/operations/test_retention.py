@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,20 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewTopic,
 )
 from typer.testing import CliRunner
 
+from assets.evidence import _retention
 from ingestion.cli.app import app
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import OffsetsExpiredError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.kafka.transactions import JavaAdmin, java_admin
 from ingestion.operations.retention import Retention, retention_now
 from ingestion.operations.status import StatusReader
+from ingestion.settings import Settings
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -112,6 +118,49 @@ def test_a_topic_limited_by_size_is_measured(world: World) -> None:
 
     world.send(*(row(number, "x" * 500) for number in range(200)))
     assert now(world).level == "critical"
+
+
+def test_the_size_of_a_log_is_not_asked_for_by_every_measurement(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM a stream every half minute would cost more than the runs."""
+    started: list[Settings] = []
+
+    def counted(settings: Settings) -> AbstractContextManager[JavaAdmin]:
+        started.append(settings)
+        return java_admin(settings)
+
+    monkeypatch.setattr("ingestion.kafka.retention.java_admin", counted)
+    world.run()
+    configure(world, retention_bytes=100_000)
+    world.send(*(row(number, "x" * 500) for number in range(10)))
+
+    assert [now(world).unknown for _ in range(3)] == ["", "", ""]
+    assert len(started) == 1
+
+
+def test_a_topic_that_is_declared_no_longer_is_not_judged(world: World) -> None:
+    """The check of a run and the sensor agree: what is in it of a removed topic is nobody's."""
+    other = f"{world.topic}b"
+    world.admin.create_topics([NewTopic(other, 1, 1)])[other].result(30)
+    world.declare(topic=None, topics=[world.topic, other])
+    try:
+        world.producer.produce(other, b'{"id": 1}')
+        world.producer.flush(30)
+        world.run()
+        world.declare(topics=[world.topic], retention_warning="8 days")
+        world.send(row(2, "b"))
+        report = world.run()
+        world.producer.produce(other, b'{"id": 3}')
+        world.producer.flush(30)
+        behind = replace(report, lag=1)
+
+        found = _retention(world.spec, world.settings, behind)
+    finally:
+        world.admin.delete_topics([other])[other].result(30)
+
+    assert found is not None
+    assert (found.level, found.least) == ("ok", None)
 
 
 def test_what_an_open_transaction_withholds_counts(world: World) -> None:

@@ -9,11 +9,13 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -23,7 +25,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from ingestion import errors
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations import telemetry
+from ingestion.operations.retention import Retention
 from ingestion.operations.status import StreamStatus
 from ingestion.operations.telemetry import observed, serving, watching
 from ingestion.pipeline.report import RunReport
@@ -33,6 +38,9 @@ from tests.cli.test_run import report
 from tests.support.http_sink import HttpSink, http_sink
 from tests.support.world import ROOT, World
 from tests.support.world import row as record
+
+if TYPE_CHECKING:
+    from ingestion.operations.telemetry.metrics import Metrics
 
 DASHBOARD = ROOT / "docs" / "grafana" / "oncelake.json"
 STANDARD = ("OTEL_", "OPENLINEAGE")
@@ -82,15 +90,24 @@ def standing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
 
 
-def run(spec: StreamSpec, settings: Settings, end: RunReport | BaseException) -> None:
+def run(
+    spec: StreamSpec,
+    settings: Settings,
+    end: RunReport | BaseException,
+    *,
+    is_stopped: bool = False,
+) -> None:
     """Observe a run that ends like this."""
-    with observed(spec, settings) as seen:
+    stop = threading.Event()
+    if is_stopped:
+        stop.set()
+    with observed(spec, settings, stop) as seen:
         if isinstance(end, BaseException):
             raise end
         on_batch = seen.batches(lambda row, lag: None)
         for batch in end.batches:
             on_batch(batch, 0)
-        seen.finish(end)
+        seen.report = end
 
 
 def pushed(sink: HttpSink) -> dict[str, dict[str, float]]:
@@ -125,7 +142,7 @@ def test_runs_and_streams_are_pushed_over_otlp(
 
     for end in (report("orders"), red):
         run(spec, here, end)
-    for error in (refusal, errors.DependencyError("away"), KeyboardInterrupt(), KeyError("odd")):
+    for error in (refusal, errors.DependencyError("away"), KeyError("odd")):
         with pytest.raises(type(error)):
             run(spec, here, error)
     end_metrics()
@@ -135,7 +152,7 @@ def test_runs_and_streams_are_pushed_over_otlp(
     assert found["oncelake.offsets"] == {"orders": 30}
     assert found["oncelake.batches"] == {"orders balanced": 2, "orders red": 1}
     assert found["oncelake.batch.duration"] == {"orders": 3}
-    outcomes = ("done", "red", "refused", "unreachable", "interrupted", "failed")
+    outcomes = ("done", "red", "refused", "unreachable", "failed")
     assert found["oncelake.runs"] == {f"orders {outcome}": 1 for outcome in outcomes}
     assert found["oncelake.lag"] == {"orders": 7}
     assert found["oncelake.quarantine.waiting"] == {"orders": 3}
@@ -145,6 +162,44 @@ def test_runs_and_streams_are_pushed_over_otlp(
         for each in request.resource_metrics[0].resource.attributes
     }
     assert (resource["service.name"], resource["deployment.environment"]) == ("oncelake", "test")
+
+
+class _TerminatedError(BaseException):
+    """Stands for what Dagster raises in a run that a person terminates."""
+
+
+@pytest.mark.usefixtures("standing")
+@pytest.mark.parametrize(
+    ("end", "is_stopped", "outcome", "state"),
+    [
+        pytest.param(report("orders", lag=7), True, "interrupted", "ABORT", id="cut short"),
+        pytest.param(report("orders"), True, "done", "COMPLETE", id="had read all"),
+        pytest.param(ValueError("of the stop"), True, "interrupted", "ABORT", id="broke off"),
+        pytest.param(_TerminatedError(), False, "interrupted", "ABORT", id="Dagster's"),
+        pytest.param(errors.InvalidSpecError("no"), False, "invalid", "FAIL", id="invalid"),
+        pytest.param(errors.StreamLockedError("busy"), False, "locked", "FAIL", id="locked late"),
+    ],
+)
+def test_a_run_that_is_stopped_is_neither_done_nor_failed(
+    monkeypatch: pytest.MonkeyPatch,
+    sink: HttpSink,
+    spec: StreamSpec,
+    here: Settings,
+    end: RunReport | BaseException,
+    is_stopped: bool,
+    outcome: str,
+    state: str,
+) -> None:
+    """A signal, or Dagster's Terminate, is an outcome of its own, for metrics and for lineage."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address)
+    monkeypatch.setenv("OPENLINEAGE_URL", sink.address)
+
+    with suppress(ValueError, _TerminatedError, errors.IngestionError):
+        run(spec, here, end, is_stopped=is_stopped)
+    end_metrics()
+
+    assert pushed(sink)["oncelake.runs"] == {f"orders {outcome}": 1}
+    assert [each["eventType"] for each in events(sink)] == ["START", state]
 
 
 @pytest.mark.usefixtures("standing")
@@ -234,6 +289,83 @@ def test_prometheus_reads_streams_that_are_followed(
         scraped(port)
 
 
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    """The metrics of this process, with a watch that is as quick as a test."""
+    from ingestion.operations.telemetry import metrics
+
+    monkeypatch.setattr(metrics, "WATCH_SECONDS", 0.02)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    return metrics.shared.get()
+
+
+def exported(metrics: Metrics, gauge: str = "oncelake.lag") -> dict[str, float]:
+    """The values of a gauge, by stream."""
+    from opentelemetry.metrics import CallbackOptions
+
+    from ingestion.operations.telemetry.metrics import _GAUGES
+
+    (value,) = (value for name, _, _, value in _GAUGES if name == gauge)
+    found = metrics._callback(value)(CallbackOptions())
+    return {str((each.attributes or {})["stream"]): float(each.value) for each in found}
+
+
+def test_one_stream_that_cannot_be_measured_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, recorded: Metrics, spec: StreamSpec, here: Settings
+) -> None:
+    """Those behind it are measured all the same; one that is declared no longer is forgotten."""
+
+    def read_status(reader: object, declared: DeclaredStream) -> StreamStatus:
+        if declared.name == "a":
+            raise PermissionError(13, "no")
+        return StreamStatus(stream=declared.name, table="t", lag=7)
+
+    monkeypatch.setattr("ingestion.operations.status.StatusReader.read_status", read_status)
+    names = ["a", "b", "c"]
+
+    def streams() -> list[DeclaredStream]:
+        return [DeclaredStream(name=name, path=Path(), spec=spec, error=None) for name in names]
+
+    with watching(here, streams):
+        wait_until(lambda: exported(recorded) == {"b": 7, "c": 7})
+        names.remove("c")
+        wait_until(lambda: exported(recorded) == {"b": 7})
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def test_what_was_measured_long_ago_is_not_exported(
+    monkeypatch: pytest.MonkeyPatch, recorded: Metrics, spec: StreamSpec
+) -> None:
+    """A value that nobody renews would stay green for good."""
+    recorded.record(full_status(spec))
+    assert exported(recorded) == {"orders": 7}
+
+    monkeypatch.setattr("ingestion.operations.telemetry.metrics._STALE_SECONDS", 0.0)
+
+    assert exported(recorded) == {}
+
+
+def test_a_headroom_that_nobody_knows_is_not_one_that_is_not_there(
+    recorded: Metrics, spec: StreamSpec
+) -> None:
+    """Both leave the headroom out; a gauge of its own tells them apart."""
+    for name, unknown in (("known", ""), ("unknown", "Kafka refuses")):
+        retention = Retention(spec=spec, unknown=unknown)
+        recorded.record(StreamStatus(stream=name, table="t", retention=retention))
+    recorded.record(StreamStatus(stream="new", table="t"))
+
+    assert exported(recorded, "oncelake.retention.headroom") == {}
+    assert exported(recorded, "oncelake.retention.unknown") == {"known": 0, "unknown": 1}
+
+
 def queried() -> set[str]:
     """The metrics that Grafana's dashboard asks for."""
     board = json.loads(DASHBOARD.read_text())
@@ -253,7 +385,6 @@ def full_status(spec: StreamSpec) -> StreamStatus:
 
     from ingestion.kafka.offsets import TopicPartition
     from ingestion.kafka.retention import Headroom
-    from ingestion.operations.retention import Retention
 
     now = dt.datetime.now(dt.UTC)
     at = TopicPartition("orders", 0)
@@ -427,6 +558,68 @@ def test_a_lineage_server_that_fails_is_left_alone_for_a_while(
     assert len(events(sink)) == 1
     told = [each for each in caplog.records if each.name == "oncelake.telemetry"]
     assert [each.getMessage()[:29] for each in told] == ["lineage could not be sent: HT"]
+
+
+def test_a_stream_that_is_locked_sends_no_lineage(
+    monkeypatch: pytest.MonkeyPatch, sink: HttpSink, spec: StreamSpec, here: Settings
+) -> None:
+    """Whoever follows it tries every few seconds: no run of it has begun."""
+    monkeypatch.setenv("OPENLINEAGE_URL", sink.address)
+    with (
+        held_by_python(StreamPaths.of("orders", here), Holder.me("another")),
+        suppress(errors.StreamLockedError),
+    ):
+        run(spec, here, errors.StreamLockedError("busy"))
+    assert events(sink) == []
+
+    with held_by_python(StreamPaths.of("orders", here), Holder.me("another")):
+        run(spec, here, report("orders"))
+    assert [each["eventType"] for each in events(sink)] == ["START", "COMPLETE"]
+
+
+@pytest.mark.parametrize(
+    ("retries", "attempts"), [(None, 2), ("3", 4)], ids=["by default", "as configured"]
+)
+def test_a_lineage_server_that_is_away_is_tried_twice(
+    monkeypatch: pytest.MonkeyPatch,
+    sink: HttpSink,
+    spec: StreamSpec,
+    here: Settings,
+    retries: str | None,
+    attempts: int,
+) -> None:
+    """The client's own six attempts would hold up each run that starts."""
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "http")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__URL", sink.address)
+    if retries:
+        monkeypatch.setenv("OPENLINEAGE__TRANSPORT__RETRY", f'{{"total": {retries}}}')
+    sink.statuses = [503] * 10
+
+    run(spec, here, report("orders"))
+
+    assert len(events(sink)) == attempts
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_rebuild_is_one_run_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch, sink: HttpSink, world: World
+) -> None:
+    """The half-built copy is not published: nothing is counted twice, the table is the stream's."""
+    world.send(*(record(number, "a") for number in range(5)))
+    world.run()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address)
+    monkeypatch.setenv("OPENLINEAGE_URL", sink.address)
+
+    world.rebuild()
+    end_metrics()
+
+    metrics = pushed(sink)
+    assert "oncelake.records" not in metrics
+    assert metrics["oncelake.runs"] == {f"{world.topic} done": 1}
+    assert metrics["oncelake.rows"] == {world.topic: 5}
+    assert [each["eventType"] for each in events(sink)] == ["START", "COMPLETE"]
+    assert {each["outputs"][0]["name"] for each in events(sink)} == {str(world.paths.data)}
 
 
 @pytest.mark.kafka

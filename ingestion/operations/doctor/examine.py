@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from pydantic import TypeAdapter
 
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import UNREACHABLE, SetupError
+from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, holder_of, read_lease
@@ -40,6 +40,8 @@ from ingestion.settings import Settings, project_root
 
 _DAGSTER_MODULE = "assets.doctor"
 _DAGSTER_SECONDS = 120
+# Whoever asks for the status waits for it.
+_IDLE_SECONDS = 30
 _JAVAS = range(17, 22)
 _JAVA_SECONDS = 30
 _LEAST_FREE_BYTES = 2**30
@@ -77,18 +79,21 @@ def find_idle(streams: Sequence[str]) -> tuple[Finding, ...]:
     if _dagster_home() is None:
         return ()
     idle = (kinds.SENSOR_OFF.what, kinds.NO_DAEMON.what)
-    return tuple(finding for finding in _examine_dagster(streams) if finding.what in idle)
+    findings = _examine_dagster(streams, seconds=_IDLE_SECONDS)
+    return tuple(finding for finding in findings if finding.what in idle)
 
 
 def _examine_stream(
     stream: DeclaredStream, settings: Settings, reader: StatusReader
 ) -> list[Finding]:
+    status = reader.read_status(stream)
+    findings = [_finding_of(failure) for failure in status.problems]
+    if status.retention is not None and status.retention.is_low:
+        findings.append(kinds.LOW_RETENTION.of(stream.name, str(status.retention)))
     try:
-        problems = [_finding_of(failure) for failure in reader.read_status(stream).problems]
-        paths = StreamPaths.of(stream.name, settings)
-        return [*problems, *examine_leftovers(stream.name, paths)]
+        return [*findings, *examine_leftovers(stream.name, StreamPaths.of(stream.name, settings))]
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
-        return [_finding_of(Failure.of(error, stream=stream.name))]
+        return [*findings, _finding_of(Failure.of(error, stream=stream.name))]
 
 
 def _finding_of(failure: Failure) -> Finding:
@@ -96,7 +101,7 @@ def _finding_of(failure: Failure) -> Finding:
     problem, _, following = failure.message.partition(" Next: ")
     status = f"oncelake status {failure.stream or ''}".rstrip()
     facts = {"problem": problem, "remedy": failure.remedy or following or status}
-    if failure.exit_code == UNREACHABLE:
+    if failure.type == "DependencyError":
         return kinds.SILENT_KAFKA.of("kafka", failure.type, **facts)
     return kinds.FAILING_RUN.of(failure.stream or "streams", failure.type, **facts)
 
@@ -109,7 +114,9 @@ def _dagster_home() -> Path | None:
     return project_root() if (project_root() / ".dagster").is_dir() else None
 
 
-def _examine_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
+def _examine_dagster(
+    streams: Sequence[str], seconds: float = _DAGSTER_SECONDS
+) -> tuple[Finding, ...]:
     """Let Dagster's side examine itself, for these streams or all; the engine runs without it."""
     home = _dagster_home()
     if home is None:
@@ -124,10 +131,10 @@ def _examine_dagster(streams: Sequence[str]) -> tuple[Finding, ...]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_DAGSTER_SECONDS,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        why = f"no answer within {_DAGSTER_SECONDS} s"
+        why = f"no answer within {seconds} s"
     else:
         if answer.returncode == 0:
             return _FINDINGS.validate_json(answer.stdout)["findings"]

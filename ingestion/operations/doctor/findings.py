@@ -60,6 +60,7 @@ FULL_VOLUME = FindingKind("{folder} is on a volume that is almost full", "df -h 
 # What a run of a stream would meet.
 SILENT_KAFKA = FindingKind("{problem}", "{remedy}", UNREACHABLE)
 FAILING_RUN = FindingKind("{problem}", "{remedy}")
+LOW_RETENTION = FindingKind("records may be lost before they are read", "oncelake run {about}")
 
 # What the runs of a stream left.
 RUN_UNDER_WAY = FindingKind("a run holds this stream", "wait for it to end", DONE)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from ingestion.errors import LOCKED, REFUSED, UNREACHABLE, WRONG, InvalidSpecError, SetupError
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
@@ -33,17 +36,28 @@ _is_serving = False
 OnBatch = Callable[["LedgerRow", int], None]
 
 
-class RunObserver(Protocol):
-    """What is told of one run, in its own thread."""
+# How a run ended; `interrupted` when it was asked to, before it had read all.
+Outcome = Literal[
+    "done", "red", "interrupted", "refused", "locked", "unreachable", "invalid", "failed"
+]
+_BY_EXIT_CODE: Final[dict[int, Outcome]] = {
+    REFUSED: "refused",
+    LOCKED: "locked",
+    UNREACHABLE: "unreachable",
+}
 
-    def begin(self) -> None:
-        """Take note that the run begins."""
+
+class RunObserver(Protocol):
+    """What is notified of one run, in its own thread."""
+
+    def start(self) -> None:
+        """Take note that the run starts."""
 
     def batch(self, row: LedgerRow, lag: int) -> None:
         """Take note of a batch that is committed, and of the lag that is left."""
 
-    def end(self, report: RunReport | None, error: BaseException | None) -> None:
-        """Take note of the run's end: it has a report, or failed."""
+    def end(self, outcome: Outcome, report: RunReport | None, error: BaseException | None) -> None:
+        """Take note of the run's end: it has a report, or an error."""
 
 
 def wants_otlp() -> bool:
@@ -65,15 +79,15 @@ def wants_lineage() -> bool:
     )
 
 
-class Observed:
-    """One run, and whoever is told of it; a failure of theirs is no failure of the run."""
+class ObservedRun:
+    """One run and its observers, whose failure is none of the run; ``report`` is what it gave."""
 
     def __init__(self, observers: Sequence[RunObserver]) -> None:
         self._observers = observers
-        self._report: RunReport | None = None
+        self.report: RunReport | None = None
 
-    def tell(self, what: Callable[[RunObserver], None]) -> None:
-        """Tell all observers."""
+    def notify(self, what: Callable[[RunObserver], None]) -> None:
+        """Notify all observers."""
         for observer in self._observers:
             with guarded(type(observer).__module__.rpartition(".")[2]):
                 what(observer)
@@ -83,50 +97,54 @@ class Observed:
         if not self._observers:
             return on_batch
 
-        def tell_all(row: LedgerRow, lag: int) -> None:
+        def notify_all(row: LedgerRow, lag: int) -> None:
             on_batch(row, lag)
-            self.tell(lambda observer: observer.batch(row, lag))
+            self.notify(lambda observer: observer.batch(row, lag))
 
-        return tell_all
-
-    def finish(self, report: RunReport) -> RunReport:
-        """Take the run's report, and return it."""
-        self._report = report
-        return report
-
-    @property
-    def report(self) -> RunReport | None:
-        """The run's report, once it has one."""
-        return self._report
+        return notify_all
 
 
 @contextmanager
-def observed(spec: StreamSpec, settings: Settings) -> Iterator[Observed]:
-    """Observe a run while the block lasts."""
-    run = Observed(_observers(spec, settings))
-    run.tell(lambda observer: observer.begin())
+def observed(spec: StreamSpec, settings: Settings, stop: threading.Event) -> Iterator[ObservedRun]:
+    """Observe a run while the block lasts; ``stop`` is what asks it to end."""
+    run = ObservedRun(_observers(spec, settings))
+    error: BaseException | None = None
+    run.notify(lambda observer: observer.start())
     try:
         yield run
-    except BaseException as error:
-        failure = error
-        run.tell(lambda observer: observer.end(None, failure))
+    except BaseException as raised:
+        error = raised
         raise
-    run.tell(lambda observer: observer.end(run.report, None))
+    finally:
+        outcome = _outcome(run.report, error, is_stopped=stop.is_set())
+        run.notify(lambda observer: observer.end(outcome, run.report, error))
+
+
+def _outcome(report: RunReport | None, error: BaseException | None, *, is_stopped: bool) -> Outcome:
+    if report is not None:
+        is_cut_short = is_stopped and report.lag > 0
+        return "red" if not report.is_balanced else "interrupted" if is_cut_short else "done"
+    # Dagster ends a run, and Python a process, by what is no ``Exception``.
+    if is_stopped or not isinstance(error, Exception):
+        return "interrupted"
+    if isinstance(error, InvalidSpecError):
+        return "invalid"
+    return _BY_EXIT_CODE.get(getattr(error, "exit_code", WRONG), "failed")
 
 
 def _observers(spec: StreamSpec, settings: Settings) -> list[RunObserver]:
-    found: list[RunObserver] = []
+    observers: list[RunObserver] = []
     if wants_otlp() or _is_serving:
         with guarded("metrics"):
             from ingestion.operations.telemetry.metrics import RunMetrics, shared
 
-            found.append(RunMetrics(shared.get(), spec, settings))
+            observers.append(RunMetrics(shared.get(), spec, settings))
     if wants_lineage():
         with guarded("lineage"):
             from ingestion.operations.telemetry.lineage import RunLineage
 
-            found.append(RunLineage(spec, settings))
-    return found
+            observers.append(RunLineage(spec, settings))
+    return observers
 
 
 @contextmanager
@@ -158,8 +176,6 @@ def serving(port: int | None, host: str) -> Iterator[None]:
     if port is None:
         yield
         return
-    from ingestion.errors import SetupError
-
     try:
         from ingestion.operations.telemetry.metrics import serve
     except ModuleNotFoundError as error:
@@ -169,7 +185,7 @@ def serving(port: int | None, host: str) -> Iterator[None]:
     except OSError as error:
         raise SetupError(
             f"--metrics-port: {host}:{port} cannot be listened on ({error.strerror}). "
-            "Next: choose another port"
+            "Next: choose another port, or another --metrics-host"
         ) from error
     _is_serving = True
     try:

@@ -1,4 +1,4 @@
-"""Lineage of runs, by OpenLineage: topics in, a table out, START and then COMPLETE or FAIL.
+"""Lineage of runs, by OpenLineage: topics in, a table out, START and then how the run ended.
 
 The client's own variables and files say where events go. An event that could not be sent is logged
 once, and for a minute no other is tried, so that a server that is away costs runs little.
@@ -34,18 +34,34 @@ from openlineage.client.uuid import generate_new_uuid
 
 from ingestion.declaration.spec import StreamSpec, engine_version
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
+from ingestion.operations.telemetry import Outcome
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 
 _PRODUCER: Final = f"urn:oncelake:{engine_version()}"
+_STATES: Final = {"done": RunState.COMPLETE, "interrupted": RunState.ABORT}
 _PAUSE_SECONDS: Final = 60.0
 _not_before = 0.0
 
 
 @cache
 def _client() -> OpenLineageClient:
-    return OpenLineageClient()
+    """Return the client, which tries once more unless its configuration says how often.
+
+    By default it tries five times more, and a run would wait half a minute for a server behind a
+    firewall that drops packets.
+    """
+    client = OpenLineageClient()
+    http = getattr(client.transport, "config", None)
+    if (
+        http is not None
+        and hasattr(http, "retry")
+        and "retry" not in (client.config.transport or {})
+    ):
+        http.retry = {**http.retry, "total": 1}
+    return client
 
 
 class RunLineage:
@@ -55,28 +71,35 @@ class RunLineage:
         self._spec = spec
         self._settings = settings
         self._id = str(generate_new_uuid())
+        self._has_started = False
 
-    def begin(self) -> None:
-        """Send START."""
-        self._send(RunState.START)
+    def start(self) -> None:
+        """Send START, but not while another run holds the stream: this one may never begin."""
+        if holder_of(StreamPaths.of(self._spec.name, self._settings)) is None:
+            self._send(RunState.START)
 
     def batch(self, row: LedgerRow, lag: int) -> None:
         """Send nothing: batches are the ledger's."""
 
-    def end(self, report: RunReport | None, error: BaseException | None) -> None:
-        """Send COMPLETE, or FAIL with the error; red books are a failure."""
-        if report is not None and not report.is_balanced:
+    def end(self, outcome: Outcome, report: RunReport | None, error: BaseException | None) -> None:
+        """Send COMPLETE, ABORT, or FAIL with the error; red books are a failure."""
+        if not self._has_started:
+            if outcome == "locked":
+                return
+            self._send(RunState.START)
+        if outcome == "red" and report is not None:
             red = "; ".join(row.says() for row in report.batches if row.is_red)
             self._send(RunState.FAIL, report, f"the books do not balance: {red}")
-        elif error is not None:
-            self._send(RunState.FAIL, None, str(error) or type(error).__name__)
+        elif outcome in _STATES:
+            self._send(_STATES[outcome], report)
         else:
-            self._send(RunState.COMPLETE, report)
+            self._send(RunState.FAIL, None, str(error) or type(error).__name__)
 
     def _send(
         self, state: RunState, report: RunReport | None = None, problem: str | None = None
     ) -> None:
         global _not_before
+        self._has_started = True
         if time.monotonic() < _not_before:
             return
         event = RunEvent(

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,32 +26,19 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
-    DependencyError,
-    InvalidSpecError,
-    RefusedError,
-    StreamLockedError,
-    TableBusyError,
-)
 from ingestion.lake.books import DISPOSITIONS
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.status import StatusReader, StreamStatus
-from ingestion.operations.telemetry import guarded, wants_otlp
+from ingestion.operations.telemetry import Outcome, guarded, wants_otlp
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 
 WATCH_SECONDS: Final = 30.0
+# What is older says nothing of now: then no value is exported, which an alert can notice.
+_STALE_SECONDS: Final = 300.0
 # How long a measurement that is under way may keep following from its end.
 _END_SECONDS: Final = 1.0
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-_OUTCOMES: Final[dict[type[BaseException], str]] = {
-    RefusedError: "refused",
-    StreamLockedError: "locked",
-    TableBusyError: "unreachable",
-    DependencyError: "unreachable",
-    InvalidSpecError: "invalid",
-    KeyboardInterrupt: "interrupted",
-}
 _LOGGERS: Final = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.sdk.metrics._internal.export",
@@ -65,7 +52,7 @@ class Metrics:
         name = os.environ.get("OTEL_SERVICE_NAME") or "oncelake"
         self.provider = MeterProvider(readers, Resource.create({"service.name": name}))
         self.is_watched = False
-        self._standing: dict[str, tuple[StreamStatus, dt.datetime]] = {}
+        self._statuses: dict[str, tuple[StreamStatus, dt.datetime]] = {}
         meter = self.provider.get_meter("oncelake")
         self.offsets = meter.create_counter(
             "oncelake.offsets", "{offset}", "Offsets in the ranges of committed batches"
@@ -92,17 +79,24 @@ class Metrics:
         for gauge, unit, says, value in _GAUGES:
             meter.create_observable_gauge(gauge, [self._callback(value)], unit, says)
 
-    def measured(self, status: StreamStatus) -> None:
+    def record(self, status: StreamStatus) -> None:
         """Take note of where a stream stands now."""
-        self._standing[status.stream] = status, dt.datetime.now(dt.UTC)
+        self._statuses[status.stream] = status, dt.datetime.now(dt.UTC)
+
+    def keep_only(self, streams: Collection[str]) -> None:
+        """Forget where other streams stood, which are declared no longer."""
+        self._statuses = {
+            stream: status for stream, status in self._statuses.items() if stream in streams
+        }
 
     def _callback(self, value: _Value) -> Callable[[CallbackOptions], Iterator[Observation]]:
         def observe(_: CallbackOptions) -> Iterator[Observation]:
             now = dt.datetime.now(dt.UTC)
-            for stream, (status, measured_at) in sorted(self._standing.items()):
-                found = value(status, now, (now - measured_at).total_seconds())
-                if found is not None:
-                    yield Observation(found, {"stream": stream})
+            for stream, (status, measured_at) in sorted(self._statuses.items()):
+                since = (now - measured_at).total_seconds()
+                number = value(status, now, since) if since < _STALE_SECONDS else None
+                if number is not None:
+                    yield Observation(number, {"stream": stream})
 
         return observe
 
@@ -113,6 +107,10 @@ _Value = Callable[[StreamStatus, dt.datetime, float], float | None]
 def _headroom(status: StreamStatus, now: dt.datetime, since: float) -> float | None:
     least = status.retention and status.retention.least
     return max(0.0, least.seconds - since) if least else None
+
+
+def _is_headroom_unknown(status: StreamStatus, now: dt.datetime, since: float) -> float | None:
+    return float(bool(status.retention.unknown)) if status.retention else None
 
 
 def _unread_age(status: StreamStatus, now: dt.datetime, since: float) -> float | None:
@@ -137,6 +135,12 @@ _GAUGES: Final[tuple[tuple[str, str, str, _Value], ...]] = (
         _headroom,
     ),
     (
+        "oncelake.retention.unknown",
+        "",
+        "1 where a limit of the headroom could not be measured, else 0",
+        _is_headroom_unknown,
+    ),
+    (
         "oncelake.quarantine.waiting",
         "{record}",
         "Records in quarantine that no redrive has sent in",
@@ -146,7 +150,8 @@ _GAUGES: Final[tuple[tuple[str, str, str, _Value], ...]] = (
     (
         "oncelake.status",
         "",
-        "Exit code of `oncelake status`: 0 in order, 1 wrong, 3 refused, 5 unreachable",
+        "Exit code of `oncelake status`: 0 in order, 1 wrong, 2 declaration, 3 refused, "
+        "5 unreachable",
         lambda status, *_: status.exit_code,
     ),
 )
@@ -160,11 +165,11 @@ class RunMetrics:
         self._spec = spec
         self._settings = settings
         self._of_stream = {"stream": spec.name}
-        self._began = self._last = time.monotonic()
+        self._start = self._last = time.monotonic()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Take the time."""
-        self._began = self._last = time.monotonic()
+        self._start = self._last = time.monotonic()
 
     def batch(self, row: LedgerRow, lag: int) -> None:
         """Count a batch and its records."""
@@ -178,23 +183,16 @@ class RunMetrics:
             if count := row.counts.get(disposition, 0):
                 metrics.records.add(count, {**self._of_stream, "disposition": disposition})
 
-    def end(self, report: RunReport | None, error: BaseException | None) -> None:
+    def end(self, outcome: Outcome, report: RunReport | None, error: BaseException | None) -> None:
         """Count the run, and measure where it leaves the stream."""
-        told = {**self._of_stream, "outcome": _outcome(report, error)}
-        self._metrics.runs.add(1, told)
-        self._metrics.run_duration.record(time.monotonic() - self._began, told)
+        attributes = {**self._of_stream, "outcome": outcome}
+        self._metrics.runs.add(1, attributes)
+        self._metrics.run_duration.record(time.monotonic() - self._start, attributes)
         if not self._metrics.is_watched:
             declared = DeclaredStream(
                 name=self._spec.name, path=Path(), spec=self._spec, error=None
             )
-            self._metrics.measured(StatusReader(self._settings).read_status(declared))
-
-
-def _outcome(report: RunReport | None, error: BaseException | None) -> str:
-    if error is not None:
-        kinds = (name for kind, name in _OUTCOMES.items() if isinstance(error, kind))
-        return next(kinds, "failed")
-    return "done" if report is None or report.is_balanced else "red"
+            self._metrics.record(StatusReader(self._settings).read_status(declared))
 
 
 class _Shared:
@@ -271,11 +269,12 @@ def watch(
 
     def measure() -> None:
         while not over.is_set():
-            with guarded("metrics"):
-                reader = StatusReader(settings)
-                for declared in streams():
+            reader, followed = StatusReader(settings), streams()
+            for declared in followed:
+                with guarded("metrics"):
                     if not over.is_set():
-                        metrics.measured(reader.read_status(declared))
+                        metrics.record(reader.read_status(declared))
+            metrics.keep_only({declared.name for declared in followed})
             over.wait(WATCH_SECONDS)
 
     thread = threading.Thread(target=measure, name="metrics", daemon=True)

@@ -1,0 +1,59 @@
+"""``oncelake rebuild``: what it says of a new table, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ingestion.operations.rebuild import Rebuild, RebuildReport
+from ingestion.pipeline.report import RunReport
+from tests.cli.shell import answer, home, oncelake, row
+from tests.cli.test_run import report
+
+__all__ = ["home"]
+
+RED = report("orders", batches=(row(1, balanced=False, problems=("1 ≠ 2",)),))
+
+
+def end(
+    monkeypatch: pytest.MonkeyPatch, made: RunReport, *archived: Path, is_stopped: bool = False
+) -> None:
+    """Let a rebuild end like this."""
+
+    def execute(rebuild: Rebuild) -> RebuildReport:
+        if is_stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return RebuildReport(stream="orders", report=made, archived=archived)
+
+    monkeypatch.setattr(Rebuild, "execute", execute)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_new_table_that_is_red_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt begins anew, so this is the only place that has the reason."""
+    end(monkeypatch, RED)
+
+    result = oncelake("rebuild", "orders", "--json")
+
+    assert result.exit_code == 1
+    assert "orders: the books of batch 1 do not balance: 1 ≠ 2" in result.stderr
+    document = answer(result)
+    assert (document["balanced"], document["swapped"]) == (False, False)
+    assert [each["problems"] for each in document["batches"]] == [["1 ≠ 2"]]
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("archived", "code"),
+    [pytest.param((Path("old"),), 0, id="behind the swap"), pytest.param((), 143, id="before it")],
+)
+def test_a_signal_counts_only_before_the_swap(
+    monkeypatch: pytest.MonkeyPatch, archived: tuple[Path, ...], code: int
+) -> None:
+    """What is done is done, and a script must not think that it is not."""
+    end(monkeypatch, report("orders"), *archived, is_stopped=True)
+
+    assert oncelake("rebuild", "orders").exit_code == code
