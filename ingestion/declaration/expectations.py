@@ -17,7 +17,7 @@ from typing import Any, Final
 from ingestion.declaration.names import hint, suggest
 from ingestion.declaration.violations import Violation
 
-# What has no schema: of these only the name is checked.
+# What has no schema: of these only the name and the column are checked.
 _WITHOUT_SCHEMA: Final = (
     "expect_column_values_to_be_dateutil_parseable",
     "expect_column_values_to_be_decreasing",
@@ -49,6 +49,8 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 def argument_violations(expectation: str, arguments: Mapping[str, Any]) -> Iterator[Violation]:
     """Yield what Great Expectations would refuse of an expectation, whatever the columns are."""
     if expectation in _WITHOUT_SCHEMA:
+        if not isinstance(arguments.get("column"), str):
+            yield (), f"missing: {expectation} needs `column`, the name of one"
         return
     if expectation not in _schemas():
         near = hint(expectation, (*_schemas(), *_WITHOUT_SCHEMA))
@@ -63,7 +65,7 @@ def argument_violations(expectation: str, arguments: Mapping[str, Any]) -> Itera
         elif not _is_allowed(value, properties[name]):
             yield name, f"{value!r} is no value for it; write {_described(properties[name])}"
     for name in required:
-        if name not in arguments:
+        if arguments.get(name) is None:
             yield (), f"missing: {expectation} needs `{name}`"
     has_bounds = set(_BOUNDS) <= properties.keys() and expectation.endswith("_between")
     if has_bounds and all(arguments.get(name) is None for name in _BOUNDS):
@@ -75,9 +77,10 @@ def columns_asked(expectation: str, arguments: Mapping[str, Any]) -> Iterator[tu
     if expectation.startswith(_ABOUT_THE_TABLE):
         return
     for argument in _COLUMN_ARGUMENTS:
-        value = arguments.get(argument, ())
-        for column in (value,) if isinstance(value, str) else value:
-            yield argument, str(column)
+        value = arguments.get(argument)
+        for column in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(column, str):
+                yield argument, column
 
 
 @cache

@@ -26,6 +26,8 @@ BASE = {
     "tombstones": "ignore",
 }
 BETWEEN = "expect_column_values_to_be_between"
+# One of those of which Great Expectations ships no schema.
+INCREASING = "expect_column_values_to_be_increasing"
 # Conditions over these columns; ``tests/pipeline/test_transform.py`` asks Spark about each.
 UNDERSTOOD = (
     "TOTAL > 0 AND `id` IS NOT NULL",
@@ -114,6 +116,16 @@ def said_of(**fields: Any) -> list[str]:
             {"expectations": [{"type": BETWEEN, "column": "id", "min_value": [0]}]},
             "expectations.0.min_value: [0] is no value for it; write number or date",
             id="value of an argument",
+        ),
+        pytest.param(
+            {"expectations": [{"type": BETWEEN, "column": None, "min_value": 0}]},
+            f"expectations.0: missing: {BETWEEN} needs `column`",
+            id="empty column",
+        ),
+        pytest.param(
+            {"expectations": [{"type": INCREASING, "column": 5}]},
+            f"expectations.0: missing: {INCREASING} needs `column`",
+            id="number for a column, without a schema",
         ),
     ],
 )
