@@ -26,6 +26,7 @@ from ingestion.settings import project_root
 # The fields that decide what the others may say, and those that a field rests on, if not on these.
 _SHAPE: Final = frozenset({"schema", "mode", "keys", "sequence_by"})
 _OF_VALUE: Final = frozenset({"schema", "value_schema", "explode"})
+_OF_TABLE: Final = _SHAPE | {"aggregates", "window", "explode", "deletes", "extra_fields"}
 _RESTS_ON: Final = {
     "topic": frozenset({"topics", "topic_pattern"}),
     "topics": frozenset(),
@@ -38,7 +39,8 @@ _RESTS_ON: Final = {
     "where": _OF_VALUE,
     "select": _OF_VALUE | {"transform"},
     "apply_as_deletes": frozenset({"schema", "mode"}),
-    "expectations": _SHAPE | {"aggregates", "window", "explode", "deletes", "extra_fields"},
+    "expectations": _OF_TABLE,
+    "maintenance": _OF_TABLE,
 }
 # Stands for an expectation that is wrong, so that the others keep their numbers.
 _HARMLESS: Final = {"type": "expect_table_row_count_to_be_between", "min_value": 0}

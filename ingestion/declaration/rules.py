@@ -46,6 +46,10 @@ def rule_violations(spec: Declaration) -> Iterator[Violation]:
     yield from _transformation_violations(spec)
     yield from _sql_violations(spec)
     yield from _format_violations(spec)
+    folds = spec.mode == "aggregate" or spec.ignore_null_updates
+    if spec.backfill_from and (folds or spec.unavailable == "keep"):
+        problem = "a day cannot be replayed where a record's effect depends on the rows before it"
+        yield "backfill_from", f"{problem}; remove it"
     if spec.tombstones == "delete" and not spec.tombstones_have_an_order:
         problem = f"a null value has no {', '.join(spec.sequence_by)}"
         yield (
@@ -66,10 +70,6 @@ def _maintenance_violations(spec: Declaration) -> Iterator[Violation]:
         if days is not None and days < window:
             problem = f"{days} is less than `rewind_window_days`, {window}: a rewind needs them"
             yield ("maintenance", name), f"{problem}; write at least that"
-    known = {**spec.types, **dict.fromkeys(("_topic", "_partition", "_offset", "_timestamp"))}
-    for name in upkeep.cluster_by:
-        if name not in known:
-            yield ("maintenance", "cluster_by"), unknown_column(name, known)
 
 
 def _topic_violations(spec: Declaration) -> Iterator[Violation]:
@@ -153,13 +153,17 @@ def _name_violations(
 
 
 def column_violations(spec: Declaration, columns: Collection[str]) -> Iterator[Violation]:
-    """Yield expectations of columns that the table, whose columns are given, does not have."""
-    for nth, each in enumerate(spec.expectations):
-        for argument, name in columns_asked(each.type, each.arguments):
-            if name not in columns:
-                problem = f"{name!r} is not a column of the table"
-                near = suggest(name, columns, likeness=0.5)
-                yield ("expectations", nth, argument), f"{problem}; {near}"
+    """Yield what names columns that the table, whose columns are given, does not have."""
+    named: list[tuple[tuple[str | int, ...], str]] = [
+        (("expectations", nth, argument), name)
+        for nth, each in enumerate(spec.expectations)
+        for argument, name in columns_asked(each.type, each.arguments)
+    ]
+    named += [(("maintenance", "cluster_by"), name) for name in spec.maintenance.cluster_by]
+    for at, name in named:
+        if name not in columns:
+            near = suggest(name, columns, likeness=0.5)
+            yield at, f"{name!r} is not a column of the table; {near}"
 
 
 def _explode_violations(spec: Declaration, name: str) -> Iterator[Violation]:

@@ -35,7 +35,7 @@ from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import RuleViolationsError
 
 # Fields that decide nothing about a single record. One that is added later counts until named.
-_ABOUT_RUNS: Final = frozenset(
+ABOUT_RUNS: Final = frozenset(
     {
         *(
             "name",
@@ -52,7 +52,7 @@ _ABOUT_RUNS: Final = frozenset(
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate"),
         *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
-        *("follow", "maintenance", "retention_warning"),
+        *("backfill_from", "follow", "maintenance", "retention_warning"),
     }
 )
 # Fields that decide which columns the table has.
@@ -137,7 +137,7 @@ def fingerprint(spec: StreamSpec) -> str:
     quarantine keeps both, so that the proof can tell a record that waits to be redriven from one
     that should never have been there.
     """
-    fields = spec.model_dump(mode="json", exclude=set(_ABOUT_RUNS), exclude_defaults=True)
+    fields = spec.model_dump(mode="json", exclude=set(ABOUT_RUNS), exclude_defaults=True)
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from ingestion.declaration.names import name_problem, nearest_allowed
-from ingestion.declaration.spec import StreamSpec, fingerprint
+from ingestion.declaration.spec import ABOUT_RUNS, StreamSpec, fingerprint
 
 ORDERS = {
     "name": "orders",
@@ -16,6 +16,8 @@ ORDERS = {
     "schema": "id BIGINT NOT NULL, total DOUBLE, tags MAP<STRING, STRING>, at TIMESTAMP",
     "keys": ["id"],
 }
+GROUPS = {"mode": "aggregate", "aggregates": {"records": "count(*)"}}
+DAYS = {"backfill_from": "2026-01-01"}
 
 
 def spec(**fields: Any) -> StreamSpec:
@@ -40,6 +42,17 @@ def test_how_often_a_stream_is_run_decides_nothing_about_its_records() -> None:
 
     assert fingerprint(paced) == fingerprint(spec())
     assert (paced.table_ddl, paced.rule) == (spec().table_ddl, spec().rule)
+
+
+def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
+    """A field that is added later is not taken for one that makes earlier records another's."""
+    deciding = {
+        *("format", "ddl", "leniency", "value_ddl", "explode", "where", "select", "transform"),
+        *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),
+        *("ignore_null_updates", "tombstones", "key_format", "extra_fields"),
+    }
+
+    assert deciding ^ ABOUT_RUNS == set(StreamSpec.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +99,27 @@ def test_how_often_a_stream_is_run_decides_nothing_about_its_records() -> None:
         pytest.param({"quarantine_rate": {"warn_above": 0.5}}, "lies above", id="never warns"),
         pytest.param({"schedule": "hourly"}, "pattern", id="schedule"),
         pytest.param({"owners": ["bob"]}, "pattern", id="owner"),
+        pytest.param(
+            {"maintenance": {"cluster_by": ["totl"]}},
+            "maintenance.cluster_by: 'totl' is not a column of the table; did you mean `total`",
+            id="unknown cluster column",
+        ),
+        pytest.param(
+            {**GROUPS, "maintenance": {"cluster_by": ["total"]}},
+            "maintenance.cluster_by: 'total' is not a column of the table",
+            id="cluster by a column that is folded away",
+        ),
+        pytest.param({**GROUPS, **DAYS}, "backfill_from: a day cannot be replayed", id="groups"),
+        pytest.param(
+            {"ignore_null_updates": True, **DAYS},
+            "backfill_from: a day cannot be replayed",
+            id="days of partial updates",
+        ),
+        pytest.param(
+            {"format": "debezium", **DAYS},
+            "backfill_from: a day cannot be replayed",
+            id="days of columns that are kept",
+        ),
         pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),
         pytest.param({"name": "a__b"}, "companion", id="two underscores"),
         pytest.param({"name": "type"}, "Dagster", id="reserved name"),
@@ -95,6 +129,15 @@ def test_a_contradiction_is_refused(fields: dict[str, Any], says: str) -> None:
     """What cannot work is refused when it is declared, and not in the middle of a run."""
     with pytest.raises(ValidationError, match=says):
         spec(**fields)
+
+
+def test_a_table_is_clustered_by_the_columns_that_it_has() -> None:
+    """A group has its aggregates, and any table what Kafka says of a record."""
+    columns = ("records", "_timestamp")
+
+    found = spec(**GROUPS, maintenance={"cluster_by": columns})
+
+    assert found.maintenance.cluster_by == columns
 
 
 def test_all_contradictions_are_found_at_once() -> None:
