@@ -18,7 +18,7 @@ from ingestion.kafka.offsets import Range
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import altered_files
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.storage import is_disk_error, translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.pipeline.schema import sentence_of
@@ -77,12 +77,15 @@ def translate_expression_errors(spec: StreamSpec, planned: Sequence[Range]) -> I
         if not _is_of_expression(error, spec):
             raise
         which = ", ".join(str(each) for each in planned if len(each)) or "the quarantine"
+        field, *others = _fields_of(error, spec)
+        or_other = f"it, or {', '.join(map('.'.join, others))}, " if others else ""
         raise BadFieldError(
             spec.name,
-            _field_of(error, spec),
-            f"fails on a record of {which}: {_said_of_record(error)} Nothing was written. Next: "
-            "write it so that no value makes it fail (try_cast, try_divide, try_element_at, or a "
-            "`where` that leaves such records out), then the same command again",
+            field,
+            f"{or_other}fails on a record of {which}: {_said_of_record(error)} Nothing was "
+            "written. Next: write it so that no value makes it fail (try_cast, try_divide, "
+            "try_element_at, or a `where` that leaves such records out), then the same command "
+            "again",
         ) from error
 
 
@@ -170,16 +173,22 @@ def translate_damage(paths: StreamPaths) -> Iterator[None]:
 def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
     """Tell whether a failure, while a batch is computed, comes of what a person declared."""
     text = str(error)
+    is_of_data = _OF_DATA.search(text) is not None
     if not (spec.is_transformed or spec.apply_as_deletes) or _kafkas_word(text) is not None:
+        return False
+    # A text of the data may read like a volume's failure.
+    if is_disk_error(error) and not is_of_data:
         return False
     if isinstance(error, PythonException):
         # Decoding is Python, too; what it raises is no fault of the declared function.
         return spec.transform is not None and _DECODER not in text
-    return isinstance(error, PySparkException) or _OF_DATA.search(text) is not None
+    return isinstance(error, PySparkException) or is_of_data
 
 
-def _field_of(error: Exception, spec: StreamSpec) -> tuple[str, ...]:
-    """Return the field that has the expression, as far as Spark quotes it."""
+def _fields_of(error: Exception, spec: StreamSpec) -> list[tuple[str, ...]]:
+    """Return the fields that may have the expression, as far as Spark quotes it."""
+    if isinstance(error, PythonException):
+        return [("transform",)]
     fields: dict[tuple[str, ...], str | None] = {
         ("where",): spec.where,
         ("apply_as_deletes",): spec.apply_as_deletes,
@@ -190,7 +199,7 @@ def _field_of(error: Exception, spec: StreamSpec) -> tuple[str, ...]:
     quotes = error.getQueryContext() if isinstance(error, PySparkException) else ()
     quoted = [each.fragment() for each in quotes if str(each.contextType()).endswith("SQL")]
     of = [at for at, text in declared.items() if any(part in text for part in quoted)]
-    return of[0] if len(of) == 1 else next(iter(of or declared), ("value_schema",))
+    return of or list(declared) or [("value_schema",)]
 
 
 def _said_of_record(error: Exception) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 
-from ingestion.errors import DependencyError
-from ingestion.pipeline.spark_errors import translate_spark_errors
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import BadFieldError, DependencyError
+from ingestion.kafka.offsets import Range
+from ingestion.pipeline.spark_errors import translate_expression_errors, translate_spark_errors
+
+PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +76,54 @@ def test_any_other_failure_passes_as_it_is() -> None:
         translate_spark_errors("orders", kafka="broker:9092"),
     ):
         raise PySparkException("a bug")
+
+
+def declared(**fields: Any) -> StreamSpec:
+    """Return a stream with some expressions."""
+    fields = {"topic": "orders", "schema": "id INT, total INT", "keys": ["id"], **fields}
+    return StreamSpec.model_validate({"name": "orders", **fields})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PythonException("OSError: [Errno 28] No space left on device\nSQLSTATE: 38000"),
+        PySparkException("Job aborted: java.io.IOException: No space left on device"),
+    ],
+    ids=["in a worker", "in the JVM"],
+)
+def test_a_full_disk_is_no_fault_of_the_declaration(error: Exception) -> None:
+    """What fails beside the declared function or expression keeps its own words."""
+    spec = declared(transform="json.dumps", where="id > 0")
+
+    with pytest.raises(type(error)) as raised, translate_expression_errors(spec, PLANNED):
+        raise error
+
+    assert raised.value is error
+
+
+def test_a_record_that_reads_like_a_full_disk_is_a_record() -> None:
+    """Spark quotes the value that does not fit, whatever it says."""
+    said = "[CAST_INVALID_INPUT] 'No space left on device' is no INT. SQLSTATE: 22018"
+
+    with (
+        pytest.raises(BadFieldError, match=r"where: fails on a record of orders-0 \[0, 2\)"),
+        translate_expression_errors(declared(where="id > 0"), PLANNED),
+    ):
+        raise PySparkException(said)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PySparkException("Division by zero"), "where: it, or transform, fails on a record"),
+        (PythonException("ZeroDivisionError: division by zero"), "transform: fails on a record"),
+    ],
+    ids=["SQL that Spark does not quote", "Python"],
+)
+def test_every_field_that_may_have_failed_is_named(error: Exception, says: str) -> None:
+    """Where Spark quotes nothing all expressions are candidates, and none is accused alone."""
+    spec = declared(transform="json.dumps", where="id > 0")
+
+    with pytest.raises(BadFieldError, match=says), translate_expression_errors(spec, PLANNED):
+        raise error

@@ -151,7 +151,7 @@ def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> Non
         ({"where": "1 / cents > 0"}, "where: fails on a record of {0}-0 [0, 2): Division by zero"),
         (
             {"where": "size(sequence(1, 2, cents)) > 0"},
-            "where: fails on a record of {0}-0 [0, 2): ",
+            "where: it, or select.tenant, fails on a record of {0}-0 [0, 2): ",
         ),
         (
             {"transform": "tests.support.transforms.failing"},
