@@ -1,12 +1,17 @@
-"""The lake's archive: what is taken away from a stream is moved there, and never deleted."""
+"""The lake's archive: what is taken away from a stream is moved there, until a person prunes it.
+
+Where all tables of a stream go, and others may come, a file beside the entries says what is to be
+done: killed anywhere, that goes on where it was.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ingestion.errors import TableReplacedError
@@ -17,12 +22,19 @@ _STAMP = "%Y%m%dT%H%M%S%fZ"
 _WHY = "WHY"
 
 
-def archive_table(paths: StreamPaths, tables: Iterable[Path], *, why: str = "") -> tuple[Path, ...]:
+def archive_table(paths: StreamPaths, tables: Iterable[Path], *, why: str) -> tuple[Path, ...]:
     """Move tables, in this order, into a folder that is named for the time; return where they went.
 
     A table that is not there is passed over; ``why`` is written down beside the others.
     """
-    archive = paths.archive / dt.datetime.now(dt.UTC).strftime(_STAMP)
+    return _move(tables, paths.archive / _new_name(), why)
+
+
+def _new_name() -> str:
+    return dt.datetime.now(dt.UTC).strftime(_STAMP)
+
+
+def _move(tables: Iterable[Path], archive: Path, why: str) -> tuple[Path, ...]:
     moved = []
     for table in tables:
         if table.exists():
@@ -71,65 +83,85 @@ def _archived(folder: Path) -> Archived | None:
     return Archived(path=folder, at=at, tables=tables, why=why)
 
 
-_AWAY, _PLACE = "away", "place"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Swap:
+    """A stream's tables on their way into the archive.
 
-
-def swap_tables(paths: StreamPaths, *, why: str = "") -> tuple[Path, ...]:
-    """Put the workshop's tables in place of the stream's, and return where the old ones went.
-
-    Needs the stream's lock.
+    Attributes:
+        entry: The folder of the archive that they go into.
+        source: The folder of the lake whose tables take their places, if any do.
+        is_cleared: Whether all have gone, so that what lies in their places is new.
     """
-    (paths.workshop / _WHY).write_text(why)
-    _mark(paths, _AWAY)
+
+    entry: str
+    why: str
+    source: str | None
+    is_cleared: bool = False
+
+
+def swap_tables(paths: StreamPaths, new: Path | None = None, *, why: str) -> tuple[Path, ...]:
+    """Archive a stream's tables, and put those of a folder of the lake, if given, in their places.
+
+    Needs the stream's lock. Returns where the old tables went; their checkpoints are dropped.
+    """
+    source = str(new.relative_to(paths.data.parent)) if new else None
+    _write_swap(paths, _Swap(entry=_new_name(), why=why, source=source))
     return finish_swap(paths)
 
 
 def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
     """Go on with a swap that was cut short, if one was, and return where old tables went just now.
 
-    Needs the stream's lock.
+    Copies that a restore left before it came so far are removed. Needs the stream's lock.
     """
-    mark, moved = _mark_of(paths), tuple[Path, ...]()
-    if not mark.exists():
+    swap, moved = _read_swap(paths), tuple[Path, ...]()
+    if swap is None:
+        if paths.restored.exists():
+            shutil.rmtree(paths.restored)
         return ()
     hit(Failpoint.SWAP_BEGUN)
-    old = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
-    if mark.read_text() == _AWAY:
-        why = ""
-        with suppress(FileNotFoundError):
-            why = (paths.workshop / _WHY).read_text()
-        moved = archive_table(paths, old, why=why)
+    # The ledger goes last: it is what a table that is gone is missed by.
+    tables = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
+    if not swap.is_cleared:
+        moved = _move(tables, paths.archive / swap.entry, swap.why)
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
-        _mark(paths, _PLACE)
+        _write_swap(paths, replace(swap, is_cleared=True))
     hit(Failpoint.SWAP_CLEARED)
-    for place in old:
-        new = paths.workshop / place.name
-        if new.exists():
-            new.rename(place)
-    mark.unlink()
-    shutil.rmtree(paths.workshop, ignore_errors=True)
+    if swap.source is not None:
+        source = paths.data.parent / swap.source
+        for place in tables:
+            if (source / place.name).exists():
+                (source / place.name).rename(place)
+        shutil.rmtree(source, ignore_errors=True)
+    _swap_file(paths).unlink()
     return moved
 
 
 def refuse_half_swapped(paths: StreamPaths) -> None:
-    """Make sure that no rebuilt table is on its way to its place.
+    """Make sure that no table is on its way into the archive, or to its place.
 
     Raises:
         TableReplacedError: one is.
     """
-    if _mark_of(paths).exists():
+    if swap := _read_swap(paths):
         raise TableReplacedError(
             paths.stream,
-            "a rebuild was cut short while its tables took the place of the old ones.",
-            remedy=f"oncelake run {paths.stream}, which puts the rest in place first",
+            f"`{swap.why}` was cut short while it moved the tables.",
+            remedy=f"oncelake run {paths.stream}, which moves the rest first",
         )
 
 
-def _mark(paths: StreamPaths, phase: str) -> None:
-    draft = _mark_of(paths).with_suffix(".draft")
-    draft.write_text(phase)
-    draft.replace(_mark_of(paths))
+def _read_swap(paths: StreamPaths) -> _Swap | None:
+    file = _swap_file(paths)
+    return _Swap(**json.loads(file.read_text())) if file.exists() else None
 
 
-def _mark_of(paths: StreamPaths) -> Path:
-    return paths.workshop / "SWAP"
+def _write_swap(paths: StreamPaths, swap: _Swap) -> None:
+    draft = _swap_file(paths).with_suffix(".draft")
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(json.dumps(asdict(swap)))
+    draft.replace(_swap_file(paths))
+
+
+def _swap_file(paths: StreamPaths) -> Path:
+    return paths.archive / "SWAP"

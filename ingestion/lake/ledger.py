@@ -280,5 +280,5 @@ def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
     ledger = load_ledger(paths)
     if ledger.damage is None or not TableLog(paths.data).exists:
         return ledger
-    (archived,) = archive_table(paths, [paths.ledger])
+    (archived,) = archive_table(paths, [paths.ledger], why=ledger.damage)
     return replace(ledger, archived=archived)

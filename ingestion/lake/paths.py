@@ -17,8 +17,9 @@ class StreamPaths:
         holder: Who holds that lock, for people.
         lease: The file that stands in for that lock, where the settings say so.
         checkpoints: One folder a generation of the Spark checkpoint.
-        archive: Where ``reset`` moves tables to.
+        archive: Where tables are moved to that are taken away from the stream.
         workshop: The lake in which ``rebuild`` makes the tables anew.
+        restored: Where ``archive restore`` copies tables to, before they take their places.
     """
 
     stream: str
@@ -32,6 +33,7 @@ class StreamPaths:
     checkpoints: Path
     archive: Path
     workshop: Path
+    restored: Path
 
     @property
     def written(self) -> tuple[Path, ...]:
@@ -55,4 +57,5 @@ class StreamPaths:
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
             workshop=lake / ".rebuild" / stream,
+            restored=lake / ".restore" / stream,
         )

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingestion.errors import IngestionError, InvalidSpecError, RefusedError
+from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
+from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.ledger import Ledger
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.status import known_waiting
 from ingestion.settings import Settings
 
 _EVERYTHING = 2**63 - 1
+_NEVER = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +49,7 @@ def list_archive(stream: str, settings: Settings) -> tuple[ArchiveEntry, ...]:
 def waiting_records(stream: str, settings: Settings) -> int:
     """Count the records in a stream's quarantine that no redrive has sent in, as far as it reads.
 
-    They go wherever the quarantine goes: a rebuild or reset takes them out of sight.
+    They go wherever the quarantine goes: a rebuild, reset or restore takes them out of sight.
     """
     return known_waiting(StreamPaths.of(stream, settings), _EVERYTHING) or 0
 
@@ -59,7 +62,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
 
     Raises:
         InvalidSpecError: there is no such entry.
-        RefusedError: it is no whole stream, a rebuild is under way, or a key has been erased since.
+        RefusedError: it is no whole stream, or a key has been erased since, as far as can be read.
         StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(stream, settings)
@@ -71,32 +74,32 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
             f"{entry} holds {', '.join(chosen.tables)}, and no whole stream: nothing was changed.",
             remedy=f"read it where it is: {chosen.path}",
         )
-    with (
-        translate_disk_errors(stream, *paths.written),
-        held_by_python(paths, Holder.me(run_id)),
-    ):
+    with held(paths, run_id):
         finish_swap(paths)
-        _refuse_rebuild(paths)
         _refuse_erased(paths, chosen)
-        shutil.rmtree(paths.workshop, ignore_errors=True)
-        _copying(paths).mkdir(parents=True)
         for table in chosen.tables:
-            shutil.copytree(chosen.path / table, paths.workshop / table)
-        return swap_tables(paths, why=f"archive restore {entry}")
+            shutil.copytree(chosen.path / table, paths.restored / table)
+        return swap_tables(paths, paths.restored, why=f"archive restore {entry}")
 
 
-def prune(stream: str, entries: tuple[str, ...], settings: Settings) -> tuple[ArchiveEntry, ...]:
+def prune(
+    stream: str, entries: tuple[str, ...], settings: Settings, *, run_id: str
+) -> tuple[ArchiveEntry, ...]:
     """Delete entries for good, and return what they were.
 
     Raises:
         InvalidSpecError: there is no such entry; nothing was deleted.
+        RefusedError: one is what tells that a key was erased which an older entry may hold.
+        StreamLockedError: a run holds the stream.
     """
     paths = StreamPaths.of(stream, settings)
-    chosen = [_find(paths, entry) for entry in entries]
-    described = tuple(_describe(each, paths) for each in chosen)
-    for each in chosen:
-        shutil.rmtree(each.path)
-    return described
+    chosen = [_find(paths, entry) for entry in dict.fromkeys(entries)]
+    with held(paths, run_id):
+        _refuse_to_forget_erasures(paths, chosen)
+        described = tuple(_describe(each, paths) for each in chosen)
+        for each in chosen:
+            shutil.rmtree(each.path)
+        return described
 
 
 def _find(paths: StreamPaths, entry: str) -> Archived:
@@ -108,40 +111,62 @@ def _find(paths: StreamPaths, entry: str) -> Archived:
     )
 
 
-def _refuse_rebuild(paths: StreamPaths) -> None:
-    """Make sure that what a restore would clear away is only what a restore left."""
-    if paths.workshop.is_dir() and any(paths.workshop.iterdir()) and not _copying(paths).exists():
+def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
+    """Make sure that a restore does not bring back what was erased after the entry was archived."""
+    newer = (each for each in archived(paths) if each.at > chosen.at)
+    lasts = [_last_erase(paths.data.parent, paths), *(_known_erase(each, paths) for each in newer)]
+    if max(lasts) > chosen.at:
         raise RefusedError(
             paths.stream,
-            "a rebuild is under way, whose tables are where a restore needs room.",
-            remedy=f"oncelake rebuild {paths.stream}, and then restore",
+            f"a key was erased after {chosen.name} was archived, which may still hold it.",
+            remedy=f"oncelake archive prune {paths.stream} {chosen.name}",
         )
 
 
-def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
-    """Make sure that a restore does not bring back what was erased after the entry was archived."""
-    folders = (each.path for each in archived(paths))
-    ledgers = (paths.ledger, *(folder / paths.ledger.name for folder in folders))
-    for ledger in map(Ledger, ledgers):
-        rows = ledger.rows() if ledger.exists else ()
-        if any(row.kind == "erase" and row.committed_at > chosen.at for row in rows):
+def _refuse_to_forget_erasures(paths: StreamPaths, chosen: Sequence[Archived]) -> None:
+    """Make sure that no entry outlives what tells that a key of it was erased."""
+    kept = [each for each in archived(paths) if each not in chosen]
+    for each in chosen:
+        last = _NEVER
+        # What cannot be read tells nothing any more.
+        with suppress(DamagedTableError):
+            last = _last_erase(each.path, paths)
+        if older := " ".join(other.name for other in kept if other.at < last):
             raise RefusedError(
                 paths.stream,
-                f"a key was erased after {chosen.name} was archived, which may still hold it.",
-                remedy=f"oncelake archive prune {paths.stream} {chosen.name}",
+                f"{each.name} alone may tell that a key was erased, which {older} may hold.",
+                remedy=f"oncelake archive prune {paths.stream} {older} {each.name}",
             )
 
 
-def _copying(paths: StreamPaths) -> Path:
-    """Return the folder that says that what is in the workshop is a copy."""
-    return paths.workshop / "RESTORING"
+def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
+    try:
+        return _last_erase(entry.path, paths)
+    except DamagedTableError as error:
+        raise RefusedError(
+            paths.stream,
+            f"whether a key was erased before {entry.name} was archived is not known: "
+            f"{error.problem}",
+            remedy=f"if none was, oncelake archive prune {paths.stream} {entry.name}",
+        ) from error
+
+
+def _last_erase(folder: Path, paths: StreamPaths) -> dt.datetime:
+    """Return when a key was last erased; until a run heals it, the log alone may tell."""
+    rows = Ledger(folder / paths.ledger.name).rows()
+    newest = max((row.delta_version for row in rows), default=-1)
+    unknown = TableLog(folder / paths.data.name).newest_first(down_to=newest + 1)
+    erased = [row.committed_at for row in rows if row.kind == "erase"]
+    erased += [each.committed_at for each in unknown if each.metadata and each.metadata.erased]
+    return max(erased, default=_NEVER)
 
 
 def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
+    log = TableLog(each.path / paths.data.name)
     try:
-        log = TableLog(each.path / paths.data.name)
-        rows = log.row_count() if log.exists else None
-    except (IngestionError, OSError, ValueError):
+        with translate_read_errors(log.path):
+            rows = log.row_count() if log.exists else None
+    except (DamagedTableError, OSError):
         rows = None
     files = (file for file in each.path.rglob("*") if file.is_file())
     return ArchiveEntry(

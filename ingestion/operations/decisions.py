@@ -6,7 +6,6 @@ the ledger; a reset deletes nothing, and moves everything away.
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import archive_table
+from ingestion.lake.archive import archive_table, finish_swap, swap_tables
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
@@ -109,12 +108,8 @@ def reset(stream: str, settings: Settings, *, run_id: str, reason: str = "") -> 
     """
     paths = StreamPaths.of(stream, settings)
     with held(paths, run_id):
-        # The ledger goes last: a table gone beside its ledger is refused, so a reset that stops
-        # halfway cannot be mistaken for a new stream.
-        tables = [paths.tombstones, paths.quarantine, paths.data, paths.ledger]
-        moved = archive_table(paths, tables, why=f"reset: {reason or 'no reason given'}")
-        shutil.rmtree(paths.checkpoints, ignore_errors=True)
-        return moved
+        why = f"reset: {reason or 'no reason given'}"
+        return *finish_swap(paths), *swap_tables(paths, why=why)
 
 
 def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | None:

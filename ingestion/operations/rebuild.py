@@ -17,11 +17,12 @@ from ingestion.errors import OffsetsExpiredError, RefusedError, no_table_yet
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
 from ingestion.lake.erasure import erasures
-from ingestion.lake.ledger import Ledger, LedgerRow, first_offsets
+from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import TableLog
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
@@ -83,18 +84,20 @@ class Rebuild:
         with translate_disk_errors(stream.name, *paths.written):
             stream = resolve_topics(stream)
             spec = self._beginning(stream)
-            beside = self._settings_beside(paths)
-            self._clear_what_another_left(spec, beside)
+            beside, purpose = self._settings_beside(paths), _purpose(spec, paths)
+            self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside))
             run = replace(self.run, spec=spec, settings=beside)
             report = run.execute_unobserved()
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report)
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
+                _refuse_another_table(spec, paths, purpose)
                 self._refuse_erased_meanwhile(stream)
                 report = run.execute_unobserved()
                 why = f"rebuild: {self.reason or 'no reason given'}"
-                archived = swap_tables(paths, why=why) if self._is_ready(report) else ()
+                is_ready = self._is_ready(report)
+                archived = swap_tables(paths, paths.workshop, why=why) if is_ready else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
 
     def _refuse_erased_meanwhile(self, stream: Stream) -> None:
@@ -117,21 +120,20 @@ class Rebuild:
         }
         return self.run.settings.model_copy(update=changed)
 
-    def _clear_what_another_left(self, spec: StreamSpec, beside: Settings) -> None:
-        """Remove a table that was begun by another declaration, or whose books do not balance.
+    def _clear_what_another_left(self, purpose: str, paths: StreamPaths) -> None:
+        """Remove a table that was begun for another purpose, or whose books do not balance.
 
         Half of it would follow one rule and half another; and what a person accepts is the table
         in use.
         """
-        paths = StreamPaths.of(spec.name, beside)
-        by = paths.data.parent / "DECLARATION"
+        begun = paths.data.parent / "PURPOSE"
         with held_by_python(paths, Holder.me(self.run.run_id)):
-            is_red = any(row.is_red for row in Ledger(paths.ledger).rows())
-            if is_red or not by.exists() or by.read_text() != fingerprint(spec):
+            is_another = not begun.exists() or begun.read_text() != purpose
+            if is_another or any(row.is_red for row in load_ledger(paths).rows):
                 for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
                     shutil.rmtree(table, ignore_errors=True)
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
-                by.write_text(fingerprint(spec))
+                begun.write_text(purpose)
 
     def _beginning(self, stream: Stream) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
@@ -165,6 +167,22 @@ class Rebuild:
             offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
         declared = spec.model_dump(by_alias=True, exclude_unset=True)
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
+
+
+def _purpose(spec: StreamSpec, paths: StreamPaths) -> str:
+    """Say by which declaration, and in place of which table, a new one is made."""
+    log = TableLog(paths.data)
+    return f"{fingerprint(spec)} for {log.table_id() if log.exists else 'no table'}"
+
+
+def _refuse_another_table(spec: StreamSpec, paths: StreamPaths, purpose: str) -> None:
+    """Make sure that the table in use is still the one whose records the new one holds."""
+    if _purpose(spec, paths) != purpose:
+        raise RefusedError(
+            spec.name,
+            "its table was replaced while the new one was made. Nothing was changed.",
+            remedy=f"oncelake rebuild {spec.name}, which begins anew",
+        )
 
 
 def _refuse_erased(stream: Stream, snapshot: TableSnapshot) -> None:

@@ -10,15 +10,26 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from ingestion.errors import InvalidSpecError, RefusedError
-from ingestion.lake.archive import finish_swap
-from ingestion.lake.ledger import Ledger
+from ingestion.errors import (
+    DamagedTableError,
+    InvalidSpecError,
+    RefusedError,
+    StreamLockedError,
+    TableReplacedError,
+)
+from ingestion.kafka.offsets import Offsets
+from ingestion.lake.archive import archive_table, finish_swap, refuse_half_swapped
+from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
+from ingestion.lake.ledger import Ledger, load_or_archive_ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
-from ingestion.settings import Settings
-from tests.cli.shell import row
+from ingestion.settings import Settings, load_settings
+from tests.cli.shell import home, oncelake, row
+
+__all__ = ["home"]
 
 
 @pytest.fixture
@@ -37,7 +48,19 @@ def fill(settings: Settings, value: int) -> None:
     rows = {"id": [value], "_seq": [1], "redriven_seq": pa.array([None], pa.int64())}
     for path in (paths.data, paths.quarantine):
         write_deltalake(path, pa.table(rows))
-    Ledger(paths.ledger).put(row(1))
+    Ledger(paths.ledger).put(row(1, delta_version=0))
+
+
+def erase_all(settings: Settings) -> None:
+    """Let the ledger say that a key was erased just now."""
+    erasure = row(2, kind="erase", committed_at=dt.datetime.now(dt.UTC))
+    Ledger(StreamPaths.of("orders", settings).ledger).put(erasure)
+
+
+def damage(table: Path) -> None:
+    """Make garbage of a table's log."""
+    for commit in (table / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
 
 
 def value_of(settings: Settings) -> int:
@@ -111,15 +134,53 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     assert len(archive.list_archive("orders", settings)) == 2
 
 
-def test_what_is_no_whole_stream_or_meets_a_rebuild_is_refused(settings: Settings) -> None:
-    """Nothing is changed: half a stream would be refused by every run, a rebuild would be lost."""
+@pytest.mark.parametrize("moves", range(3))
+def test_a_reset_that_was_cut_short_is_finished_into_the_same_entry(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    """Killed before any table is moved, nobody builds on what is left, and the entry is whole."""
+    paths, moved, move = StreamPaths.of("orders", settings), [], shutil.move
+
+    def move_some(*places: Path) -> str:
+        if len(moved) == moves:
+            raise KeyboardInterrupt
+        moved.append(places)
+        return str(move(*places))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.move", move_some)
+        with pytest.raises(KeyboardInterrupt):
+            reset("orders", settings, run_id="r", reason="another")
+    with pytest.raises(TableReplacedError, match="`reset: another` was cut short"):
+        refuse_half_swapped(paths)
+    with held_by_python(paths, Holder.me("next")):
+        finish_swap(paths)
+    refuse_half_swapped(paths)
+
+    _, entry = archive.list_archive("orders", settings)
+    archive.restore("orders", entry.entry, settings, run_id="r")
+    assert (entry.why, value_of(settings)) == ("reset: another", 1)
+
+
+def test_a_restore_leaves_a_rebuild_alone(settings: Settings) -> None:
+    """What a rebuild has made so far lies elsewhere, and stays."""
     paths = StreamPaths.of("orders", settings)
     (entry,) = archive.list_archive("orders", settings)
     (paths.workshop / "orders").mkdir(parents=True)
-    with pytest.raises(RefusedError, match="a rebuild is under way"):
-        archive.restore("orders", entry.entry, settings, run_id="r")
-    shutil.rmtree(paths.workshop)
+
+    archive.restore("orders", entry.entry, settings, run_id="r")
+
+    assert value_of(settings) == 0
+    assert [path.name for path in paths.workshop.iterdir()] == ["orders"]
+    assert not paths.restored.exists()
+
+
+def test_what_is_no_whole_stream_is_refused(settings: Settings) -> None:
+    """Nothing is changed: half a stream would be refused by every run."""
+    paths = StreamPaths.of("orders", settings)
+    (entry,) = archive.list_archive("orders", settings)
     shutil.rmtree(paths.archive / entry.entry / "orders__ledger")
+
     with pytest.raises(RefusedError, match="no whole stream"):
         archive.restore("orders", entry.entry, settings, run_id="r")
 
@@ -129,21 +190,117 @@ def test_what_is_no_whole_stream_or_meets_a_rebuild_is_refused(settings: Setting
 def test_what_was_erased_is_not_brought_back(settings: Settings) -> None:
     """An entry from before an erase may hold the key, so it can only be pruned."""
     (entry,) = archive.list_archive("orders", settings)
-    erasure = row(2, kind="erase", committed_at=dt.datetime.now(dt.UTC))
-    Ledger(StreamPaths.of("orders", settings).ledger).put(erasure)
+    erase_all(settings)
 
     with pytest.raises(RefusedError, match=f"oncelake archive prune orders {entry.entry}"):
         archive.restore("orders", entry.entry, settings, run_id="r")
+
+
+def test_an_erase_that_died_before_its_ledger_row_counts(settings: Settings) -> None:
+    """Until a run heals it, only the table's log tells of it."""
+    (entry,) = archive.list_archive("orders", settings)
+    erasure = CommitMetadata(
+        kind="erase",
+        seq=2,
+        run_id="r",
+        epoch=1,
+        identity=UNKNOWN,
+        columns="",
+        next=Offsets(),
+        erased={"columns": ["id"], "salt": "s", "digest": "d"},
+    )
+    write_empty_commit(StreamPaths.of("orders", settings), erasure)
+
+    with pytest.raises(RefusedError, match="a key was erased after"):
+        archive.restore("orders", entry.entry, settings, run_id="r")
+
+
+def test_a_ledger_without_its_log_is_not_taken_for_none(settings: Settings) -> None:
+    """It may have told of an erase."""
+    (entry,) = archive.list_archive("orders", settings)
+    shutil.rmtree(StreamPaths.of("orders", settings).ledger / "_delta_log")
+
+    with pytest.raises(DamagedTableError, match="its _delta_log is gone"):
+        archive.restore("orders", entry.entry, settings, run_id="r")
+
+
+def test_a_damaged_ledger_in_the_archive_is_named_with_its_entry(settings: Settings) -> None:
+    """It blocks only older entries, and these until a person says that it does not matter."""
+    paths = StreamPaths.of("orders", settings)
+    damage(paths.ledger)
+    load_or_archive_ledger(paths)
+    Ledger(paths.ledger).put(row(1))
+    reset("orders", settings, run_id="r")
+    older, damaged, newer = (each.entry for each in archive.list_archive("orders", settings))
+
+    with pytest.raises(RefusedError, match=f"oncelake archive prune orders {damaged}"):
+        archive.restore("orders", older, settings, run_id="r")
+    archive.restore("orders", newer, settings, run_id="r")
+    archive.prune("orders", (damaged,), settings, run_id="r")
+    archive.restore("orders", older, settings, run_id="r")
+
+    assert value_of(settings) == 0
+
+
+def test_a_damaged_entry_is_listed_and_can_be_pruned(settings: Settings) -> None:
+    """What cannot be counted is unknown, and the others are listed as ever."""
+    paths = StreamPaths.of("orders", settings)
+    damage(paths.data)
+    damage(paths.quarantine)
+    archive_table(paths, [paths.data, paths.quarantine], why="damaged")
+
+    sound, damaged = archive.list_archive("orders", settings)
+
+    assert (sound.rows, damaged.rows, damaged.waiting) == (1, None, None)
+    assert archive.waiting_records("orders", settings) == 0
+    assert archive.prune("orders", (damaged.entry,), settings, run_id="r") == (damaged,)
+
+
+def test_no_entry_outlives_what_tells_of_its_erased_key(settings: Settings) -> None:
+    """The ledger of an erase goes with the older entries, or not at all."""
+    erase_all(settings)
+    reset("orders", settings, run_id="r")
+    older, certificate = (each.entry for each in archive.list_archive("orders", settings))
+
+    with pytest.raises(RefusedError, match=f"oncelake archive prune orders {older} {certificate}"):
+        archive.prune("orders", (certificate,), settings, run_id="r")
+    archive.prune("orders", (certificate, older, older), settings, run_id="r")
+
+    assert archive.list_archive("orders", settings) == ()
+
+
+def test_pruning_waits_for_no_run(settings: Settings) -> None:
+    """A run, or another decision, may be writing to the entry."""
+    paths = StreamPaths.of("orders", settings)
+    (entry,) = archive.list_archive("orders", settings)
+
+    with held_by_python(paths, Holder.me("other")), pytest.raises(StreamLockedError, match="other"):
+        archive.prune("orders", (entry.entry,), settings, run_id="r")
+
+    assert len(archive.list_archive("orders", settings)) == 1
+
+
+def test_a_restore_says_what_waits_in_quarantine(home: Path) -> None:
+    """It goes into the archive, where no redrive finds it, as with a reset."""
+    settings = load_settings()
+    fill(settings, 0)
+    reset("orders", settings, run_id="r")
+    fill(settings, 1)
+    (entry,) = archive.list_archive("orders", settings)
+
+    result = oncelake("archive", "restore", "orders", entry.entry, "--yes")
+
+    assert "1 record in quarantine, which no redrive has sent in" in result.stderr
 
 
 def test_pruning_deletes_what_is_named_and_nothing_else(settings: Settings) -> None:
     """A name that is not there deletes nothing at all."""
     (entry,) = archive.list_archive("orders", settings)
     with pytest.raises(InvalidSpecError, match="oncelake archive list orders"):
-        archive.prune("orders", (entry.entry, "20200101T000000000000Z"), settings)
+        archive.prune("orders", (entry.entry, "20200101T000000000000Z"), settings, run_id="r")
     assert len(archive.list_archive("orders", settings)) == 1
 
-    (deleted,) = archive.prune("orders", (entry.entry,), settings)
+    (deleted,) = archive.prune("orders", (entry.entry,), settings, run_id="r")
 
     assert deleted == entry
     assert archive.list_archive("orders", settings) == ()

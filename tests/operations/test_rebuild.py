@@ -15,11 +15,12 @@ import pytest
 from ingestion.errors import (
     InvalidSpecError,
     OffsetsExpiredError,
+    RefusedError,
     StreamLockedError,
     TopicRecreatedError,
 )
 from ingestion.lake.lock import Holder, held_by_jvm
-from ingestion.operations.decisions import adopt_topic
+from ingestion.operations.decisions import adopt_topic, reset
 from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -85,7 +86,7 @@ def test_another_mode_makes_another_table(written: World) -> None:
     assert find_problems(written) == ()
 
 
-@pytest.mark.parametrize("place", ["archive_table", *twins("finish_swap", "rmtree")])
+@pytest.mark.parametrize("place", ["_move", *twins("finish_swap", "rmtree")])
 def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     written: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -112,7 +113,7 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
 @contextmanager
 def _refused_meanwhile(world: World) -> Iterator[None]:
     """Nobody builds on a half that lies there."""
-    with pytest.raises(Exception, match="a rebuild was cut short"):
+    with pytest.raises(Exception, match="`rebuild: no reason given` was cut short"):
         world.rebuild()
     yield
 
@@ -167,10 +168,56 @@ def test_a_rebuild_goes_on_where_it_was(written: World) -> None:
     stop = threading.Event()
     written.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
 
-    done = written.rebuild()
+    seqs: list[int] = []
+    written.rebuild(on_batch=lambda row, lag: seqs.append(row.seq))
 
-    assert done.report.seq == len(written.ledger) > len(done.report.batches)
+    assert seqs == [each.seq for each in written.ledger[1:]]
     assert written.rows() == [row(1, "A", 2), row(3, "c", 1)]
+
+
+def test_a_rebuild_in_place_of_another_table_is_none(written: World) -> None:
+    """A reset, or a restore, begins elsewhere than the table whose place was to be taken."""
+    written.declare(max_offsets_per_trigger=2)
+    stop = threading.Event()
+    written.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+    reset(written.topic, written.settings, run_id="me")
+    written.run()
+
+    seqs: list[int] = []
+    written.rebuild(on_batch=lambda row, lag: seqs.append(row.seq))
+
+    assert seqs == [each.seq for each in written.ledger]
+    assert written.rows() == [row(1, "A", 2), row(3, "c", 1)]
+
+
+def test_a_table_that_came_meanwhile_is_not_replaced(written: World) -> None:
+    """What a person put in place while a rebuild was filling its table stays there."""
+
+    def decide(*_: Any) -> None:
+        if not archived:
+            archived.extend(reset(written.topic, written.settings, run_id="me"))
+
+    archived: list[Path] = []
+    with pytest.raises(RefusedError, match=r"was replaced while .*oncelake rebuild"):
+        written.rebuild(on_batch=decide)
+
+    assert archived
+    assert not written.paths.data.exists()
+
+
+def test_a_rebuild_heals_its_own_ledger(written: World) -> None:
+    """A damaged ledger of the half-made table is made again, as a run does."""
+    written.declare(max_offsets_per_trigger=2)
+    stop = threading.Event()
+    written.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+    ledger = written.paths.workshop / written.paths.ledger.name
+    for commit in (ledger / "_delta_log").glob("*.json"):
+        commit.write_text("garbage")
+
+    written.rebuild()
+
+    assert written.rows() == [row(1, "A", 2), row(3, "c", 1)]
+    assert find_problems(written) == ()
 
 
 def test_a_rebuild_from_a_topic_made_again_is_a_persons_to_decide(world: World) -> None:
