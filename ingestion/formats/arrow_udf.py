@@ -163,7 +163,7 @@ def _writer_schemas(
     """
     is_table = isinstance(records, pa.Table)
     ids = schema_ids_in(records[column]) if is_table else _schema_ids(records, column)
-    if len(ids) == _MOST_IDS:
+    if len(ids) >= _MOST_IDS:
         raise InvalidSpecError(
             f"a batch names {_MOST_IDS:,} schema ids or more: its records are not in the wire "
             "format of a schema registry. Declare the format that they have"

@@ -91,10 +91,17 @@ def by_writer_schema(
     return decode
 
 
+def schema_id_of(raw: bytes | None) -> int | None:
+    """Return the schema id of framed bytes; ``None`` where they are not framed."""
+    if raw is None or len(raw) < HEADER_BYTES or raw[0] != 0:
+        return None
+    return int.from_bytes(raw[1:HEADER_BYTES])
+
+
 def schema_ids_in(values: pa.ChunkedArray) -> list[int]:
     """Return the schema ids of all values that are framed."""
-    raws = (raw for raw in values.to_pylist() if raw is not None and len(raw) >= HEADER_BYTES)
-    return sorted({int.from_bytes(raw[1:HEADER_BYTES]) for raw in raws if raw[0] == 0})
+    ids = map(schema_id_of, values.to_pylist())
+    return sorted({number for number in ids if number is not None})
 
 
 def _schema_ids(values: pa.Array, content: Bytes, starts: Numbers, ends: Numbers) -> Numbers:

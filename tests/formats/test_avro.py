@@ -9,13 +9,18 @@ from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaReference
 from fastavro import parse_schema, schemaless_writer
+from pyspark.sql.types import StructType
 
 from ingestion.declaration.ddl import parse_columns
-from ingestion.errors import DependencyError
+from ingestion.declaration.parts import FormatSpec
+from ingestion.errors import DependencyError, InvalidSpecError
+from ingestion.formats.arrow_udf import plan_decoding
 from ingestion.kafka.schema_registry import WriterSchema
+from ingestion.settings import Settings
 from ingestion.verify.compare.rows import values_equal
 from ingestion.verify.decode import avro as proof
 from ingestion.verify.verify import verify
@@ -261,6 +266,22 @@ def test_a_registry_that_is_down_loses_nothing(registered: World, subject: Subje
 
     assert registered.rows() == [row(1, "a")]
     assert find_problems(registered) == ()
+
+
+def test_bytes_that_only_look_framed_are_refused_before_the_registry_is_asked() -> None:
+    """Ten thousand ids in a batch are no ids, and each would be a request."""
+    values = [b"\0" + number.to_bytes(4) for number in range(10_001)]
+
+    with pytest.raises(InvalidSpecError, match="schema ids or more"):
+        plan_decoding(
+            pa.table({"_value": values}),
+            FormatSpec(type="avro"),
+            column="_value",
+            into="_decoded",
+            schema=StructType(),
+            extra_fields="ignore",
+            settings=Settings(schema_registry="http://127.0.0.1:9"),
+        )
 
 
 @through_spark
