@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import pytest
+from confluent_kafka import Message
 
 from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.spec import StreamSpec
@@ -17,7 +20,7 @@ from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Range
 from ingestion.operations.init.decode_sample import DecodedRecord, validate_sample
-from ingestion.operations.init.detect_format import detect_format
+from ingestion.operations.init.detect_format import detect_format, writer_schemas
 from ingestion.operations.init.identify import (
     find_crossing_key,
     find_deletes,
@@ -32,9 +35,10 @@ from ingestion.operations.init.json_types import (
     guess,
     guess_columns,
     parse,
+    without_twins,
 )
 from ingestion.operations.init.propose import propose
-from ingestion.operations.init.sample import Sample, SampledRecord
+from ingestion.operations.init.sample import Sample, SampledRecord, newest_records
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings
 from tests.formats.test_capture import events
@@ -139,7 +143,7 @@ def test_a_name_that_no_column_can_have_is_left_out() -> None:
     """Such a name has no type and a note that says why; the others are not touched."""
     objects = [{"id": 1, "_own": 1, "a.b": 1, "x`y": 1, "ID": 1, "n\x1bm": 1, "ok": 1}]
 
-    found = guess_columns(objects)
+    found = without_twins(guess_columns(objects))
 
     assert [name for name, each in found.items() if each.type] == ["ok"]
     assert all(each.note for name, each in found.items() if name != "ok")
@@ -197,6 +201,16 @@ def test_the_types_of_connect_are_its_schemas() -> None:
     ]
 
 
+@pytest.mark.parametrize("word", ["array", "map", "struct"])
+def test_a_schema_of_connect_that_lacks_its_parts_has_no_type(word: str) -> None:
+    """A field without a name is none, and a type without its parts is left out."""
+    found = guess_connect_columns(
+        [{"type": "string"}, {"field": "a", "type": word, "fields": [{"type": "string"}]}]
+    )
+
+    assert [(name, each.type) for name, each in found.items()] == [("a", None)]
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
@@ -232,6 +246,8 @@ def changes(*values: Any, name: str = "updated_at") -> list[DecodedRecord]:
         pytest.param("updated_at", [1, None], None, id="null once"),
         pytest.param("created_at", [1, 2], None, id="a birth orders nothing"),
         pytest.param("amount", [1, 2], None, id="no name of an order"),
+        pytest.param("due_at", [1], None, id="a moment of which nothing is seen"),
+        pytest.param("due_at", [1, 2], ("due_at", True), id="a moment that grows"),
     ],
 )
 def test_an_order_never_falls_along_a_key(
@@ -252,6 +268,13 @@ def test_updated_at_comes_before_any_other_moment() -> None:
 
     assert found is not None
     assert found.column == "updated_at"
+
+
+def test_a_column_that_is_the_same_in_two_partitions_orders_nothing() -> None:
+    """Else the number of the partition would decide which record of the key wins."""
+    spec = proposed(*(({"id": 1}, {"id": 1, "updated_at": 1}, partition) for partition in (0, 1)))
+
+    assert spec.sequence_by == ("_timestamp",)
 
 
 def test_a_key_in_two_partitions_is_found() -> None:
@@ -383,6 +406,58 @@ def test_events_of_debezium_without_a_common_order_are_ordered_by_the_log() -> N
 
     assert (spec.format.type, spec.sequence_by) == ("debezium", ("lsn",))
     assert spec.format.options.model_dump()["columns"] == {"lsn": "source.lsn"}
+
+
+def test_a_column_of_the_log_s_name_is_no_position() -> None:
+    """Spark ignores case: a row that has an ``LSN`` of its own is ordered by something else."""
+    row = {"id": 1, "LSN": 1}
+    events = [
+        ({"id": 1}, {"op": op, "before": None, "after": row, "source": {"lsn": lsn}}, at)
+        for op, lsn, at in (("c", 5, 0), ("u", 6, 1))
+    ]
+
+    assert proposed(*events).sequence_by == ("_timestamp",)
+
+
+def test_two_spellings_of_a_name_in_two_schemas_are_left_out() -> None:
+    """A column was renamed between two events, and Spark ignores case."""
+    events = []
+    for name in ("customerId", "customerID"):
+        fields = [{"field": "id", "type": "int64"}, {"field": name, "type": "int64"}]
+        after = {"field": "after", "type": "struct", "fields": fields, "optional": True}
+        operation = {"field": "op", "type": "string"}
+        schema = {"type": "struct", "fields": [after, operation]}
+        payload = {"op": "c", "after": {"id": 1, name: 2}}
+        events.append(({"id": 1}, {"schema": schema, "payload": payload}, 0))
+
+    assert [column.name for column in proposed(*events).columns] == ["id"]
+
+
+def test_a_sample_of_large_values_is_the_newest_of_them() -> None:
+    """What exceeds the bytes is left out at the beginning, and the range says so."""
+    messages = [
+        Message("orders", 0, offset, b"k", b"v" * 9, timestamp=(1, 5)) for offset in range(5)
+    ]
+    asked = Range(topic="orders", partition=0, start=0, end=5)
+
+    covered, records = newest_records(messages, asked, 25)
+
+    assert [each.offset for each in records] == [3, 4]
+    assert covered == replace(asked, start=3)
+
+
+def test_bytes_that_only_look_framed_ask_the_registry_for_few_schemas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each id is a request, and random bytes have one in every record."""
+    asked: list[int] = []
+    registry = SimpleNamespace(schemas=lambda ids: asked.extend(ids) or {})
+    monkeypatch.setattr("ingestion.operations.init.detect_format.registry_of", lambda _: registry)
+    raws = [b"\0" + number.to_bytes(4) + b"x" for number in range(1_000)]
+
+    writer_schemas(raws, Settings(schema_registry="http://nowhere"))
+
+    assert len(asked) == 100
 
 
 @pytest.mark.parametrize("table", ["everything", "partial"])

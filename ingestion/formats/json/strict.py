@@ -52,8 +52,8 @@ ZONE: Final = r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 _PLAIN: Final = re.compile(NUMBER, re.ASCII)
 # A number as RFC 8259 has it; with a point or an exponent it is no whole one.
 _JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)((?:\.\d+)?(?:[eE][+-]?\d+)?)", re.ASCII)
-_DAY: Final = re.compile(DATE, re.ASCII)
-_MOMENT: Final = re.compile(f"{DATE}(?:{TIME}({ZONE})?)?", re.ASCII)
+DAY: Final = re.compile(DATE, re.ASCII)
+MOMENT: Final = re.compile(f"{DATE}(?:{TIME}({ZONE})?)?", re.ASCII)
 _NOT_FINITE: Final = frozenset(
     {"NaN", *(sign + word for sign in ("", "+", "-") for word in ("INF", "Infinity"))}
 )
@@ -303,13 +303,13 @@ def _single(value: Any) -> float:
 
 
 def _date(value: Any) -> int:
-    if type(value) is not str or not _DAY.fullmatch(value):
+    if type(value) is not str or not DAY.fullmatch(value):
         _refuse("bad_time")
     return _moment(value, zoned=False) // (86_400 * _MICROS)
 
 
 def _moment(value: Any, *, zoned: bool) -> int:
-    found = _MOMENT.fullmatch(value) if type(value) is str else None
+    found = MOMENT.fullmatch(value) if type(value) is str else None
     if found is None or (found[1] and not zoned):
         _refuse("bad_time")
     try:

@@ -12,7 +12,7 @@ from ingestion.errors import InvalidSpecError
 from ingestion.formats import avro
 from ingestion.formats.avro.types import fields, is_record, record_in
 from ingestion.formats.decoder import BadBytesError
-from ingestion.formats.wire_format import HEADER_BYTES
+from ingestion.formats.wire_format import HEADER_BYTES, schema_id_of
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
 from ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
 from ingestion.operations.init.sample import Sample
@@ -24,6 +24,8 @@ _SHARE: Final = 0.8
 _OBJECT, _OTHER_JSON, _FRAMED = "JSON objects", "JSON that is no object", "framed by a schema id"
 _TEXT, _BYTES = "text that is no JSON", "bytes that are no text"
 _RAW: Final = "{{topic: {topic}, format: {format}, schema: value {type} NOT NULL, mode: append}}"
+# Each is a request. Bytes that only look framed have a random one in every record.
+_MOST_IDS: Final = 100
 # What a registry calls its schemas, and the format of their records.
 FORMATS_OF_SCHEMAS: Final = {"AVRO": "avro", "JSON": "json_schema", "PROTOBUF": "protobuf"}
 
@@ -73,10 +75,10 @@ def detect_format(sample: Sample, settings: Settings) -> Detected:
 
 def writer_schemas(raws: Iterable[bytes | None], settings: Settings) -> dict[int, WriterSchema]:
     """Return the registry's schemas of framed bytes, the newest first; none without a registry."""
-    ids = {_id_of(raw) for raw in raws if raw is not None and _is_framed(raw)}
+    ids = Counter(number for raw in raws if (number := schema_id_of(raw)) is not None)
     if not ids or not settings.schema_registry:
         return {}
-    found = registry_of(settings).schemas(ids)
+    found = registry_of(settings).schemas(number for number, _ in ids.most_common(_MOST_IDS))
     return {number: found[number] for number in sorted(found, reverse=True)}
 
 
@@ -99,20 +101,12 @@ def avro_root(schema: WriterSchema) -> Any:
 
 
 def _kind(raw: bytes) -> str:
-    if _is_framed(raw):
+    if schema_id_of(raw) is not None:
         return _FRAMED
     try:
         return _OBJECT if type(parse(raw)) is dict else _OTHER_JSON
     except BadBytesError as error:
         return _BYTES if error.reason == "invalid_utf8" or b"\0" in raw else _TEXT
-
-
-def _is_framed(raw: bytes) -> bool:
-    return len(raw) >= HEADER_BYTES and raw[0] == 0
-
-
-def _id_of(raw: bytes) -> int:
-    return int.from_bytes(raw[1:HEADER_BYTES])
 
 
 def _json(objects: Sequence[dict[str, Any]], found: str) -> Detected:
@@ -149,10 +143,13 @@ def _row_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
 def _framed(values: Sequence[bytes], sample: Sample, settings: Settings) -> Detected:
     if not settings.schema_registry:
         name = variable("schema_registry")
-        problem = f"values begin with a schema id ({_id_of(values[-1])}), and {name} is not set"
+        problem = (
+            f"values begin with a schema id ({schema_id_of(values[-1])}), and {name} is not set"
+        )
         _refuse(sample, problem, f"set {name} to the registry's address, and run the same command")
     schemas = writer_schemas(values, settings)
-    types = Counter(schemas[_id_of(raw)].type for raw in values if _id_of(raw) in schemas)
+    ids = map(schema_id_of, values)
+    types = Counter(schemas[number].type for number in ids if number in schemas)
     (type_, count), *_ = types.most_common() or [("", 0)]
     if count < _SHARE * len(values):
         at = f"the registry at {settings.schema_registry}"

@@ -32,6 +32,7 @@ _ORDERS: Final = tuple(
         r"\w+(_at|_version|_lsn)|\w+[a-z]At",
     )
 )
+_VAGUE: Final = len(_ORDERS) - 1
 _MISTAKES: Final = 0.1
 # A row has them from its first record on.
 _BIRTHS: Final = re.compile(r"(created|inserted|registered|born|started|opened)", re.IGNORECASE)
@@ -44,7 +45,7 @@ _DELETED_AT: Final = ("deleted_at", "deletedat", "deleted_on")
 K = TypeVar("K", bound=Hashable)
 
 
-class Order(NamedTuple):
+class OrderColumn(NamedTuple):
     """A column that orders the records of a key, and what speaks for it."""
 
     column: str
@@ -110,11 +111,17 @@ def find_crossing_key(keys: Iterable[tuple[K, int]]) -> K | None:
 
 
 def find_order(
-    keys: Sequence[str], types: Mapping[str, SqlType], records: Sequence[DecodedRecord]
-) -> Order | None:
+    keys: Sequence[str],
+    types: Mapping[str, SqlType],
+    records: Sequence[DecodedRecord],
+    *,
+    must_grow: bool = False,
+) -> OrderColumn | None:
     """Return the column that is named like an order, never null, and never smaller than before.
 
-    Before is the record of the same key, of the same partition, at a lower offset.
+    Before is the record of the same key, of the same partition, at a lower offset. A name that says
+    little, such as ``due_at``, is believed only where some key has two values, as any is with
+    ``must_grow``.
     """
     rows = [each.row for each in records if each.row is not None]
     ranked = []
@@ -122,8 +129,10 @@ def find_order(
         rank = _order_rank(name)
         if rank is None or name in keys or type_.word not in _ORDER_TYPES:
             continue
-        if is_never_null(name, rows) and (grew := _growth(name, keys, records)) is not None:
-            ranked.append((rank, at, Order(name, grew)))
+        if not is_never_null(name, rows) or (grew := _growth(name, keys, records)) is None:
+            continue
+        if grew or not (must_grow or rank == _VAGUE):
+            ranked.append((rank, at, OrderColumn(name, grew)))
     return min(ranked)[2] if ranked else None
 
 
@@ -136,16 +145,19 @@ def _order_rank(name: str) -> int | None:
 
 
 def _growth(name: str, keys: Sequence[str], records: Sequence[DecodedRecord]) -> bool | None:
-    """Tell whether a column grew along some key's records; ``None`` if it fell along any."""
-    values: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    """Tell whether some key has several values of a column; ``None`` if it fell along any key.
+
+    Only within a partition is it known which record is the later one.
+    """
+    values: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.row is not None:
-            key = (record.partition, *(record.row[each] for each in keys))
-            values[key].append(record.row[name])
-    pairs = [pair for each in values.values() for pair in pairwise(each)]
-    if any(later < earlier for earlier, later in pairs):
+            key = tuple(record.row[each] for each in keys)
+            values[key][record.partition].append(record.row[name])
+    in_order = [each for partitions in values.values() for each in partitions.values()]
+    if any(later < earlier for each in in_order for earlier, later in pairwise(each)):
         return None
-    return any(later > earlier for earlier, later in pairs)
+    return any(len(set().union(*partitions.values())) > 1 for partitions in values.values())
 
 
 def find_deletes(

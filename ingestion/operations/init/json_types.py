@@ -15,16 +15,13 @@ from ingestion.declaration.ddl import parse_columns, parse_type
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.formats.coerce import moment
-from ingestion.formats.json.strict import DATE, TIME, ZONE
+from ingestion.formats.json.strict import DATE, DAY, MOMENT, MOST_DIGITS
 from ingestion.formats.strict_json import StrictParser, of_sane_length
 
-_DAY: Final = re.compile(DATE, re.ASCII)
-_MOMENT: Final = re.compile(f"{DATE}(?:{TIME}({ZONE})?)?", re.ASCII)
 _ZONED: Final = re.compile(rf"{DATE}T\d\d:\d\d(:\d\d(\.\d{{1,6}})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _BIGINT: Final = range(-(2**63), 2**63)
 # More places behind the point than money has are those of measurements.
 _MOST_PLACES: Final = 6
-_MOST_DIGITS: Final = 38
 # Objects with so many names, most of which most objects lack, are maps.
 _FEWEST_KEYS: Final = 5
 # How Kafka Connect writes them, since JSON has no such numbers.
@@ -64,10 +61,10 @@ class Dialect(NamedTuple):
 
 
 def _text(texts: Sequence[str]) -> Guess:
-    moments = [_MOMENT.fullmatch(text) for text in texts]
+    moments = [MOMENT.fullmatch(text) for text in texts]
     if not all(moments) or not all(map(_is_moment, texts)):
         return Guess(SqlType(word="STRING"))
-    if all(map(_DAY.fullmatch, texts)):
+    if all(map(DAY.fullmatch, texts)):
         return Guess(SqlType(word="DATE"), "every text is a date; any other goes to quarantine")
     without = sum(not found[1] for found in moments if found)
     note = f"{without:,} of {len(texts):,} have no zone and are read as UTC" if without else ""
@@ -88,14 +85,16 @@ def guess_columns(
     objects: Iterable[Mapping[str, Any]], dialect: Dialect = JSON
 ) -> dict[str, Guess]:
     """Propose a type for each name of some objects, in the order in which they come."""
-    columns = {
+    return {
         name: _guess_column(name, values, dialect) for name, values in _by_name(objects).items()
     }
+
+
+def without_twins(columns: Mapping[str, Guess]) -> dict[str, Guess]:
+    """Leave out the columns whose names differ only in case."""
     spellings = Counter(name.lower() for name in columns)
-    for name in columns:
-        if spellings[name.lower()] > 1:
-            columns[name] = Guess(None, "another name differs only in case, and Spark ignores case")
-    return columns
+    twin = Guess(None, "another name differs only in case, and Spark ignores case")
+    return {name: twin if spellings[name.lower()] > 1 else columns[name] for name in columns}
 
 
 def name_trouble(name: str) -> str:
@@ -157,8 +156,8 @@ def _number(values: Sequence[Any], dialect: Dialect) -> Guess:
     if not fractions:
         if all(value in _BIGINT for value in whole):
             return Guess(SqlType(word="BIGINT"))
-        if digits <= _MOST_DIGITS:
-            return Guess(_decimal(_MOST_DIGITS, 0), "some numbers are beyond BIGINT")
+        if digits <= MOST_DIGITS:
+            return Guess(_decimal(MOST_DIGITS, 0), "some numbers are beyond BIGINT")
         return _mixed(dialect, f"some numbers have {digits} digits, which no number column has")
     if any(set("eE") & set(text) for text in fractions):
         return Guess(SqlType(word="DOUBLE"), "some numbers have an exponent")
@@ -168,7 +167,7 @@ def _number(values: Sequence[Any], dialect: Dialect) -> Guess:
         return Guess(SqlType(word="DOUBLE"), note)
     before = (len(text.lstrip("-").partition(".")[0]) for text in fractions)
     digits, scale = max(digits, *before), max(places, 2)
-    precision = 18 if digits + scale <= 12 else _MOST_DIGITS
+    precision = 18 if digits + scale <= 12 else MOST_DIGITS
     if digits + scale > precision:
         return Guess(SqlType(word="DOUBLE"), "some numbers are too long for a DECIMAL")
     note = f"a number with more than {scale} places behind the point goes to quarantine"

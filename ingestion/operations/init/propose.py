@@ -7,7 +7,7 @@ to quarantine leaves its row in the table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.declaration.messages import printable
@@ -20,12 +20,13 @@ from ingestion.operations.init.detect_format import Detected, detect_format
 from ingestion.operations.init.evidence import Evidence
 from ingestion.operations.init.find_keys import Keys, find_keys
 from ingestion.operations.init.identify import (
-    Order,
+    OrderColumn,
     find_crossing_key,
     find_deletes,
     find_order,
     is_never_null,
 )
+from ingestion.operations.init.json_types import without_twins
 from ingestion.operations.init.sample import Sample
 from ingestion.settings import Settings
 
@@ -56,10 +57,13 @@ class Proposal:
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, name: str, value: Any, *notes: str) -> None:
-        """Propose a field, or with ``None`` nothing for it, and say why."""
-        if value is not None:
-            self.fields[name] = value
-        self.notes[name] = [note for note in notes if note]
+        """Propose a field, and say why."""
+        self.fields[name] = value
+        self.note(name, *notes)
+
+    def note(self, name: str, *notes: str) -> None:
+        """Say something of a field."""
+        self.notes[name] = list(notes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +104,9 @@ def propose(stream: str, sample: Sample, settings: Settings) -> Proposal:
         is_json = keys.format in (None, "json") or evidence.is_debezium
         if not is_json:
             proposal.add("key_format", keys.format, "the Kafka keys are encoded so")
-        proposal.add("sequence_by", list(order.columns) or None, *order.why)
+        if order.columns:
+            proposal.fields["sequence_by"] = list(order.columns)
+        proposal.note("sequence_by", *order.why)
     else:
         proposal.add("mode", "append", f"every record is a row: {keys.why}")
     _propose_deletes(proposal, evidence, keys, order)
@@ -110,6 +116,7 @@ def propose(stream: str, sample: Sample, settings: Settings) -> Proposal:
 def _gather(stream: str, sample: Sample, settings: Settings) -> Evidence:
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
+    detected = replace(detected, columns=without_twins(detected.columns))
     types = {name: each.type for name, each in detected.columns.items() if each.type is not None}
     if not types:
         why = "; ".join(f"{name}: {each.note}" for name, each in detected.columns.items())
@@ -162,7 +169,9 @@ def _find_order(stream: str, keys: Keys, evidence: Evidence) -> _Order:
     is_kafkas = is_keyed and crossing is None
     if evidence.is_debezium:
         return _order_of_debezium(stream, evidence, is_kafkas=is_kafkas)
-    found = find_order(keys.columns, evidence.types, evidence.records)
+    found = find_order(
+        keys.columns, evidence.types, evidence.records, must_grow=crossing is not None
+    )
     if is_kafkas:
         return _order_beside_kafkas(found, evidence)
     why = _SEVERAL
@@ -187,7 +196,7 @@ def _crossing_key(keys: Keys, evidence: Evidence) -> str | None:
     return None if values is None else printable(", ".join(map(str, values)))
 
 
-def _order_beside_kafkas(found: Order | None, evidence: Evidence) -> _Order:
+def _order_beside_kafkas(found: OrderColumn | None, evidence: Evidence) -> _Order:
     """Choose an order where Kafka keeps that of each key, and a null value has no other."""
     if found and not evidence.tombstones:
         return _by_column(found)
@@ -199,7 +208,7 @@ def _order_beside_kafkas(found: Order | None, evidence: Evidence) -> _Order:
     return _Order(columns=(), why=[why])
 
 
-def _by_column(found: Order, *more: str) -> _Order:
+def _by_column(found: OrderColumn, *more: str) -> _Order:
     grew = "grew" if found.grew else "did not change"
     why = f"{found.column} is never null, and {grew} along the records of a key; check: it grows"
     return _Order(columns=(found.column,), why=[f"{why} with each change", *more])
@@ -211,7 +220,7 @@ def _order_of_debezium(stream: str, evidence: Evidence, *, is_kafkas: bool) -> _
         why = "left out: Kafka keeps the order of each key; see docs/debezium.md for the "
         return _Order(columns=(), why=[f"{why}position in the database's log"])
     for paths, added in _POSITIONS:
-        if paths.keys() & evidence.types.keys():
+        if paths.keys() & {name.lower() for name in evidence.types}:
             continue
         order = _Order(columns=tuple(paths), why=[_SEVERAL], paths=paths, added=added)
         sample, types = evidence.sample, {**evidence.types, **added}
@@ -237,9 +246,9 @@ def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys, order: 
             proposal.add("tombstones", "quarantine", f"{why}a person should see it")
         return
     if keys.format:
-        proposal.add("tombstones", None, f"left out: {nulls}each deletes its Kafka key's row")
+        proposal.note("tombstones", f"left out: {nulls}each deletes its Kafka key's row")
     else:
         lacking = f"their Kafka keys do not give {', '.join(keys.columns)}"
         why = lacking if keys.columns else "this mode deletes nothing"
         instead = "they go to quarantine; `tombstones: ignore` counts them instead"
-        proposal.add("tombstones", None, f"left out: {nulls}{why}, so {instead}")
+        proposal.note("tombstones", f"left out: {nulls}{why}, so {instead}")

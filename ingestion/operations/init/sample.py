@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
+
+from confluent_kafka import Message
 
 from ingestion.declaration.names import hint
 from ingestion.errors import InvalidSpecError
@@ -33,7 +36,7 @@ class Sample:
 
     Attributes:
         partitions: How many partitions the topic has.
-        ranges: The offsets that were read.
+        ranges: The offsets that they are of.
         records: What they hold, by partition and offset; never empty.
     """
 
@@ -56,12 +59,16 @@ def read_sample(topic: str, limit: int, settings: Settings) -> Sample:
         _refuse_absent(topic, kafka)
     first, end = kafka.earliest(partitions), kafka.stable_end(partitions)
     shares = _shares({at: end[at] - first[at] for at in partitions}, limit)
-    ranges = tuple(
+    asked = [
         Range(topic=topic, partition=at.partition, start=end[at] - share, end=end[at])
         for at, share in sorted(shares.items())
         if share
-    )
-    records = tuple(_records(kafka, ranges))
+    ]
+    read = [
+        newest_records(kafka.messages_in([each]), each, _MOST_BYTES // len(asked)) for each in asked
+    ]
+    ranges = tuple(each for each, _ in read)
+    records = tuple(record for _, records in read for record in records)
     if not records:
         found = "the last offsets hold no committed record" if ranges else "it holds no record"
         raise InvalidSpecError(
@@ -90,20 +97,27 @@ def _shares(there: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartit
     return shares
 
 
-def _records(kafka: Kafka, ranges: tuple[Range, ...]) -> Iterator[SampledRecord]:
-    """Read ranges, of each until its share of the bytes is spent."""
-    for each in ranges:
-        left = _MOST_BYTES // len(ranges)
-        for message in kafka.messages_in([each]):
-            record = SampledRecord(
-                each.partition,
-                cast("int", message.offset()),
-                message.timestamp()[1],
-                message.key(),
-                message.value(),
-                tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ())),
-            )
-            yield record
-            left -= len(record.key or b"") + len(record.value or b"")
-            if left < 0:
-                break
+def newest_records(
+    messages: Iterable[Message], asked: Range, most_bytes: int
+) -> tuple[Range, Sequence[SampledRecord]]:
+    """Return the last records of a range that fit into some bytes, and the offsets they are of."""
+    records, size = deque[SampledRecord](), 0
+    for message in messages:
+        record = SampledRecord(
+            asked.partition,
+            cast("int", message.offset()),
+            message.timestamp()[1],
+            message.key(),
+            message.value(),
+            tuple(cast("list[tuple[str, bytes | None]]", message.headers() or ())),
+        )
+        records.append(record)
+        size += _size(record)
+        while size > most_bytes and len(records) > 1:
+            size -= _size(records.popleft())
+            asked = replace(asked, start=records[0].offset)
+    return asked, records
+
+
+def _size(record: SampledRecord) -> int:
+    return len(record.key or b"") + len(record.value or b"")

@@ -51,7 +51,11 @@ def guess_avro_columns(record: Any) -> dict[str, Guess]:
 
 def guess_connect_columns(of_fields: Iterable[Mapping[str, Any]]) -> dict[str, Guess]:
     """Propose a type for each field of a struct, as Kafka Connect's converter describes it."""
-    return {str(each["field"]): _named(str(each["field"]), _connect(each)) for each in of_fields}
+    return {name: _named(name, _connect(each)) for name, each in _by_field(of_fields).items()}
+
+
+def _by_field(of_fields: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {str(each["field"]): each for each in of_fields if "field" in each}
 
 
 def _named(name: str, type_: SqlType | None) -> Guess:
@@ -88,13 +92,14 @@ def _connect(schema: Mapping[str, Any]) -> SqlType | None:
         precision = int(of_decimal.get("connect.decimal.precision", 38))
         return _decimal(precision, int(of_decimal.get("scale", 0)))
     if word == "struct":
-        return _struct({str(each["field"]): _connect(each) for each in schema.get("fields", ())})
+        parts = _by_field(schema.get("fields", ()))
+        return _struct({name: _connect(each) for name, each in parts.items()})
     if word == "array":
-        return _nested("ARRAY", element=_connect(schema["items"]))
+        return _nested("ARRAY", element=_connect(schema.get("items", {})))
     if word == "map":
-        key = _connect(schema["keys"])
+        key, value = (_connect(schema.get(part, {})) for part in ("keys", "values"))
         is_text = key is not None and key.word == "STRING"
-        return _nested("MAP", key=key if is_text else None, value=_connect(schema["values"]))
+        return _nested("MAP", key=key if is_text else None, value=value)
     return _scalar(word)
 
 
