@@ -72,7 +72,8 @@ def prune(
 ) -> None:
     """Delete entries of the archive for good: those that are named, or all that are old.
 
-    Asks on a terminal (exit 3 when the answer is no); elsewhere --yes is needed (exit 2).
+    Asks on a terminal (exit 3 when the answer is no); elsewhere --yes is needed (exit 2). The entry
+    that tells of an erase goes with all older ones or not at all (exit 3).
     """
     from ingestion.operations.archive import list_archive
     from ingestion.operations.archive import prune as prune_entries
