@@ -95,6 +95,7 @@ def prune(
     paths = StreamPaths.of(stream, settings)
     chosen = [_find(paths, entry) for entry in dict.fromkeys(entries)]
     with held(paths, run_id):
+        finish_swap(paths)
         _refuse_to_forget_erasures(paths, chosen)
         described = tuple(_describe(each, paths) for each in chosen)
         for each in chosen:

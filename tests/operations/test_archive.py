@@ -269,6 +269,17 @@ def test_no_entry_outlives_what_tells_of_its_erased_key(settings: Settings) -> N
     assert archive.list_archive("orders", settings) == ()
 
 
+def test_copies_of_a_killed_restore_go_with_their_entry(settings: Settings) -> None:
+    """What is deleted for good lies nowhere else."""
+    paths = StreamPaths.of("orders", settings)
+    (entry,) = archive.list_archive("orders", settings)
+    (paths.restored / "orders").mkdir(parents=True)
+
+    archive.prune("orders", (entry.entry,), settings, run_id="r")
+
+    assert not paths.restored.exists()
+
+
 def test_pruning_waits_for_no_run(settings: Settings) -> None:
     """A run, or another decision, may be writing to the entry."""
     paths = StreamPaths.of("orders", settings)
