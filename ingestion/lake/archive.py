@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -159,7 +160,10 @@ def _read_swap(paths: StreamPaths) -> _Swap | None:
 def _write_swap(paths: StreamPaths, swap: _Swap) -> None:
     draft = _swap_file(paths).with_suffix(".draft")
     draft.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_text(json.dumps(asdict(swap)))
+    with draft.open("w") as file:
+        json.dump(asdict(swap), file)
+        file.flush()
+        os.fsync(file.fileno())
     draft.replace(_swap_file(paths))
 
 

@@ -25,6 +25,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, InvalidSpecError, RefusedError, no_table_yet
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
+from ingestion.lake.archive import finish_swap
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
@@ -82,6 +83,7 @@ def erase(
     _refuse_folds(spec)
     paths = StreamPaths.of(spec.name, settings)
     with held(paths, run_id):
+        finish_swap(paths)
         table = read_and_heal(spec, paths)
         if table is None:
             raise no_table_yet(spec.name)

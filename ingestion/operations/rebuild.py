@@ -22,7 +22,6 @@ from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
@@ -92,21 +91,12 @@ class Rebuild:
                 return RebuildReport(stream=spec.name, report=report)
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
-                _refuse_another_table(spec, paths, purpose)
-                self._refuse_erased_meanwhile(stream)
+                _refuse_another_purpose(spec, paths, purpose)
                 report = run.execute_unobserved()
                 why = f"rebuild: {self.reason or 'no reason given'}"
                 is_ready = self._is_ready(report)
                 archived = swap_tables(paths, paths.workshop, why=why) if is_ready else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
-
-    def _refuse_erased_meanwhile(self, stream: Stream) -> None:
-        """Make sure that no key was erased while the new table was filled: it would hold it."""
-        try:
-            _refuse_erased(stream, read_snapshot(stream.paths))
-        except RefusedError:
-            shutil.rmtree(stream.paths.workshop, ignore_errors=True)
-            raise
 
     def _is_ready(self, report: RunReport) -> bool:
         return report.is_balanced and not self.run.stop.is_set()
@@ -170,17 +160,24 @@ class Rebuild:
 
 
 def _purpose(spec: StreamSpec, paths: StreamPaths) -> str:
-    """Say by which declaration, and in place of which table, a new one is made."""
-    log = TableLog(paths.data)
-    return f"{fingerprint(spec)} for {log.table_id() if log.exists else 'no table'}"
+    """Say by which declaration, in place of what, and behind which erasures a new table is made."""
+    snapshot = read_snapshot(paths)
+    table = snapshot.table.table_id if snapshot.table else "no table"
+    erased = [erasure.seq for erasure in erasures(_known_rows(snapshot))]
+    return f"{fingerprint(spec)} for {table} without what {erased} erased"
 
 
-def _refuse_another_table(spec: StreamSpec, paths: StreamPaths, purpose: str) -> None:
-    """Make sure that the table in use is still the one whose records the new one holds."""
+def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) -> None:
+    """Make sure that the table in use is still the one whose records the new one holds.
+
+    A new one is removed that may hold what has been erased meanwhile.
+    """
     if _purpose(spec, paths) != purpose:
+        shutil.rmtree(paths.workshop, ignore_errors=True)
         raise RefusedError(
             spec.name,
-            "its table was replaced while the new one was made. Nothing was changed.",
+            "its table was replaced, or a key of it erased, while the new one was made. Nothing "
+            "was changed.",
             remedy=f"oncelake rebuild {spec.name}, which begins anew",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -154,12 +155,30 @@ def test_a_rebuild_under_way_does_not_bring_a_key_back(
             erased(world)
         return world.spark
 
-    with pytest.raises(RefusedError, match="erased a key whose records Kafka still holds"):
+    with pytest.raises(RefusedError, match="a key of it erased, while the new one was made"):
         world.rebuild(spark=erase_meanwhile)
 
     erased(world)
     assert traces(world) == []
     assert prove(world).differences == ()
+
+
+def test_what_a_rebuild_began_with_does_not_bring_a_key_back(
+    settings: Settings, spark: SparkSession
+) -> None:
+    """A new table that was filled before the erase is not taken up again, even past retention."""
+    stopped = threading.Event()
+    with World.made(settings, spark) as world:
+        history_of_a_person(world)
+        world.rebuild(on_batch=lambda row, lag: stopped.set(), stop=stopped)
+        assert any("/.rebuild/" in file for file in traces(world))
+
+        erased(world)
+        world.forget_before(0, 10)
+        world.rebuild(without_lost=True)
+
+        archive = str(world.paths.archive)
+        assert [file for file in traces(world) if not file.startswith(archive)] == []
 
 
 @pytest.mark.parametrize("place", [Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.VACUUMED])

@@ -198,7 +198,7 @@ def test_a_table_that_came_meanwhile_is_not_replaced(written: World) -> None:
             archived.extend(reset(written.topic, written.settings, run_id="me"))
 
     archived: list[Path] = []
-    with pytest.raises(RefusedError, match=r"was replaced while .*oncelake rebuild"):
+    with pytest.raises(RefusedError, match=r"was replaced, .*oncelake rebuild"):
         written.rebuild(on_batch=decide)
 
     assert archived
