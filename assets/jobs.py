@@ -1,10 +1,9 @@
-"""The job that runs a stream, and its schedule where one is declared."""
+"""The job that runs a stream, and what all jobs share."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import dagster as dg
-from dagster._utils.schedules import is_valid_cron_schedule
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.names import suggest
@@ -28,32 +27,13 @@ FOLLOW_JOB = "follow_job"
 FOLLOW_SENSOR = "follow"
 
 
-def ingest_job(spec: StreamSpec) -> "dg.UnresolvedAssetJobDefinition":
+def ingest_job(stream: str) -> "dg.UnresolvedAssetJobDefinition":
     """Return the job that materializes one stream, in one process and one JVM."""
     return dg.define_asset_job(
-        job_name(spec.name),
-        selection=[spec.name],
-        description=f"Read what Kafka holds now into {spec.name}",
+        job_name(stream),
+        selection=[stream],
+        description=f"Read what Kafka holds now into {stream}",
         executor_def=dg.in_process_executor,
-    )
-
-
-def ingest_schedule(spec: StreamSpec) -> dg.ScheduleDefinition | None:
-    """Return the declared schedule, in UTC; declaring it is what starts it.
-
-    Raises:
-        InvalidSpecError: the line is not one that cron understands.
-    """
-    if spec.schedule is None:
-        return None
-    if not is_valid_cron_schedule(spec.schedule):
-        raise InvalidSpecError(f"{spec.name}: schedule {spec.schedule!r} is no line of cron")
-    return dg.ScheduleDefinition(
-        name=f"ingest_{spec.name}_schedule",
-        job_name=job_name(spec.name),
-        cron_schedule=spec.schedule,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
     )
 
 
