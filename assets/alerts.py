@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import dagster as dg
@@ -30,8 +31,8 @@ _PAUSES_SECONDS: Final = (1, 3)
 _RUNNING: Final = dg.DefaultSensorStatus.RUNNING
 # A tick has a minute, and one message that nobody takes needs more than half of it.
 _POSTING_SECONDS: Final = 20
-# Of one check between two ticks.
-_MOST_EVALUATIONS: Final = 20
+# Of one check, among the newest runs.
+_MOST_EVALUATIONS: Final = 10
 # What a check may say, the worst last: severities, and the levels of `retention`.
 _WORSE: Final = ("passed", "unknown", "WARN", "low", "ERROR", "critical", "lost")
 # When each check was evaluated last, as far as that was judged, and what it said.
@@ -118,20 +119,19 @@ def _news(
 ) -> list[dg.AssetCheckEvaluation]:
     """Return what has turned red, or worse, since each check was seen last; update ``seen``.
 
-    The latest record of a check may be that of a run which has only planned it, so the
-    evaluations before it are read, too. Of a check that was never seen, only the last one counts.
+    The latest record of a check tells too little: a run may only have planned it, and the record
+    of a run that follows streams is as old as that run. Of a check that was never seen, only the
+    last evaluation counts.
     """
-    storage, news = instance.event_log_storage, {}
-    for key, latest in storage.get_latest_asset_check_execution_by_key(keys).items():
+    news = {}
+    for key in keys:
         name = key.to_user_string()
         since, known = seen.get(name, (0.0, "passed"))
-        if latest.event is None or latest.event.timestamp <= since:
-            continue
-        history = storage.get_asset_check_execution_history(
+        history = instance.event_log_storage.get_asset_check_execution_history(
             key, limit=_MOST_EVALUATIONS if since else 1, status=_EVALUATED
         )
-        for record in reversed(history):
-            evaluation, at = record.evaluation, record.event.timestamp if record.event else 0.0
+        dated = [(each.event.timestamp, each.evaluation) for each in history if each.event]
+        for at, evaluation in sorted(dated, key=itemgetter(0)):
             if evaluation is None or at <= since:
                 continue
             verdict = _verdict(evaluation)

@@ -22,7 +22,7 @@ from dagster._utils.schedules import is_valid_cron_schedule
 from assets.asset_specs import topic_key
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.jobs import job_name, sensor_name
-from assets.refusals import REFUSED, standing_refusal
+from assets.refusals import standing_refusal
 from ingestion.declaration.loader import DeclaredStream, reload_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, InvalidSpecError, TerminalError
@@ -39,7 +39,7 @@ from resources.lake import LakeResource
 from resources.part import settings_of
 
 # Four questions a tick must fit into the minute that Dagster gives it.
-MOST_SECONDS: Final = 10.0
+_MOST_SECONDS: Final = 10.0
 # So often a lag is observed that stays as it is.
 _REPEAT_SECONDS: Final = 3600.0
 # From the second failure in a row on, as `follow` does after a refusal.
@@ -64,17 +64,20 @@ def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> Tick:
         try:
-            settings = settings_of(kafka, lake, most_seconds=MOST_SECONDS)
+            settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
         except InvalidSpecError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
         # As a run does, which another process may have loaded since.
         current = reload_stream(declared)
-        if current is None:
-            gone = f"{declared.path.name} declares no {declared.name} any more"
-            return dg.SkipReason(f"{gone}. Next: reload the code location")
-        return _tick(context, current, settings)
+        return _tick(context, current, settings) if current else _skip_gone(declared)
 
     return sense
+
+
+def _skip_gone(declared: DeclaredStream) -> dg.SkipReason:
+    """Skip: the process of a run would find no such job."""
+    gone = f"{declared.path.name} declares no {declared.name} any more"
+    return dg.SkipReason(f"{gone}. Next: reload the code location")
 
 
 def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
@@ -101,7 +104,9 @@ def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
     def due(
         context: dg.ScheduleEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> dg.RunRequest | dg.SkipReason:
-        settings = settings_of(kafka, lake, most_seconds=MOST_SECONDS)
+        if reload_stream(declared) is None:
+            return _skip_gone(declared)
+        settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
         refused = standing_refusal(context.instance, declared, settings)
         return dg.SkipReason(refused) if refused else dg.RunRequest()
 
@@ -217,20 +222,16 @@ def _why_not_now(
 
 
 def _pause(instance: dg.DagsterInstance, stream: str) -> str | None:
-    """Say that runs fail for a reason that may pass; the next is tried later each time."""
+    """Say that runs fail one after another: the next is tried later each time."""
     ended = instance.get_run_records(dg.RunsFilter(job_name=job_name(stream)), limit=6)
-    failed = list(takewhile(_has_failed, ended))
+    failed = list(
+        takewhile(lambda each: each.dagster_run.status is dg.DagsterRunStatus.FAILURE, ended)
+    )
     if len(failed) < 2:
         return None
     pause = min(_FIRST_PAUSE_SECONDS * 2 ** (len(failed) - 2), _LONGEST_PAUSE_SECONDS)
     left = (failed[0].end_time or 0) + pause - time.time()
     return f"the last runs failed; the next is tried in {left:.0f} s" if left > 0 else None
-
-
-def _has_failed(record: dg.RunRecord) -> bool:
-    """Tell whether a run failed, and was not refused: that is remembered until it is resolved."""
-    run = record.dagster_run
-    return run.status is dg.DagsterRunStatus.FAILURE and REFUSED not in run.tags
 
 
 def report_under_way(

@@ -100,11 +100,11 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
     assert text.endswith(f"failed: {REFUSAL}")
 
 
-def plan_checks(stream: DeclaredStream, instance: dg.DagsterInstance) -> None:
+def plan_checks(stream: DeclaredStream, instance: dg.DagsterInstance) -> dg.DagsterRun:
     """Leave a run in the instance that has planned the checks of a stream, and is not there yet."""
     job = repository(stream).get_implicit_global_asset_job_def()
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
-    instance.create_run_for_job(job, remote_job_origin=origin.get_job_origin(job.name))
+    return instance.create_run_for_job(job, remote_job_origin=origin.get_job_origin(job.name))
 
 
 def evaluation(
@@ -176,6 +176,27 @@ def test_a_check_that_was_red_between_two_ticks_is_told(
 
     assert hidden == 1
     assert len(texts(webhook)) == 2
+
+
+def test_a_run_that_goes_on_is_heard_beside_a_later_one(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """Dagster has one record of a check and run: that of an hour of following is an old one."""
+    stream = declared(tmp_path)
+    _, checks = sensors(stream, webhook)
+    following, cursor = plan_checks(stream, instance), None
+    for passed in (True, False):
+        judged = dg.DagsterEvent(
+            dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
+            job_name=following.job_name,
+            event_specific_data=evaluation("freshness", passed=passed),
+        )
+        instance.report_dagster_event(judged, following.run_id)
+        cursor = tick(checks, instance, cursor=cursor)
+        instance.report_runless_asset_event(evaluation("freshness", passed=True))
+        cursor = tick(checks, instance, cursor=cursor)
+
+    assert len(texts(webhook)) == 1
 
 
 def test_what_was_posted_is_not_posted_again_when_a_later_message_fails(

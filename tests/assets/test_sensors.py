@@ -274,9 +274,11 @@ def test_a_run_that_waited_in_the_queue_is_given_time_to_begin(
     assert facts.is_dead(time.time() + 200)
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_a_schedule_starts_no_run_that_would_be_refused_again(
-    tmp_path: Path, refused: bool
+@pytest.mark.parametrize(
+    ("state", "says"), [("sound", ""), ("refused", "was refused"), ("gone", "declares no orders")]
+)
+def test_a_schedule_starts_no_run_that_would_fail_again(
+    tmp_path: Path, state: str, says: str
 ) -> None:
     """Every five minutes is 288 times a day: one refusal is told once."""
     stream = declared(tmp_path, schedule="*/5 * * * *")
@@ -288,12 +290,14 @@ def test_a_schedule_starts_no_run_that_would_be_refused_again(
         dg.instance_for_test() as instance,
         dg.build_schedule_context(instance, resources=resources) as context,
     ):
-        if refused:
+        if state == "refused":
             refuse(stream, instance)
+        if state == "gone":
+            stream.path.unlink()
         found = schedule.evaluate_tick(context)
 
-    assert len(found.run_requests or ()) == (not refused)
-    assert ("was refused" in str(found.skip_message)) is refused
+    assert len(found.run_requests or ()) == (not says)
+    assert says in str(found.skip_message)
 
 
 @pytest.mark.parametrize("why", ["holds its stream", "is of another machine"])
