@@ -168,7 +168,7 @@ def test_a_name_that_nobody_declared_fails_the_run(
     folder.mkdir(parents=True)
     (folder / "orders.yaml").write_text("topic: orders\nschema: id INT NOT NULL\nkeys: [id]\n")
 
-    result = run_job(instance, streams=["ordres"])
+    result = run_job(instance, streams=["ordres"], for_seconds=1)
 
     assert "did you mean `orders`?" in failure_of(result)
 
