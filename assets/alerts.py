@@ -6,16 +6,20 @@ included; the other of every check that turns red, once until it is green again.
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as _EVALUATED,
+)
 
 from assets.checks import check_specs
 from ingestion.declaration.loader import DeclaredStream
@@ -25,6 +29,14 @@ _TIMEOUT_SECONDS: Final = 10
 # The sensor of failed runs is not asked again about a run that it could not tell of.
 _PAUSES_SECONDS: Final = (1, 3)
 _RUNNING: Final = dg.DefaultSensorStatus.RUNNING
+# A tick has a minute, and one message that nobody takes needs more than half of it.
+_POSTING_SECONDS: Final = 20
+# Of one check, among the newest runs.
+_MOST_EVALUATIONS: Final = 10
+# What a check may say, the worst last: severities, and the levels of `retention`.
+_WORSE: Final = ("passed", "unknown", "WARN", "low", "ERROR", "critical", "lost")
+# When each check was evaluated last, as far as that was judged, and what it said.
+_Seen = dict[str, tuple[float, str]]
 
 
 def alert_sensors(streams: Sequence[DeclaredStream], webhook: str) -> list[dg.SensorDefinition]:
@@ -70,32 +82,67 @@ def _failed_checks(streams: Sequence[DeclaredStream], webhook: str) -> dg.Sensor
         description="Posts to ONCELAKE_ALERT_WEBHOOK when a check turns red",
     )
     def tell(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        known: dict[str, str] = json.loads(context.cursor or "{}")
-        last = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-        # A run that failed leaves checks that were planned, and never evaluated.
-        judged = [each for each in map(_evaluation, last.values()) if each is not None]
-        verdicts = {**known, **{_name(each): _verdict(each) for each in judged}}
-        news = [each for each in judged if _verdict(each) not in ("passed", known.get(_name(each)))]
-        for message in _messages(news):
-            post(webhook, message)
-        # Only now: what could not be told is told by the next tick.
-        told = f"{len(news)} checks turned red"
-        return dg.SensorResult(skip_reason=told, cursor=json.dumps(verdicts, sort_keys=True))
+        before = json.loads(context.cursor or "{}")
+        seen: _Seen = dict(before.get("seen", {}))
+        news = _news(context.instance, keys, seen)
+        untold = [*before.get("untold", []), *_messages(news)]
+        told = _post_in_time(webhook, untold)
+        return dg.SensorResult(
+            skip_reason=f"{len(news)} checks turned red; {told} of {len(untold)} messages posted",
+            cursor=json.dumps({"seen": seen, "untold": untold[told:]}, sort_keys=True),
+        )
 
     return tell
 
 
-def _evaluation(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation | None:
-    found: object = record.evaluation
-    return found if isinstance(found, dg.AssetCheckEvaluation) else None
+def _post_in_time(webhook: str, messages: Sequence[str]) -> int:
+    """Post messages for as long as a tick has time for, and return how many were taken.
+
+    Raises:
+        DependencyError: not even the first was; the tick fails, and the next begins where it did.
+    """
+    deadline = time.monotonic() + _POSTING_SECONDS
+    for told, message in enumerate(messages):
+        if time.monotonic() > deadline:
+            return told
+        try:
+            post(webhook, message)
+        except DependencyError:
+            if not told:
+                raise
+            return told
+    return len(messages)
 
 
-def _name(evaluation: dg.AssetCheckEvaluation) -> str:
-    return f"{evaluation.asset_key.to_user_string()}:{evaluation.check_name}"
+def _news(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey], seen: _Seen
+) -> list[dg.AssetCheckEvaluation]:
+    """Return what has turned red, or worse, since each check was seen last; update ``seen``.
+
+    The latest record of a check tells too little: a run may only have planned it, and the record
+    of a run that follows streams is as old as that run. Of a check that was never seen, only the
+    last evaluation counts.
+    """
+    news = {}
+    for key in keys:
+        name = key.to_user_string()
+        since, known = seen.get(name, (0.0, "passed"))
+        history = instance.event_log_storage.get_asset_check_execution_history(
+            key, limit=_MOST_EVALUATIONS if since else 1, status=_EVALUATED
+        )
+        dated = [(each.event.timestamp, each.evaluation) for each in history if each.event]
+        for at, evaluation in sorted(dated, key=itemgetter(0)):
+            if evaluation is None or at <= since:
+                continue
+            verdict = _verdict(evaluation)
+            if _WORSE.index(verdict) > _WORSE.index(known):
+                news[name] = evaluation
+            known, seen[name] = verdict, (at, verdict)
+    return list(news.values())
 
 
 def _verdict(evaluation: dg.AssetCheckEvaluation) -> str:
-    """Return what is told again when it changes: a level, where the check has one."""
+    """Return what is told again when it gets worse: a level, where the check has one."""
     level = evaluation.metadata.get("level", evaluation.severity)
     return "passed" if evaluation.passed else str(level.value)
 
@@ -118,15 +165,15 @@ def post(webhook: str, text: str) -> None:
         DependencyError: nobody takes it; names no URL, which may hold a secret.
     """
     body = json.dumps({"text": text}).encode()
-    request = urllib.request.Request(webhook, body, {"Content-Type": "application/json"})
     for pause in (*_PAUSES_SECONDS, 0):
         try:
+            request = urllib.request.Request(webhook, body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
                 return
         except urllib.error.HTTPError as error:
             error.close()
             reason = f"HTTP {error.code}"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = type(error).__name__
         time.sleep(pause)
     raise DependencyError(

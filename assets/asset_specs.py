@@ -9,19 +9,20 @@ import dagster as dg
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
+from ingestion.pipeline.create_table import OUR_COLUMNS
 
 GROUP = "ingest"
 _KINDS = {"kafka", "deltalake", "spark"}
 
-# As in ingestion.pipeline.create_table, which is not imported here: it would bring Spark along.
-_OUR_COLUMNS = {
-    "_topic": ("STRING", "Kafka topic of the record that wrote the row"),
-    "_partition": ("INT", "Its partition"),
-    "_offset": ("BIGINT", "Its offset"),
-    "_timestamp": ("TIMESTAMP", "Its Kafka timestamp"),
-    "_epoch": ("INT", "Life of the stream's identity"),
-    "_seq": ("BIGINT", "Batch that wrote the row: see the ledger"),
-}
+# What is in our own columns, in their order.
+_IN_OUR_COLUMNS = (
+    "Kafka topic of the record that wrote the row",
+    "Its partition",
+    "Its offset",
+    "Its Kafka timestamp",
+    "Life of the stream's identity",
+    "Batch that wrote the row: see the ledger",
+)
 
 
 def asset_spec(declared: DeclaredStream) -> dg.AssetSpec:
@@ -123,7 +124,9 @@ def column_schema(spec: StreamSpec) -> dg.TableSchema:
     """Return the columns of a stream's table: the declared ones, then ours."""
     ours = (
         dg.TableColumn(name=name, type=type_, description=says)
-        for name, (type_, says) in _OUR_COLUMNS.items()
+        for (name, type_), says in zip(
+            map(str.split, OUR_COLUMNS.split(", ")), _IN_OUR_COLUMNS, strict=True
+        )
     )
     return dg.TableSchema(columns=[*map(_column, spec.table_columns), *ours])
 

@@ -11,7 +11,7 @@ import dagster as dg
 from assets.asset_specs import asset_spec
 from assets.checks import check_results, check_specs
 from assets.evidence import gather
-from assets.failures import StreamFailureError, StreamInterruptedError, StreamRetryError
+from assets.failures import StreamRetryError, translate_errors
 from assets.metadata import metadata_of, recovered_materializations, side_observations
 from assets.refusals import remember_refusal, state_of
 from ingestion.declaration.loader import DeclaredStream
@@ -62,8 +62,8 @@ def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.As
         lake: LakeResource,
         spark: SparkResource,
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows only its bare name.
-        with _translate_errors(context, declared, kafka, lake, spark) as settings:
-            spec = _sound(declared)
+        with _settings_for(context, declared, kafka, lake, spark) as settings:
+            spec = declared.require_spec()
             report = engine(spec, settings, spark, context.run.run_id, context.log.info)
             evidence = gather(declared, settings, spark, report, context.instance)
             hit(Failpoint.EVIDENCE_GATHERED)
@@ -78,33 +78,26 @@ def ingest_asset(declared: DeclaredStream, engine: Engine = run_stream) -> dg.As
     return ingest
 
 
-def _sound(declared: DeclaredStream) -> StreamSpec:
-    if declared.spec is None:
-        raise declared.error or TerminalError(f"{declared.path}: no stream, and no reason why")
-    return declared.spec
-
-
 @contextmanager
-def _translate_errors(
+def _settings_for(
     context: dg.AssetExecutionContext, declared: DeclaredStream, *parts: SettingsPart
 ) -> Iterator[Settings]:
-    """Read the settings, and turn the engine's errors into Dagster's: only here."""
-    settings = None
-    try:
-        settings = settings_of(*parts)
-        yield settings
-    except TerminalError as error:
-        state = state_of(declared, settings) if settings else "the settings are wrong"
-        remember_refusal(context.instance, context.run.run_id, error, state=state)
-        raise StreamFailureError.of(error, allow_retries=False) from error
-    except TransientError as error:
-        attempt = context.op_execution_context.retry_number
-        if attempt < len(RETRY_AFTER_SECONDS):
+    """Read the settings; remember a refusal, and try again what passes by itself."""
+    with translate_errors(declared.name):
+        settings = None
+        try:
+            settings = settings_of(*parts)
+            yield settings
+        except TerminalError as error:
+            state = state_of(declared, settings) if settings else "the settings are wrong"
+            remember_refusal(context.instance, context.run.run_id, error, state=state)
+            raise
+        except TransientError as error:
+            attempt = context.op_execution_context.retry_number
+            if attempt >= len(RETRY_AFTER_SECONDS):
+                raise
             raise StreamRetryError(
                 str(error),
                 max_retries=len(RETRY_AFTER_SECONDS),
                 seconds_to_wait=RETRY_AFTER_SECONDS[attempt],
             ) from error
-        raise StreamFailureError.of(error, allow_retries=True) from error
-    except dg.DagsterExecutionInterruptedError:
-        raise StreamInterruptedError(declared.name) from None

@@ -11,9 +11,9 @@ import warnings
 
 import dagster as dg
 
-from assets.failures import StreamFailureError
+from assets.failures import StreamFailureError, translate_errors
+from assets.operate import red_of
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, TransientError
 from ingestion.operations.replay import Replay
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -49,7 +49,7 @@ def _replay_asset(spec: StreamSpec, first: dt.date) -> dg.AssetsDefinition:
         spark: SparkResource,
     ) -> dg.MaterializeResult[None]:
         days = context.partition_time_window
-        try:
+        with translate_errors(spec.name):
             report = Replay(
                 spec=spec,
                 settings=settings_of(kafka, lake, spark),
@@ -58,12 +58,9 @@ def _replay_asset(spec: StreamSpec, first: dt.date) -> dg.AssetsDefinition:
                 begin=days.start.isoformat(),
                 end=days.end.isoformat(),
             ).execute()
-        except IngestionError as error:
-            may_retry = isinstance(error, TransientError)
-            raise StreamFailureError.of(error, allow_retries=may_retry) from error
         counts = {name: report.total(name) for name in ("read", "inserted", "updated", "unchanged")}
         ranges = [str(part) for part in report.ranges]
-        if red := "; ".join(row.says() for row in report.batches if row.is_red):
+        if red := red_of(report.batches):
             raise StreamFailureError(f"the books do not balance: {red}", metadata=counts)
         return dg.MaterializeResult(metadata={"ranges": ranges, **counts})
 

@@ -18,12 +18,12 @@ from assets.asset_specs import side_specs, topic_specs
 from assets.assets import ingest_asset
 from assets.backfill import replay_assets
 from assets.follow import follow_job, follow_sensor
-from assets.jobs import ingest_job, ingest_schedule
+from assets.jobs import ingest_job
 from assets.maintain import maintain_job, maintain_schedule
 from assets.operate import operate_job
 from assets.proof import verify_job
 from assets.retention import retention_sensor
-from assets.sensors import lag_sensor
+from assets.sensors import ingest_schedule, lag_sensor
 from ingestion.declaration.loader import DeclaredStream, load_streams
 from ingestion.errors import InvalidSpecError
 from ingestion.settings import load_settings, variable
@@ -65,17 +65,19 @@ def _watching(streams: Sequence[DeclaredStream]) -> list[dg.SensorDefinition]:
 
 def _of_stream(declared: DeclaredStream) -> dg.Definitions:
     """Wire one stream; a broken one is there as well, and breaks no other."""
+    job = ingest_job(declared.name)
     if declared.spec is None:
-        return dg.Definitions(assets=[ingest_asset(declared)])
+        # A sensor that was loaded before the file broke starts the run that tells of it.
+        return dg.Definitions(assets=[ingest_asset(declared)], jobs=[job])
     try:
-        schedule = ingest_schedule(declared.spec)
+        schedule = ingest_schedule(declared)
         return dg.Definitions(
             assets=[
                 ingest_asset(declared),
                 *side_specs(declared.spec),
                 *replay_assets(declared.spec),
             ],
-            jobs=[ingest_job(declared.spec), operate_job(declared.spec)],
+            jobs=[job, operate_job(declared.spec)],
             schedules=[schedule] if schedule else [],
             sensors=[lag_sensor(declared)],
         )

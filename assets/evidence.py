@@ -60,9 +60,11 @@ class Evidence:
         """The batches that no check has judged before: the run's own, and the unreported."""
         return judged_rows(self.report, self.unreported)
 
-    def total(self, count: str) -> int:
-        """Add up one count over the batches judged."""
-        return total_of(self.judged, count)
+    @property
+    def oldest_unread_seconds(self) -> float | None:
+        """How long ago the oldest unread record was written; ``None`` where that is unknown."""
+        oldest = self.retention.oldest_unread if self.retention else None
+        return (self.now - oldest).total_seconds() if oldest else None
 
 
 def gather(

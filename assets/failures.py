@@ -6,14 +6,15 @@ of that it shows what it was given. So ours are of this kind, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from ingestion.errors import IngestionError
+from ingestion.errors import IngestionError, TransientError
 
 
 class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):
@@ -30,10 +31,11 @@ class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):
         self.user_code_process_error_infos = _without_stack(description)
 
     @classmethod
-    def of(cls, error: IngestionError, *, allow_retries: bool) -> StreamFailureError:
+    def of(cls, error: IngestionError) -> StreamFailureError:
         """Return the failure that shows an error: its text, its name, and what to do next."""
         metadata = {**metadata_of_failure(error), "exit_code": error.exit_code}
-        return cls(str(error), metadata=metadata, allow_retries=allow_retries)
+        may_retry = isinstance(error, TransientError)
+        return cls(str(error), metadata=metadata, allow_retries=may_retry)
 
 
 class StreamRetryError(DagsterUserCodeProcessError, dg.RetryRequested):
@@ -47,13 +49,28 @@ class StreamRetryError(DagsterUserCodeProcessError, dg.RetryRequested):
 class StreamInterruptedError(DagsterUserCodeProcessError, dg.DagsterExecutionInterruptedError):
     """A run that somebody terminated; Dagster's word for it stays what it was."""
 
-    def __init__(self, about: str) -> None:
-        says = (
-            f"{about}: interrupted; an open batch is as if never begun, "
-            "and the next run goes on behind the last commit"
-        )
+    def __init__(self, says: str) -> None:
         dg.DagsterExecutionInterruptedError.__init__(self, says)
         self.user_code_process_error_infos = _without_stack(says)
+
+
+_GOES_ON = "an open batch is as if never begun, and the next run goes on behind the last commit"
+
+
+@contextmanager
+def translate_errors(about: str, *, if_interrupted: str = _GOES_ON) -> Iterator[None]:
+    """Turn what the engine raises, and a termination, into what Dagster shows as a sentence.
+
+    Args:
+        about: What is interrupted: a stream, or a job of several.
+        if_interrupted: What a termination leaves behind.
+    """
+    try:
+        yield
+    except IngestionError as error:
+        raise StreamFailureError.of(error) from error
+    except dg.DagsterExecutionInterruptedError:
+        raise StreamInterruptedError(f"{about}: interrupted; {if_interrupted}") from None
 
 
 def metadata_of_failure(error: Exception) -> dict[str, str]:

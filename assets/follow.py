@@ -15,12 +15,12 @@ from pydantic import Field
 from assets.checks import ERROR, check_results, check_specs
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.evidence import gather
-from assets.failures import StreamFailureError, StreamInterruptedError, metadata_of_failure
-from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, op_job
+from assets.failures import StreamFailureError, metadata_of_failure, translate_errors
+from assets.jobs import FOLLOW_JOB, FOLLOW_SENSOR, chosen, op_job
 from assets.metadata import metadata_of, recovered_materializations, side_observations
 from assets.sensors import Tick, report_under_way
-from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import IngestionError, TransientError
+from ingestion.declaration.loader import DeclaredStream, load_streams
+from ingestion.errors import TransientError
 from ingestion.operations.follow import EVERY_SECONDS, JOBS, Follow
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.session import SharedSpark
@@ -34,10 +34,12 @@ from resources.spark import SparkResource
 class FollowConfig(dg.Config):
     """What a person may choose when the job is started."""
 
-    streams: list[str] = Field(default_factory=list)
-    for_seconds: float = 3600.0
-    every_seconds: float = EVERY_SECONDS
-    jobs: int = JOBS
+    streams: list[str] = Field([], description="Names of streams; none means all of them.")
+    for_seconds: float = Field(
+        3600.0, gt=0, description="How long; less than `max_runtime_seconds` of dagster.yaml."
+    )
+    every_seconds: float = Field(EVERY_SECONDS, gt=0, description="How often Kafka is asked.")
+    jobs: int = Field(JOBS, gt=0, description="How many streams are run at once, at most.")
 
 
 def follow_job() -> dg.JobDefinition:
@@ -51,10 +53,11 @@ def follow_job() -> dg.JobDefinition:
         lake: LakeResource,
         spark: SparkResource,
     ) -> None:
-        try:
+        with translate_errors("follow"):
             settings = settings_of(kafka, lake, spark)
+            chosen(load_streams(settings.streams), config.streams)
             told = _Events(context, settings, spark)
-            Follow(
+            follow = Follow(
                 settings=settings,
                 # This JVM is to last, so it is not started for the backlog of one stream.
                 spark=SharedSpark(lambda _: spark.spark_session),
@@ -65,12 +68,11 @@ def follow_job() -> dg.JobDefinition:
                 jobs=config.jobs,
                 every_seconds=config.every_seconds,
                 for_seconds=config.for_seconds,
-            ).execute()
-        except IngestionError as error:
-            may_retry = isinstance(error, TransientError)
-            raise StreamFailureError.of(error, allow_retries=may_retry) from error
-        except dg.DagsterExecutionInterruptedError:
-            raise StreamInterruptedError("follow") from None
+            )
+            follow.execute()
+        # What a person must decide has turned checks red; this has turned none.
+        if away := follow.unreachable:
+            raise StreamFailureError("\n".join(away), allow_retries=True)
 
     return op_job(follow_streams, str(follow_streams.description))
 

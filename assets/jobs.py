@@ -1,10 +1,16 @@
-"""The job that runs a stream, and its schedule where one is declared."""
+"""The job that runs a stream, and what all jobs share."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import dagster as dg
-from dagster._utils.schedules import is_valid_cron_schedule
 
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.names import suggest
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
+
+StreamOrSpec = TypeVar("StreamOrSpec", DeclaredStream, StreamSpec)
 
 
 def job_name(stream: str) -> str:
@@ -21,36 +27,32 @@ FOLLOW_JOB = "follow_job"
 FOLLOW_SENSOR = "follow"
 
 
-def ingest_job(spec: StreamSpec) -> "dg.UnresolvedAssetJobDefinition":
+def ingest_job(stream: str) -> "dg.UnresolvedAssetJobDefinition":
     """Return the job that materializes one stream, in one process and one JVM."""
     return dg.define_asset_job(
-        job_name(spec.name),
-        selection=[spec.name],
-        description=f"Read what Kafka holds now into {spec.name}",
+        job_name(stream),
+        selection=[stream],
+        description=f"Read what Kafka holds now into {stream}",
         executor_def=dg.in_process_executor,
     )
 
 
-def ingest_schedule(spec: StreamSpec) -> dg.ScheduleDefinition | None:
-    """Return the declared schedule, in UTC; declaring it is what starts it.
-
-    Raises:
-        InvalidSpecError: the line is not one that cron understands.
-    """
-    if spec.schedule is None:
-        return None
-    if not is_valid_cron_schedule(spec.schedule):
-        raise InvalidSpecError(f"{spec.name}: schedule {spec.schedule!r} is no line of cron")
-    return dg.ScheduleDefinition(
-        name=f"ingest_{spec.name}_schedule",
-        job_name=job_name(spec.name),
-        cron_schedule=spec.schedule,
-        execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-    )
-
-
-def op_job(op: dg.OpDefinition, description: str) -> dg.JobDefinition:
+def op_job(
+    op: dg.OpDefinition, description: str, tags: Mapping[str, str] | None = None
+) -> dg.JobDefinition:
     """Return the job of one op, named after it, which runs in the process that starts it."""
     graph = dg.GraphDefinition(name=f"{op.name}_job", description=description, node_defs=[op])
-    return graph.to_job(executor_def=dg.in_process_executor)
+    return graph.to_job(executor_def=dg.in_process_executor, tags=tags)
+
+
+def chosen(streams: Sequence[StreamOrSpec], names: Sequence[str]) -> list[StreamOrSpec]:
+    """Return the streams of these names, or all when none is named.
+
+    Raises:
+        InvalidSpecError: there is none of a name: nothing to do would look like done.
+    """
+    by_name = {stream.name: stream for stream in streams}
+    for name in names:
+        if name not in by_name:
+            raise InvalidSpecError(f"no stream is called {name!r}; {suggest(name, by_name)}")
+    return [by_name[name] for name in dict.fromkeys(names)] if names else list(streams)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import StreamFailureError, StreamRetryError
-from assets.jobs import op_job
+from assets.failures import StreamFailureError, StreamRetryError, translate_errors
+from assets.jobs import chosen, op_job
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, TransientError
 from ingestion.operations.maintain import UpkeepReport, maintain
@@ -45,14 +45,15 @@ def maintain_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
         lake: LakeResource,
         spark: SparkResource,
     ) -> None:
-        settings, run_id = settings_of(kafka, lake, spark), context.run.run_id
         reports, failures = [], list[IngestionError]()
-        for spec in _chosen(specs, config.streams):
-            try:
-                reports.append(maintain(spec, settings, run_id=run_id, tell=context.log.info))
-            except IngestionError as error:
-                context.log.error(str(error))  # noqa: TRY400 (a sentence, and no stack)
-                failures.append(error)
+        with translate_errors("maintain", if_interrupted="the next one does what is left"):
+            settings, run_id = settings_of(kafka, lake, spark), context.run.run_id
+            for spec in _maintained(specs, config.streams):
+                try:
+                    reports.append(maintain(spec, settings, run_id=run_id, tell=context.log.info))
+                except IngestionError as error:
+                    context.log.error(str(error))  # noqa: TRY400 (a sentence, and no stack)
+                    failures.append(error)
         context.add_output_metadata({"tables": _table_of(reports)})
         says = "; ".join(map(str, failures))
         if failures and all(isinstance(error, TransientError) for error in failures):
@@ -74,15 +75,8 @@ def maintain_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
     )
 
 
-def _chosen(specs: Sequence[StreamSpec], names: Sequence[str]) -> list[StreamSpec]:
-    by_name = {spec.name: spec for spec in specs}
-    if unknown := [name for name in names if name not in by_name]:
-        raise StreamFailureError(
-            f"no stream {unknown[0]!r} is declared; there are {', '.join(by_name)}"
-        )
-    if names:
-        return [by_name[name] for name in names]
-    return [spec for spec in specs if spec.maintenance.nightly]
+def _maintained(specs: Sequence[StreamSpec], names: Sequence[str]) -> list[StreamSpec]:
+    return [spec for spec in chosen(specs, names) if names or spec.maintenance.nightly]
 
 
 def _table_of(reports: Sequence[UpkeepReport]) -> dg.TableMetadataValue:

@@ -28,7 +28,10 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
     return {
         **metadata_of_batches(report.batches),
         **_pace(report),
-        **({} if evidence.waiting is None else {"waiting_in_quarantine": evidence.waiting}),
+        **_known(
+            waiting_in_quarantine=evidence.waiting,
+            oldest_unread_seconds=evidence.oldest_unread_seconds,
+        ),
         "seq": report.seq,
         "delta_version": report.delta_version,
         "lag": report.lag,
@@ -86,9 +89,12 @@ def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
         ledger_key(stream): {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},
     }
     for key, numbers in sizes.items():
-        known = {name: number for name, number in numbers.items() if number is not None}
         uri = (lake / key.to_user_string()).as_uri()
-        yield dg.AssetObservation(key, metadata={**known, "dagster/uri": uri})
+        yield dg.AssetObservation(key, metadata={**_known(**numbers), "dagster/uri": uri})
+
+
+def _known(**numbers: float | None) -> dict[str, float]:
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.AssetMaterialization]:
@@ -116,7 +122,7 @@ def _materialization(
     batches = f"batch {last.seq}" if first is last else f"batches {first.seq} to {last.seq}"
     return dg.AssetMaterialization(
         asset_key=evidence.spec.name,
-        description=f"Recovered: {batches} of {runs}, of which Dagster had not been told",
+        description=f"Recovered: {batches} of {runs}, of which no materialization has told",
         metadata={
             **metadata_of_batches(rows),
             **_standing(rows),

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import StreamFailureError, StreamInterruptedError
+from assets.failures import StreamFailureError, translate_errors
 from assets.jobs import op_job
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, InvalidSpecError, TransientError
+from ingestion.errors import InvalidSpecError
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations import decisions
 from ingestion.operations.archive import waiting_records
@@ -65,7 +65,7 @@ class Redrive(dg.Config):
             "redriven": report.redriven,
             "still_bad": dict(report.still_bad),
         }
-        return {**done, "red": _red(report.batches)}
+        return {**done, "red": red_of(report.batches)}
 
 
 class Accept(dg.Config):
@@ -114,7 +114,7 @@ class RebuildTable(dg.Config):
         return {
             "archived": archived,
             "quarantined_archived": waiting,
-            "red": _red(done.report.batches),
+            "red": red_of(done.report.batches),
         }
 
 
@@ -152,7 +152,7 @@ class ReplayOffsets(dg.Config):
         return {
             "ranges": [str(part) for part in report.ranges],
             **counts,
-            "red": _red(report.batches),
+            "red": red_of(report.batches),
         }
 
 
@@ -192,21 +192,17 @@ def operate_job(spec: StreamSpec) -> dg.JobDefinition:
         lake: LakeResource,
         spark: SparkResource,
     ) -> None:
-        try:
+        with translate_errors(spec.name):
             _refuse_without_reason(config.operation)
             at = At(spec, settings_of(kafka, lake, spark), spark, context)
             done = config.operation.execute(at)
-        except IngestionError as error:
-            may_retry = isinstance(error, TransientError)
-            raise StreamFailureError.of(error, allow_retries=may_retry) from error
-        except dg.DagsterExecutionInterruptedError:
-            raise StreamInterruptedError(spec.name) from None
         red = done.pop("red", "")
         context.add_output_metadata(done)
         if red:
             raise StreamFailureError(f"the books do not balance: {red}", metadata=done)
 
-    return op_job(operate, str(operate.description))
+    # Killed, it may have taken effect: a second reset would archive what was read since.
+    return op_job(operate, str(operate.description), tags={"dagster/max_retries": "0"})
 
 
 def _refuse_without_reason(operation: dg.Config) -> None:
@@ -218,5 +214,6 @@ def _decided(row: LedgerRow) -> dict[str, Any]:
     return {"seq": row.seq, "delta_version": row.delta_version, "epoch": row.epoch}
 
 
-def _red(batches: tuple[LedgerRow, ...]) -> str:
+def red_of(batches: tuple[LedgerRow, ...]) -> str:
+    """Say which books do not balance; nothing when all do."""
     return "; ".join(row.says() for row in batches if row.is_red)

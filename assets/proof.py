@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import StreamFailureError
-from assets.jobs import op_job
+from assets.failures import StreamFailureError, translate_errors
+from assets.jobs import chosen, op_job
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError
 from ingestion.operations.apply_transformation import spark_transformation
@@ -42,25 +42,19 @@ def verify_job(specs: Sequence[StreamSpec]) -> dg.JobDefinition:
         kafka: KafkaResource,
         lake: LakeResource,
     ) -> None:
-        settings = settings_of(kafka, lake)
         wrong: list[str] = []
-        for spec in _chosen(config.streams, specs):
-            verdict = prove(spec, settings)
-            says = verdict if isinstance(verdict, str) else "\n".join(sentences(verdict))
-            context.log.info("%s: %s", spec.name, says)
-            if isinstance(verdict, str) or not verdict.holds:
-                wrong.append(f"{spec.name}: {says}")
+        with translate_errors("verify", if_interrupted="nothing was changed"):
+            settings = settings_of(kafka, lake)
+            for spec in chosen(specs, config.streams):
+                verdict = prove(spec, settings)
+                says = verdict if isinstance(verdict, str) else "\n".join(sentences(verdict))
+                context.log.info("%s: %s", spec.name, says)
+                if isinstance(verdict, str) or not verdict.holds:
+                    wrong.append(f"{spec.name}: {says}")
         if wrong:
             raise StreamFailureError("\n".join(wrong))
 
     return op_job(prove_streams, str(prove_streams.description))
-
-
-def _chosen(names: Sequence[str], specs: Sequence[StreamSpec]) -> list[StreamSpec]:
-    declared = {spec.name: spec for spec in specs}
-    if unknown := [name for name in names if name not in declared]:
-        raise StreamFailureError(f"not declared: {', '.join(unknown)}")
-    return [declared[name] for name in names or declared]
 
 
 def prove(spec: StreamSpec, settings: Settings) -> Verdict | str:

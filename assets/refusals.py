@@ -7,11 +7,13 @@ Until that state changes, a rerun would meet the same refusal.
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import dagster as dg
 
-from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.loader import DeclaredStream, reload_stream
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import IngestionError, SetupError, TerminalError
 from ingestion.kafka.java import find_java
 from ingestion.lake.paths import StreamPaths
@@ -34,10 +36,17 @@ def remember_refusal(
     instance.add_run_tags(run_id, tags)
 
 
-def standing_refusal(instance: dg.DagsterInstance, run_id: str | None, *, state: str) -> str | None:
-    """Return in words the refusal that ended a run, if nothing has changed since."""
+def standing_refusal(
+    instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
+) -> str | None:
+    """Return in words the refusal that ended a stream's last run, if nothing has changed since."""
+    records = instance.get_asset_records([dg.AssetKey(declared.name)])
+    run_id = records[0].asset_entry.last_run_id if records else None
     run = instance.get_run_by_id(run_id) if run_id else None
-    if run is None or REFUSED not in run.tags or run.tags.get(REFUSED_AT) != state:
+    # A run that was executed again has its parent's tags, whatever became of it.
+    if run is None or REFUSED not in run.tags or run.status is not dg.DagsterRunStatus.FAILURE:
+        return None
+    if run.tags.get(REFUSED_AT) != state_of(declared, settings):
         return None
     return (
         f"run {run.run_id[:8]} was refused ({run.tags[REFUSED]}), and neither the table, its "
@@ -60,14 +69,17 @@ def _says(instance: dg.DagsterInstance, run_id: str) -> str:
 def state_of(declared: DeclaredStream, settings: Settings) -> str:
     """Return a short text that changes whenever a refused run may fare better.
 
-    It covers the versions of table and ledger, the declaration's text, who Kafka is, and what a
-    run needs of this machine. A run and a sensor that see the same must write the same: nothing
-    here may depend on what only one of them was given.
+    It covers the versions of table and ledger, the declaration as it is now, who Kafka is, and
+    what a run needs of this machine. A run and a sensor that see the same must write the same:
+    nothing here may depend on what only one of them was given, or has loaded.
     """
+    current = reload_stream(declared)
+    spec = current.spec if current else None
     parts = [
         *_versions(declared.name, settings),
         _text(declared.path),
-        _kafka(declared, settings),
+        _transformation(spec),
+        _kafka(spec, settings),
         *_machine(settings),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -79,18 +91,18 @@ def _versions(stream: str, settings: Settings) -> list[str]:
 
 
 def _machine(settings: Settings) -> list[str]:
-    """Return what a ``SetupError`` can come from: jars, Java, folders, and Spark's settings."""
+    """Return what a ``SetupError`` can come from: jars, Java, folders, and the settings."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     try:
         java = find_java()
     except SetupError as error:
         java = str(error)
-    ours = load_settings()
     return [
         *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
         java,
         *(str(is_writable_folder(each)) for each in (settings.lake, settings.state)),
-        *(ours.spark_master, ours.spark_driver_memory, ours.spark_java_options),
+        # As everybody here reads them; of a secret it has only whether there is one.
+        load_settings().model_dump_json(),
         _text(Path(__file__).with_name("definitions.py")),
     ]
 
@@ -102,12 +114,20 @@ def _text(path: Path) -> str:
         return str(error)
 
 
-def _kafka(declared: DeclaredStream, settings: Settings) -> str:
-    if declared.spec is None:
+def _transformation(spec: StreamSpec | None) -> str:
+    """Return what the module is like that the declared Python function is in."""
+    if spec is None or spec.transform is None:
+        return "none"
+    module = find_spec(spec.transform.rpartition(".")[0])
+    return _text(Path(module.origin)) if module and module.origin else "not found"
+
+
+def _kafka(spec: StreamSpec | None, settings: Settings) -> str:
+    if spec is None:
         return "not asked"
     try:
-        stream = resolve_topics(Stream(spec=declared.spec, settings=settings))
-        topics = stream.kafka.topics(declared.name, stream.spec.subscribed)
+        stream = resolve_topics(Stream(spec=spec, settings=settings))
+        topics = stream.kafka.topics(spec.name, stream.spec.subscribed)
     except IngestionError as error:
         return type(error).__name__
     return f"{topics.cluster_id} {sorted(topics.ids.items())}"

@@ -1,30 +1,36 @@
-"""A sensor a stream: it starts a run when Kafka holds records that the table has not read.
+"""What starts the runs of a stream: a sensor, or a schedule where one is declared.
 
-Or when a run died behind its last commit, whose ledger row and checks are still to come.
+The sensor starts a run when Kafka holds records that the table has not read, or when a run died
+behind its last commit, whose ledger row and checks are still to come.
 
 It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
-go through: so it depends neither on a cursor nor on run keys, which a failed run uses up. (Only
-a run that is to tell of a stall has one, to be told once.) Every tick observes the topics, with
-their lag; where nothing new comes for long, a run that finds nothing says that the table is fresh.
+go through, but for one run where a person must decide, so that its refusal is told. So it depends
+neither on a cursor nor on run keys, which a failed run uses up. (Only a run that is to tell of a
+stall has one, to be told once; the cursor only keeps observations few.) Ticks observe the topics
+with their lag; where nothing new comes for long, a run that finds nothing says that the table is
+fresh.
 """
 
+import json
 import time
+from itertools import takewhile
+from typing import Any, Final
 
 import dagster as dg
+from dagster._utils.schedules import is_valid_cron_schedule
 
 from assets.asset_specs import topic_key
 from assets.doctor.runs import UNDER_WAY, Runs
 from assets.jobs import job_name, sensor_name
-from assets.refusals import standing_refusal, state_of
-from ingestion.declaration.loader import DeclaredStream
+from assets.refusals import standing_refusal
+from ingestion.declaration.loader import DeclaredStream, reload_stream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError
-from ingestion.kafka.offsets import Offsets
+from ingestion.errors import IngestionError, InvalidSpecError, TerminalError
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
-from ingestion.recovery.position import is_ledger_behind, position_of
+from ingestion.operations.lag import awaits_run, lag_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
@@ -33,15 +39,19 @@ from resources.lake import LakeResource
 from resources.part import settings_of
 
 # Four questions a tick must fit into the minute that Dagster gives it.
-_MOST_SECONDS = 10.0
+_MOST_SECONDS: Final = 10.0
+# So often a lag is observed that stays as it is.
+_REPEAT_SECONDS: Final = 3600.0
+# From the second failure in a row on, as `follow` does after a refusal.
+_FIRST_PAUSE_SECONDS: Final = 60.0
+_LONGEST_PAUSE_SECONDS: Final = 600.0
 
 Tick = dg.SensorResult | dg.SkipReason
 
 
 def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
     """Return the sensor of a declared stream; a person switches it on."""
-    spec = declared.spec
-    assert spec is not None
+    spec = declared.require_spec()
 
     @dg.sensor(
         name=sensor_name(spec.name),
@@ -54,61 +64,76 @@ def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
         context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> Tick:
         try:
-            settings = _with_short_timeout(settings_of(kafka, lake))
-            return _tick(context.instance, declared, spec, settings)
-        except IngestionError as error:
+            settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
+        except InvalidSpecError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
+        # As a run does, which another process may have loaded since.
+        current = reload_stream(declared)
+        return _tick(context, current, settings) if current else _skip_gone(declared)
 
     return sense
 
 
-def lag_of(
-    spec: StreamSpec, settings: Settings, snapshot: TableSnapshot | None = None
-) -> dict[str, int]:
-    """Count the offsets of each topic that the table has not reached, up to the last stable one.
+def _skip_gone(declared: DeclaredStream) -> dg.SkipReason:
+    """Skip: the process of a run would find no such job."""
+    gone = f"{declared.path.name} declares no {declared.name} any more"
+    return dg.SkipReason(f"{gone}. Next: reload the code location")
 
-    Before the first run that is everything Kafka holds, also for a stream that starts at the
-    latest: its first run must write down where that is. The table is read, unless its snapshot is
-    given.
+
+def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
+    """Return the declared schedule, in UTC; declaring it is what starts it.
+
+    A refused stream is not run again until something has changed.
 
     Raises:
-        RefusedError: the table is not one that a run would go on with, or a topic is missing.
-        DependencyError: Kafka does not answer.
+        InvalidSpecError: the line is not one that cron understands.
     """
-    stream = Stream(spec=spec, settings=settings)
-    position = position_of(snapshot or read_snapshot(stream.paths))
-    stream = resolve_topics(stream)
-    spec, client = stream.spec, stream.kafka
-    partitions = client.topics(spec.name, spec.subscribed).partitions
-    reached = position.next if position else client.earliest(partitions)
-    ends = client.stable_end(partitions)
-    return {
-        topic: reached.lag_to(Offsets({at: ends[at] for at in partitions if at.topic == topic}))
-        for topic in spec.subscribed
-    }
+    spec = declared.require_spec()
+    if spec.schedule is None:
+        return None
+    if not is_valid_cron_schedule(spec.schedule):
+        raise InvalidSpecError(f"{spec.name}: schedule {spec.schedule!r} is no line of cron")
+
+    @dg.schedule(
+        name=f"ingest_{spec.name}_schedule",
+        job_name=job_name(spec.name),
+        cron_schedule=spec.schedule,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def due(
+        context: dg.ScheduleEvaluationContext, kafka: KafkaResource, lake: LakeResource
+    ) -> dg.RunRequest | dg.SkipReason:
+        if reload_stream(declared) is None:
+            return _skip_gone(declared)
+        settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
+        refused = standing_refusal(context.instance, declared, settings)
+        return dg.SkipReason(refused) if refused else dg.RunRequest()
+
+    return due
 
 
 def _tick(
-    instance: dg.DagsterInstance, declared: DeclaredStream, spec: StreamSpec, settings: Settings
+    context: dg.SensorEvaluationContext, declared: DeclaredStream, settings: Settings
 ) -> Tick:
     """Decide, and observe the topics whatever is decided; a table that is refused has no lag."""
-    reason = _why_not_now(instance, declared, settings)
+    reason = _why_not_now(context.instance, declared, settings)
     try:
+        spec = declared.require_spec()
         snapshot = read_snapshot(StreamPaths.of(spec.name, settings))
         lag = lag_of(spec, settings, snapshot)
-    except IngestionError:
-        if reason is None:
-            raise
-        return dg.SkipReason(reason)
-    if reason is None:
-        decided = _choose_run(instance, spec, settings, snapshot, unread=sum(lag.values()))
+    except IngestionError as error:
+        if reason is None and isinstance(error, TerminalError):
+            # The run is refused in the same words, which is told, and remembered: there is one.
+            return dg.SensorResult(run_requests=[dg.RunRequest()])
+        return dg.SkipReason(reason or f"a run would not go through: {error}")
+    decided = reason or _choose_run(
+        context.instance, spec, settings, snapshot, unread=sum(lag.values())
+    )
     return dg.SensorResult(
-        run_requests=[] if reason or isinstance(decided, str) else [decided],
-        skip_reason=reason or (decided if isinstance(decided, str) else None),
-        asset_events=[
-            dg.AssetObservation(topic_key(topic), metadata={"lag": behind, "stream": spec.name})
-            for topic, behind in lag.items()
-        ],
+        run_requests=[] if isinstance(decided, str) else [decided],
+        skip_reason=decided if isinstance(decided, str) else None,
+        **_observations(spec.name, lag, context.cursor),
     )
 
 
@@ -123,11 +148,29 @@ def _choose_run(
     """Return the run that is due, or in words why none is."""
     if unread:
         return dg.RunRequest(tags={"oncelake/lag": str(unread)})
-    if is_ledger_behind(snapshot) or _must_be_confirmed(instance, spec):
+    if awaits_run(snapshot) or _must_be_confirmed(instance, spec):
         return dg.RunRequest()
-    return _request_report(stalls_of(spec, settings)) or (
+    return _request_report(instance, spec, stalls_of(spec, settings)) or (
         "nothing new: the table has reached the last stable offsets of Kafka"
     )
+
+
+def _observations(stream: str, lag: dict[str, int], cursor: str | None) -> dict[str, Any]:
+    """Observe the topics whose lag has changed, and all of them every hour: Dagster keeps each."""
+    told: dict[str, tuple[int, float]] = json.loads(cursor or "{}")
+    now = time.time()
+    news = {
+        topic: (behind, now)
+        for topic, behind in lag.items()
+        if topic not in told or told[topic][0] != behind or now - told[topic][1] > _REPEAT_SECONDS
+    }
+    return {
+        "asset_events": [
+            dg.AssetObservation(topic_key(topic), metadata={"lag": behind, "stream": stream})
+            for topic, (behind, _) in news.items()
+        ],
+        "cursor": json.dumps({**told, **news}),
+    }
 
 
 def _must_be_confirmed(instance: dg.DagsterInstance, spec: StreamSpec) -> bool:
@@ -149,12 +192,17 @@ def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
     return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
 
 
-def _request_report(stalls: tuple[Stall, ...]) -> dg.RunRequest | None:
+def _request_report(
+    instance: dg.DagsterInstance, spec: StreamSpec, stalls: tuple[Stall, ...]
+) -> dg.RunRequest | None:
     """Ask for one run of each stall, which reads nothing, and whose check tells of it."""
     if not stalls:
         return None
     where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
-    return dg.RunRequest(run_key=f"held back: {where}")
+    failed = dg.RunsFilter(job_name=job_name(spec.name), statuses=[dg.DagsterRunStatus.FAILURE])
+    # A run that failed has told nothing, and has used up its key.
+    after = "".join(f" after {run.run_id}" for run in instance.get_runs(failed, limit=1))
+    return dg.RunRequest(run_key=f"held back: {where}{after}")
 
 
 def _why_not_now(
@@ -170,8 +218,20 @@ def _why_not_now(
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
-    last = _last_run(instance, declared.name)
-    return standing_refusal(instance, last, state=state_of(declared, settings))
+    return standing_refusal(instance, declared, settings) or _pause(instance, declared.name)
+
+
+def _pause(instance: dg.DagsterInstance, stream: str) -> str | None:
+    """Say that runs fail one after another: the next is tried later each time."""
+    ended = instance.get_run_records(dg.RunsFilter(job_name=job_name(stream)), limit=6)
+    failed = list(
+        takewhile(lambda each: each.dagster_run.status is dg.DagsterRunStatus.FAILURE, ended)
+    )
+    if len(failed) < 2:
+        return None
+    pause = min(_FIRST_PAUSE_SECONDS * 2 ** (len(failed) - 2), _LONGEST_PAUSE_SECONDS)
+    left = (failed[0].end_time or 0) + pause - time.time()
+    return f"the last runs failed; the next is tried in {left:.0f} s" if left > 0 else None
 
 
 def report_under_way(
@@ -188,8 +248,12 @@ def report_under_way(
         return says
     if run.is_alive is not False:
         return f"{says}, and never began. Next: {doctor}"
+    current = instance.get_run_by_id(run.run_id)
+    if current is None or current.is_finished:
+        # It ended while this was looked up.
+        return says
     why = f"its process (pid {run.pid}) is gone, and nothing was watching it"
-    instance.report_run_failed(record.dagster_run, why)
+    instance.report_run_failed(current, why)
     instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return f"{says}, and {why}: it is reported as failed now"
 
@@ -206,14 +270,3 @@ def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.RunRecord | None
         ),
         None,
     )
-
-
-def _last_run(instance: dg.DagsterInstance, stream: str) -> str | None:
-    """Return the id of the last run that was to make the stream's asset, whatever became of it."""
-    records = instance.get_asset_records([dg.AssetKey(stream)])
-    return records[0].asset_entry.last_run_id if records else None
-
-
-def _with_short_timeout(settings: Settings) -> Settings:
-    seconds = min(settings.kafka_timeout_seconds, _MOST_SECONDS)
-    return settings.model_copy(update={"kafka_timeout_seconds": seconds})

@@ -96,6 +96,13 @@ class Settings(BaseSettings):
         """Treat ``ONCELAKE_X=`` as unset, not as an empty path."""
         return {name: value for name, value in values.items() if value != ""}
 
+    @field_validator("alert_webhook")
+    @classmethod
+    def _is_a_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url.get_secret_value()):
+            raise ValueError("must be a URL, as http://host/path or https://host/path")
+        return url
+
     @field_validator(
         *("lake", "state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),

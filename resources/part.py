@@ -39,10 +39,19 @@ class SettingsPart(dg.ConfigurableResource[Any]):
         return found
 
 
-def settings_of(*parts: SettingsPart) -> Settings:
+def settings_of(*parts: SettingsPart, most_seconds: float | None = None) -> Settings:
     """Read the settings as they are now, with what the resources were given on top.
+
+    Args:
+        parts: The resources.
+        most_seconds: Wait for Kafka no longer, as where a sensor's tick has a minute.
 
     Raises:
         InvalidSpecError: a value is not allowed; names the setting, never the value.
     """
-    return load_settings(**{name: value for part in parts for name, value in part.given().items()})
+    given = {name: value for part in parts for name, value in part.given().items()}
+    settings = load_settings(**given)
+    if most_seconds is None:
+        return settings
+    seconds = min(settings.kafka_timeout_seconds, most_seconds)
+    return settings.model_copy(update={"kafka_timeout_seconds": seconds})

@@ -101,7 +101,8 @@ class Runs:
             run_id=run.run_id,
             about=about or "dagster",
             status=run.status.value,
-            since=record.end_time or record.start_time or record.create_timestamp.timestamp(),
+            # Until it starts, since its status last changed: it may have been queued for long.
+            since=record.end_time or record.start_time or record.update_timestamp.timestamp(),
             pid=pid,
             is_alive=self._is_alive(run.run_id, about, pid, seen),
         )

@@ -125,6 +125,16 @@ def load_stream(path: Path) -> StreamSpec:
     return _spec_of(path, tree)
 
 
+def reload_stream(declared: DeclaredStream) -> DeclaredStream | None:
+    """Read a stream's file again; ``None`` when it declares that stream no longer."""
+    path = declared.path
+    if not path.exists():
+        return None
+    others = {other.stem for other in _files_in(path.parent)} - {path.stem}
+    streams = _streams_of(path, path.stem, others)
+    return next((stream for stream in streams if stream.name == declared.name), None)
+
+
 @contextmanager
 def locating_problems(folder: Path) -> Iterator[None]:
     """Give a problem with a field, which Spark has found, the file and line of that field.

@@ -69,6 +69,10 @@ _SAYS: Final[Mapping[str, str]] = {
     "model_attributes_type": _MAP,
     "datetime_from_date_parsing": _TIME,
     "datetime_parsing": _TIME,
+    **dict.fromkeys(
+        ("date_type", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+        "write a date, such as 2024-01-31",
+    ),
     "timezone_aware": f"has no zone; {_TIME}",
     "bool_type": "write true or false",
     "int_type": "must be a whole number, without quotes",

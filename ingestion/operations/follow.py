@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from ingestion.declaration.loader import DeclaredStream, load_streams
-from ingestion.errors import IngestionError, InvalidSpecError, StreamLockedError, first_exit_code
+from ingestion.errors import (
+    UNREACHABLE,
+    IngestionError,
+    InvalidSpecError,
+    StreamLockedError,
+    first_exit_code,
+)
 from ingestion.operations.lag import LagReader, lake_state
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import watching
@@ -85,6 +91,12 @@ class Follow:
             pool.shutdown(cancel_futures=True)
         self._collect_ended()
         return first_exit_code(turn.exit_code for turn in self._turns.values())
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """What does not answer, in words: Kafka, the registry, or a volume."""
+        turns = self._turns.values()
+        return tuple(turn.message for turn in turns if turn.exit_code == UNREACHABLE)
 
     @property
     def is_cut_off(self) -> bool:

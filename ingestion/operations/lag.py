@@ -1,4 +1,8 @@
-"""How far streams are behind: two requests to Kafka for all of them, and no Spark."""
+"""How far streams are behind, and whether a run is due all the same; no Spark.
+
+One stream alone is judged as its run would: what a run would refuse is refused here. All together
+cost two requests to Kafka, which cannot tell a topic that was made again; a run then does.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,11 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
 from ingestion.recovery.position import is_ledger_behind, position_of
-from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.recovery.start import offsets_to_read
+from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
 # Changes with every commit to a stream's table or ledger, and when either is replaced.
@@ -22,6 +29,44 @@ def lake_state(stream: str, settings: Settings) -> LakeState:
     """Return what changes whenever somebody commits to a stream's table or ledger."""
     paths = StreamPaths.of(stream, settings)
     return tuple(_state(path / "_delta_log") for path in (paths.data, paths.ledger))
+
+
+def awaits_run(snapshot: TableSnapshot) -> bool:
+    """Tell whether a run is due whatever is unread.
+
+    The first one writes down where the stream begins, before more comes; another one finishes what
+    a run left that died behind its commit.
+    """
+    return snapshot.table is None or snapshot.table.seq is None or is_ledger_behind(snapshot)
+
+
+def lag_of(
+    spec: StreamSpec, settings: Settings, snapshot: TableSnapshot | None = None
+) -> dict[str, int]:
+    """Count the offsets of each topic that the table has not reached, up to the last stable one.
+
+    Before the first run that is everything Kafka holds. The table is read, unless its snapshot is
+    given.
+
+    Raises:
+        RefusedError: a run would not go on: with this table, with these topics, or since records
+            that it should read or has read are gone.
+        DependencyError: Kafka does not answer.
+    """
+    stream = Stream(spec=spec, settings=settings)
+    position = position_of(snapshot or read_snapshot(stream.paths))
+    stream = resolve_topics(stream)
+    spec, kafka = stream.spec, stream.kafka
+    if position is None:
+        partitions = kafka.topics(spec.name, spec.subscribed).partitions
+        begin, ends = kafka.earliest(partitions), kafka.stable_end(partitions)
+    else:
+        topics = refuse_another_topic(spec, kafka, position.identity)
+        begin, ends = offsets_to_read(spec, position, kafka, topics)
+    return {
+        topic: begin.lag_to({at: end for at, end in ends.items() if at.topic == topic})
+        for topic in spec.subscribed
+    }
 
 
 class LagReader:
@@ -66,14 +111,14 @@ class LagReader:
         return reached.lag_to({at: ends[at] for at in partitions})
 
     def _next_of(self, stream: str) -> Offsets | None:
-        """Return the next offsets of a table; ``None`` while a run has to finish its last batch."""
+        """Return the next offsets of a table; ``None`` while a run is due whatever is unread."""
         state = lake_state(stream, self._settings)
         known = self._known.get(stream)
         if known is None or known[0] != state:
             snapshot = read_snapshot(StreamPaths.of(stream, self._settings))
-            position = position_of(snapshot)
-            reached = position.next if position else Offsets()
-            known = self._known[stream] = (state, None if is_ledger_behind(snapshot) else reached)
+            at = position_of(snapshot)
+            reached = at.next if at and not awaits_run(snapshot) else None
+            known = self._known[stream] = (state, reached)
         return known[1]
 
 

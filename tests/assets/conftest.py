@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,8 @@ def declared(folder: Path, **fields: Any) -> DeclaredStream:
     base = {"name": "orders", "topic": "orders", "schema": "id INT NOT NULL, name STRING"}
     spec = StreamSpec.model_validate({**base, "keys": ["id"], **fields})
     path = folder / "orders.yaml"
-    path.write_text("topic: orders")
+    file = {name: value for name, value in {**base, **fields}.items() if name != "name"}
+    path.write_text(json.dumps({"keys": ["id"], **file}))
     return DeclaredStream(name="orders", path=path, spec=spec, error=None)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from assets.alerts import alert_sensors, post
 from assets.assets import ingest_asset
@@ -97,6 +100,13 @@ def test_a_refused_run_is_told_once_with_offsets_and_command(
     assert text.endswith(f"failed: {REFUSAL}")
 
 
+def plan_checks(stream: DeclaredStream, instance: dg.DagsterInstance) -> dg.DagsterRun:
+    """Leave a run in the instance that has planned the checks of a stream, and is not there yet."""
+    job = repository(stream).get_implicit_global_asset_job_def()
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
+    return instance.create_run_for_job(job, remote_job_origin=origin.get_job_origin(job.name))
+
+
 def evaluation(
     check: str, *, passed: bool, says: str = "says", severity: str = "WARN"
 ) -> dg.AssetCheckEvaluation:
@@ -131,6 +141,102 @@ def test_a_check_is_told_when_it_turns_and_when_it_gets_worse(
     assert texts(webhook)[0] == "Check retention of orders failed: says"
 
 
+def test_an_improvement_is_no_news(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """A failure that is a warning by now has been told; when it gets worse again, that is told."""
+    _, checks = sensors(declared(tmp_path), webhook)
+    cursor, told = None, []
+    for severity in ("ERROR", "WARN", "ERROR"):
+        instance.report_runless_asset_event(
+            evaluation("retention", passed=False, severity=severity)
+        )
+        cursor = tick(checks, instance, cursor=cursor)
+        told.append(len(texts(webhook)))
+
+    assert told == [1, 1, 2]
+
+
+def test_a_check_that_was_red_between_two_ticks_is_told(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """A run that only plans its checks hides none before it, and one that turns green neither."""
+    stream = declared(tmp_path)
+    _, checks = sensors(stream, webhook)
+    instance.report_runless_asset_event(evaluation("retention", passed=True))
+    cursor = tick(checks, instance)
+    instance.report_runless_asset_event(evaluation("retention", passed=False))
+    plan_checks(stream, instance)
+
+    cursor = tick(checks, instance, cursor=cursor)
+    hidden = len(texts(webhook))
+    for passed in (True, False, True):
+        instance.report_runless_asset_event(evaluation("retention", passed=passed))
+    tick(checks, instance, cursor=cursor)
+
+    assert hidden == 1
+    assert len(texts(webhook)) == 2
+
+
+def test_a_run_that_goes_on_is_heard_beside_a_later_one(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """Dagster has one record of a check and run: that of an hour of following is an old one."""
+    stream = declared(tmp_path)
+    _, checks = sensors(stream, webhook)
+    following, cursor = plan_checks(stream, instance), None
+    for passed in (True, False):
+        judged = dg.DagsterEvent(
+            dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
+            job_name=following.job_name,
+            event_specific_data=evaluation("freshness", passed=passed),
+        )
+        instance.report_dagster_event(judged, following.run_id)
+        cursor = tick(checks, instance, cursor=cursor)
+        instance.report_runless_asset_event(evaluation("freshness", passed=True))
+        cursor = tick(checks, instance, cursor=cursor)
+
+    assert len(texts(webhook)) == 1
+
+
+def test_what_was_posted_is_not_posted_again_when_a_later_message_fails(
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
+) -> None:
+    """The tick keeps what nobody took, and the next one posts that alone."""
+    _, checks = sensors(declared(tmp_path), webhook)
+    names = ("books_balance", "freshness", "retention")
+    for name in names:
+        instance.report_runless_asset_event(evaluation(name, passed=False, says=name))
+    webhook.statuses = [200, 429, 429, 429]
+
+    cursor = tick(checks, instance)
+    tick(checks, instance, cursor=cursor)
+
+    counted = Counter(text.rpartition(": ")[2] for text in texts(webhook))
+    assert counted == {"books_balance": 1, "freshness": 4, "retention": 1}
+
+
+def test_a_tick_posts_for_as_long_as_it_has_time(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    webhook: HttpSink,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dagster would end it after a minute, and forget what it has posted."""
+    _, checks = sensors(declared(tmp_path), webhook)
+    for name in ("books_balance", "freshness", "retention"):
+        instance.report_runless_asset_event(evaluation(name, passed=False, says=name))
+    cursor, posted = None, []
+    for _ in range(4):
+        with monkeypatch.context() as slow:
+            # Each message takes 15 seconds.
+            slow.setattr("assets.alerts.time.monotonic", count(0, 15).__next__)
+            cursor = tick(checks, instance, cursor=cursor)
+        posted.append(len(texts(webhook)))
+
+    assert posted == [1, 2, 3, 3]
+
+
 def test_checks_that_say_the_same_are_one_message(
     tmp_path: Path, instance: dg.DagsterInstance, webhook: HttpSink
 ) -> None:
@@ -163,10 +269,22 @@ def test_what_the_webhook_does_not_take_is_told_by_the_next_tick(
     assert len(texts(webhook)) == 4
 
 
-def test_a_webhook_that_is_away_is_no_secret_told() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("http://127.0.0.1:1/secret", id="away"),
+        pytest.param("127.0.0.1/secret", id="no scheme"),
+        pytest.param("http://127.0.0.1:1/a secret", id="a space"),
+    ],
+)
+def test_a_webhook_that_is_away_is_no_secret_told(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names the setting, and not its value."""
+    monkeypatch.setattr("assets.alerts._PAUSES_SECONDS", (0, 0))
+
     with pytest.raises(DependencyError) as failed:
-        post("http://127.0.0.1:1/secret", "text")
+        post(url, "text")
 
     assert "ONCELAKE_ALERT_WEBHOOK" in str(failed.value)
     assert "secret" not in str(failed.value)

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from assets.assets import Engine, ingest_asset
-from assets.refusals import REFUSED, standing_refusal, state_of
+from assets.refusals import REFUSED, standing_refusal
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
@@ -115,6 +115,29 @@ def test_a_run_is_recorded_with_its_ranges_and_every_count(
     assert len(result.get_asset_check_evaluations()) == 5
 
 
+def test_the_age_of_the_oldest_unread_record_is_plotted(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where something is unread, and only there."""
+    hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
+    monkeypatch.setattr(
+        "assets.evidence._retention",
+        lambda spec, settings, report: (
+            Retention(spec=spec, oldest_unread=hour_ago) if report.lag else None
+        ),
+    )
+
+    ages = []
+    for lag in (7, 0):
+        result = materialize(declared(tmp_path), report(lag=lag), instance)
+        (event,) = result.asset_materializations_for_node("ingest_orders")
+        ages.append(event.metadata.get("oldest_unread_seconds"))
+
+    assert ages[0] is not None
+    assert 3600 <= ages[0].value < 3700  # type: ignore[operator]
+    assert ages[1] is None
+
+
 def test_a_run_that_found_nothing_is_recorded_all_the_same(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -150,12 +173,11 @@ def test_a_refusal_is_not_retried_and_remembered(
     assert tags["dagster/retry_on_asset_or_op_failure"] == "false"
     assert tags[REFUSED] == "TopicRecreatedError"
     assert "Next: oncelake adopt-topic" in str(failed.step_failure_data)
-    now = state_of(stream, load_settings())
-    standing = standing_refusal(instance, result.run_id, state=now)
+    standing = standing_refusal(instance, stream, load_settings())
     assert standing is not None
     assert standing.endswith("the topic is another. Next: oncelake adopt-topic")
     stream.path.write_text("topic: another")
-    assert not standing_refusal(instance, result.run_id, state=state_of(stream, load_settings()))
+    assert not standing_refusal(instance, stream, load_settings())
 
 
 def test_what_passes_by_itself_is_retried(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from ingestion.declaration.parts import Expectation
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.retention import Headroom
 from ingestion.kafka.transactions import Stall
+from ingestion.lake.commit_metadata import Kind
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.retention import Retention
 from tests.assets.conftest import NOW, batch, declared, report
@@ -143,27 +146,53 @@ def test_too_many_bad_records_turn_the_check(
     assert f"bad_json {quarantined}" in str(result.description)
 
 
+@pytest.mark.parametrize("kind", ["replay", "redrive"])
+def test_records_that_are_read_again_do_not_dilute_the_share(tmp_path: Path, kind: Kind) -> None:
+    """A day that is replayed is a million good records beside an hour that is half bad."""
+    again = replace(batch(1, 0, 1_000_000), kind=kind)
+    bad = batch(2, 0, 100, quarantined=50)
+
+    result = quarantine_rate(evidence(tmp_path, again, bad))
+
+    assert (result.passed, result.metadata["rate"].value) == (False, 0.5)
+
+
 def test_a_run_without_records_has_no_bad_ones(tmp_path: Path) -> None:
     """Nothing read is a rate of zero."""
     assert quarantine_rate(evidence(tmp_path)).passed
 
 
 @pytest.mark.parametrize(
-    ("limit", "lag", "passed"),
+    ("limit", "lag", "minutes", "unknown", "passed"),
     [
-        pytest.param(20, 0, True, id="nothing unread"),
-        pytest.param(40, 5, True, id="not for long"),
-        pytest.param(20, 5, False, id="for too long"),
-        pytest.param(None, 5, True, id="not declared"),
+        pytest.param(20, 0, None, "", True, id="nothing unread"),
+        pytest.param(40, 5, 30, "", True, id="not for long"),
+        pytest.param(40, 5, 180, "", False, id="for too long"),
+        pytest.param(20, 5, 1, "", True, id="just come"),
+        pytest.param(20, 5, None, "", True, id="no record"),
+        pytest.param(20, 5, None, "Kafka refuses", False, id="unknown"),
+        pytest.param(None, 5, 180, "Kafka refuses", True, id="not declared"),
     ],
 )
 def test_records_that_wait_too_long_warn(
-    tmp_path: Path, limit: int | None, lag: int, passed: bool
+    tmp_path: Path, limit: int | None, lag: int, minutes: int | None, unknown: str, passed: bool
 ) -> None:
-    """Unread records warn once the last commit is older than declared."""
+    """What counts is the age of the oldest unread record, whenever the last commit was."""
     declared_limit = {} if limit is None else {"freshness_minutes": limit}
+    spec = declared(tmp_path, **declared_limit).spec
+    assert spec is not None
+    oldest = None if minutes is None else NOW - dt.timedelta(minutes=minutes)
+    measured = Retention(spec=spec, oldest_unread=oldest, unknown=unknown)
 
-    result = freshness(evidence(tmp_path, batch(1, 0, 5), spec=declared_limit, report={"lag": lag}))
+    result = freshness(
+        evidence(
+            tmp_path,
+            batch(1, 0, 5),
+            spec=declared_limit,
+            report={"lag": lag},
+            retention=measured if lag else None,
+        )
+    )
 
     assert (result.passed, result.severity) == (passed, WARN)
     assert ("not declared" in str(result.description)) is (limit is None)

@@ -31,7 +31,7 @@ from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
 from tests.assets.conftest import batch, broken, declared, report
-from tests.assets.shell import reported_in
+from tests.assets.shell import failure_of, reported_in
 from tests.support.world import JARS
 
 # Dagster's own, wherever one resource holds another.
@@ -62,7 +62,13 @@ def followed(
 ) -> dg.ExecuteInProcessResult:
     """Run the job while streams do what a script says."""
     monkeypatch.setattr("assets.follow.Follow.execute", lambda follow: script(follow))
-    return job().execute_in_process(instance=instance, raise_on_error=False)
+    return run_job(instance)
+
+
+def run_job(instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
+    """Run the job as it is configured."""
+    given = {"ops": {"follow": {"config": config}}}
+    return job().execute_in_process(run_config=given, instance=instance, raise_on_error=False)
 
 
 def end_with(follow: Follow, stream: DeclaredStream, found: RunReport) -> None:
@@ -141,6 +147,41 @@ def test_a_jvm_that_died_fails_the_run(
         raise DependencyError("orders: the Spark JVM died")
 
     assert not followed(script, instance, monkeypatch).success
+
+
+def test_what_did_not_answer_to_the_end_fails_the_run(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It turns no check red, so that an hour without Kafka would be green."""
+    monkeypatch.setattr("assets.follow.Follow.unreachable", ("Kafka is away",))
+
+    result = followed(lambda follow: None, instance, monkeypatch)
+
+    assert "Kafka is away" in failure_of(result)
+
+
+def test_a_name_that_nobody_declared_fails_the_run(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """An hour in which no stream is followed would look like one in which nothing was new."""
+    folder = tmp_path / "assets" / "streams"
+    folder.mkdir(parents=True)
+    (folder / "orders.yaml").write_text("topic: orders\nschema: id INT NOT NULL\nkeys: [id]\n")
+
+    result = run_job(instance, streams=["ordres"], for_seconds=1)
+
+    assert "did you mean `orders`?" in failure_of(result)
+
+
+@pytest.mark.parametrize("field", ["for_seconds", "every_seconds", "jobs"])
+def test_a_number_that_makes_no_sense_is_refused(instance: dg.DagsterInstance, field: str) -> None:
+    """None of them is for ever, and no stream would be run by nobody."""
+    (failed,) = run_job(instance, **{field: 0}).get_step_failure_events()
+
+    error = failed.step_failure_data.error
+    assert error is not None
+    assert error.cause is not None
+    assert f"{field}\n  Input should be greater than 0" in error.cause.message
 
 
 def test_terminating_the_run_ends_the_open_runs(

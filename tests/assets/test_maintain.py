@@ -10,7 +10,7 @@ import pytest
 
 import assets.maintain
 from assets.maintain import maintain_job, maintain_schedule
-from ingestion.errors import StreamLockedError
+from ingestion.errors import InvalidSpecError, StreamLockedError
 from ingestion.lake.compaction import TableSize, TableUpkeep
 from ingestion.operations.maintain import UpkeepReport
 from resources.kafka import KafkaResource
@@ -75,7 +75,36 @@ def test_named_streams_are_maintained_alone(tmp_path: Path, maintained: list[str
     """Also those that are left out at night; an unknown name is an error."""
     assert run_job(tmp_path, "quiet").success
     assert maintained == ["quiet"]
-    assert "there are orders, held, quiet" in failure_of(run_job(tmp_path, "nosuch"))
+    assert "there are: orders, held, quiet" in failure_of(run_job(tmp_path, "nosuch"))
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        pytest.param(dg.DagsterExecutionInterruptedError(), "maintain: interrupted;", id="stopped"),
+        pytest.param(InvalidSpecError("ONCELAKE_LOCK: wrong"), "ONCELAKE_LOCK: wrong", id="wrong"),
+    ],
+)
+def test_what_ends_the_job_is_a_sentence_without_a_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException, says: str
+) -> None:
+    """A termination, and settings that are wrong, are told as by the asset of a stream."""
+
+    def settings(*parts: object) -> None:
+        raise end
+
+    monkeypatch.setattr(assets.maintain, "settings_of", settings)
+
+    result = run_job(tmp_path)
+
+    errors = [
+        data.error
+        for event in result.all_events
+        if (data := event.event_specific_data) is not None and getattr(data, "error", None)
+    ]
+    assert errors
+    assert all(error.message.startswith(says) for error in errors)
+    assert [error for error in errors if error.stack or error.cause] == []
 
 
 def test_the_schedule_runs_by_default(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from deltalake import write_deltalake
 
 import assets.backfill
@@ -98,6 +99,24 @@ def test_red_books_fail_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return RedriveReport(stream="orders", run_id="r", waiting=1, still_bad={}, batches=(red,))
 
     assert "do not balance" in failure_of(run_job(tmp_path, monkeypatch, execute))
+
+
+def test_an_operation_is_not_done_twice(tmp_path: Path) -> None:
+    """Killed, its run is not started again: a second reset would archive what was read since."""
+    spec = declared(tmp_path).spec
+    assert spec is not None
+    with dg.instance_for_test(
+        overrides={"run_retries": {"enabled": True, "max_retries": 2}}
+    ) as instance:
+        config = {"ops": {"operate_orders": {"config": {"operation": {"redrive": {}}}}}}
+        job = operate_job(spec)
+        run = instance.create_run_for_job(job, run_config=config, tags=job.run_tags)
+        killed = dg.DagsterEvent(dg.DagsterEventType.RUN_FAILURE.value, job_name=run.job_name)
+        instance.report_dagster_event(killed, run.run_id)
+        failed = instance.get_run_by_id(run.run_id)
+        assert failed is not None
+
+        assert not auto_reexecution_should_retry_run(instance, failed, None)
 
 
 @pytest.mark.parametrize("operation", ["accept", "adopt_topic", "rebuild", "reset"])

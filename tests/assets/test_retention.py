@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import count
 from pathlib import Path
 
 import dagster as dg
@@ -55,6 +56,33 @@ def test_the_check_gets_its_result_whenever_that_has_changed(
     low, critical, well = [(False, "WARN")], [(False, "ERROR")], [(True, "WARN")]
     lost = critical
     assert told == [[], low, [], critical, [], lost, [], well, []]
+
+
+def test_streams_that_a_tick_has_no_time_for_begin_the_next(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster ends a tick after a minute, and forgets what it has measured."""
+    spec = declared(tmp_path).spec
+    assert spec is not None
+    asked: list[str] = []
+
+    def measured(spec: StreamSpec, settings: Settings) -> Retention:
+        asked.append(spec.name)
+        return Retention(spec=spec)
+
+    monkeypatch.setattr("assets.retention.retention_now", measured)
+    monkeypatch.setattr("assets.retention.Kafka.cluster_id", lambda kafka: "c")
+    # Each stream takes nine seconds.
+    monkeypatch.setattr("assets.retention.time.monotonic", count(0, 9).__next__)
+    specs = [spec.model_copy(update={"name": name}) for name in "abcde"]
+    sensor = retention_sensor(specs, dg.DefaultSensorStatus.STOPPED)
+    resources = {"kafka": KafkaResource(address="nowhere:1"), "lake": LakeResource()}
+    cursor = None
+    for _ in range(3):
+        with dg.build_sensor_context(instance, resources=resources, cursor=cursor) as context:
+            cursor = sensor.evaluate_tick(context).cursor
+
+    assert asked == ["a", "b", "c", "d", "e", "a"]
 
 
 def test_a_kafka_that_does_not_answer_is_waited_for_once(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -14,10 +17,16 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from assets.definitions import _of_stream
+from assets.doctor.runs import Runs
 from assets.refusals import remember_refusal, state_of
-from assets.sensors import lag_sensor
+from assets.sensors import ingest_schedule, lag_sensor, report_under_way
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError, KeyInTwoPartitionsError, SetupError
+from ingestion.errors import (
+    DependencyError,
+    IngestionError,
+    KeyInTwoPartitionsError,
+    TopicRecreatedError,
+)
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
 from ingestion.lake.lock import Holder
@@ -25,12 +34,13 @@ from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.conftest import declared
+from tests.assets.conftest import broken, declared
 
 _EVENTS = {
     dg.DagsterRunStatus.QUEUED: dg.DagsterEventType.RUN_ENQUEUED,
     dg.DagsterRunStatus.STARTED: dg.DagsterEventType.RUN_START,
     dg.DagsterRunStatus.FAILURE: dg.DagsterEventType.RUN_FAILURE,
+    dg.DagsterRunStatus.SUCCESS: dg.DagsterEventType.RUN_SUCCESS,
 }
 
 
@@ -38,21 +48,31 @@ def tick(
     stream: DeclaredStream,
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
-    lag: int | DependencyError = 0,
+    lag: int | IngestionError = 0,
     stalls: tuple[Stall, ...] = (),
+    *,
+    awaits_run: bool = False,
+    cursor: str | None = None,
 ) -> dg.SensorResult | dg.SkipReason:
     """Evaluate the sensor while Kafka holds ``lag`` offsets that the table has not read."""
 
     def lag_of(*parts: object) -> dict[str, int]:
-        if isinstance(lag, DependencyError):
+        if isinstance(lag, IngestionError):
             raise lag
         return {"orders": lag}
 
     monkeypatch.setattr("assets.sensors.lag_of", lag_of)
     monkeypatch.setattr("assets.sensors.stalls_of", lambda *parts: stalls)
+    monkeypatch.setattr("assets.sensors.awaits_run", lambda snapshot: awaits_run)
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
-    with dg.build_sensor_context(instance=instance, resources=resources) as context:
+    with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
         return lag_sensor(stream)(context)  # type: ignore[return-value]
+
+
+def requests(found: dg.SensorResult | dg.SkipReason) -> list[str | None]:
+    """Return the run keys of the runs that a tick asks for."""
+    assert isinstance(found, dg.SensorResult)
+    return [request.run_key for request in found.run_requests or ()]
 
 
 def reason_of(found: dg.SensorResult | dg.SkipReason) -> str:
@@ -92,8 +112,8 @@ def test_lag_starts_a_run_and_is_reported_by_topic(
     """Unread records start a run without a run key, which a failed run would use up."""
     found = tick(declared(tmp_path), instance, monkeypatch, lag=12)
 
+    assert requests(found) == [None]
     assert isinstance(found, dg.SensorResult)
-    assert [request.run_key for request in found.run_requests or ()] == [None]
     (observed,) = found.asset_events
     assert (observed.asset_key, observed.metadata["lag"].value) == (
         dg.AssetKey(["kafka", "orders"]),
@@ -101,16 +121,13 @@ def test_lag_starts_a_run_and_is_reported_by_topic(
     )
 
 
-def test_a_batch_without_its_ledger_row_starts_a_run(
+def test_a_run_that_is_due_whatever_is_unread_is_started(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its run died behind the commit: nothing is unread, and its checks have told nobody."""
-    monkeypatch.setattr("assets.sensors.is_ledger_behind", lambda snapshot: True)
+    """There is no table yet, or its last run died behind the commit: nothing need be unread."""
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=0, awaits_run=True)
 
-    found = tick(declared(tmp_path), instance, monkeypatch, lag=0)
-
-    assert isinstance(found, dg.SensorResult)
-    assert [request.run_key for request in found.run_requests or ()] == [None]
+    assert requests(found) == [None]
 
 
 def test_nothing_new_starts_nothing(
@@ -123,19 +140,22 @@ def test_nothing_new_starts_nothing(
     assert "nothing new" in reason_of(found)
 
 
-@pytest.mark.parametrize("lag", [0, 7])
-def test_every_tick_observes_the_topic(
-    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, lag: int
+def test_a_lag_is_observed_whenever_it_has_changed(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plot of the lag has a point for each tick: also at 0, and also while a run is under way."""
-    stream = declared(tmp_path)
+    """Also at 0, and while a run is under way; a lag that stays is observed again in an hour."""
+    stream, cursor, observed = declared(tmp_path), None, []
     start(stream, instance, dg.DagsterRunStatus.STARTED)
+    now = time.time()
+    for lag, minutes in [(0, 0), (0, 1), (7, 2), (7, 30), (0, 31), (0, 92)]:
+        monkeypatch.setattr("time.time", lambda after=minutes: now + after * 60)
+        found = tick(stream, instance, monkeypatch, lag=lag, cursor=cursor)
+        assert isinstance(found, dg.SensorResult)
+        assert not found.run_requests
+        observed.append([event.metadata["lag"].value for event in found.asset_events])
+        cursor = found.cursor
 
-    found = tick(stream, instance, monkeypatch, lag=lag)
-
-    assert isinstance(found, dg.SensorResult)
-    assert [event.metadata["lag"].value for event in found.asset_events] == [lag]
-    assert not found.run_requests
+    assert observed == [[0], [], [7], [], [0], [0]]
 
 
 @pytest.mark.parametrize(("minutes", "runs"), [(None, 0), (60, 0), (1, 1)])
@@ -173,6 +193,19 @@ def test_a_run_under_way_is_not_joined_by_another(
     assert reason_of(found) == f"run {run_id[:8]} of this stream is {status.value.lower()}"
 
 
+def refuse(
+    stream: DeclaredStream,
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus = dg.DagsterRunStatus.FAILURE,
+    **given: Any,
+) -> None:
+    """Leave a run that was refused, as a process with these settings sees the state of things."""
+    run_id = start(stream, instance, status)
+    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
+    state = state_of(stream, load_settings(**given))
+    remember_refusal(instance, run_id, refused, state=state)
+
+
 def killed(stream: DeclaredStream, instance: dg.DagsterInstance) -> str:
     """Leave a run that is STARTED, and whose process is over."""
     run_id = start(stream, instance, dg.DagsterRunStatus.STARTED)
@@ -201,6 +234,72 @@ def test_a_run_that_died_unseen_is_reported_as_failed_and_waited_for_no_longer(
     assert then.run_requests
 
 
+def test_a_run_that_ends_while_it_is_looked_at_keeps_its_end(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is gone since it has succeeded: that is not turned into a failure."""
+    stream = declared(tmp_path)
+    run_id = killed(stream, instance)
+    (record,) = instance.get_run_records()
+    ended = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job_name="ingest_orders_job")
+    instance.report_dagster_event(ended, run_id)
+
+    runs = Runs(instance, load_settings(), ["orders"])
+    report_under_way(instance, runs, record, of="this stream", doctor="oncelake doctor")
+
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    assert run.status is dg.DagsterRunStatus.SUCCESS
+
+
+def test_a_run_that_waited_in_the_queue_is_given_time_to_begin(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is when it left the queue, not when somebody asked for it."""
+    with monkeypatch.context() as earlier:
+        long_ago = datetime.now(UTC) - timedelta(hours=1)
+        earlier.setattr(
+            "dagster._core.storage.runs.sql_run_storage.get_current_datetime", lambda: long_ago
+        )
+        start(declared(tmp_path), instance, dg.DagsterRunStatus.QUEUED)
+    (run_id,) = (run.run_id for run in instance.get_runs())
+    event = dg.DagsterEvent(dg.DagsterEventType.RUN_STARTING.value, job_name="ingest_orders_job")
+    instance.report_dagster_event(event, run_id)
+
+    (record,) = instance.get_run_records()
+    facts = Runs(instance, load_settings(), ["orders"]).facts(record)
+
+    assert facts.status == "STARTING"
+    assert not facts.is_dead(time.time())
+    assert facts.is_dead(time.time() + 200)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"), [("sound", ""), ("refused", "was refused"), ("gone", "declares no orders")]
+)
+def test_a_schedule_starts_no_run_that_would_fail_again(
+    tmp_path: Path, state: str, says: str
+) -> None:
+    """Every five minutes is 288 times a day: one refusal is told once."""
+    stream = declared(tmp_path, schedule="*/5 * * * *")
+    schedule = ingest_schedule(stream)
+    assert schedule is not None
+
+    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    with (
+        dg.instance_for_test() as instance,
+        dg.build_schedule_context(instance, resources=resources) as context,
+    ):
+        if state == "refused":
+            refuse(stream, instance)
+        if state == "gone":
+            stream.path.unlink()
+        found = schedule.evaluate_tick(context)
+
+    assert len(found.run_requests or ()) == (not says)
+    assert says in str(found.skip_message)
+
+
 @pytest.mark.parametrize("why", ["holds its stream", "is of another machine"])
 def test_a_run_that_may_be_alive_is_not_called_dead(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, why: str
@@ -223,36 +322,125 @@ def test_a_refusal_is_not_met_again_until_something_has_changed(
 ) -> None:
     """After a refused run the sensor waits; it goes on once the declaration is another."""
     stream = declared(tmp_path)
-    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
-    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
-    remember_refusal(instance, run_id, refused, state=state_of(stream, load_settings()))
+    refuse(stream, instance)
 
     before = tick(stream, instance, monkeypatch, lag=12)
-    stream.path.write_text("topic: orders\nsequence_by: at")
+    stream = declared(tmp_path, sequence_by=["id"])
     after = tick(stream, instance, monkeypatch, lag=12)
 
     assert "KeyInTwoPartitionsError" in reason_of(before)
-    assert isinstance(after, dg.SensorResult)
-    assert after.run_requests
+    assert requests(after) == [None]
 
 
-def test_a_set_up_that_was_mended_is_tried_again(
+def test_what_only_a_person_can_resolve_starts_one_run(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that found no jars is not started again until they are there."""
+    """Nothing can be read, and yet somebody must be told: by one run, which is refused."""
     stream = declared(tmp_path)
-    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
-    missing = SetupError("no jars for Spark. Next: make setup")
-    remember_refusal(instance, run_id, missing, state=state_of(stream, load_settings()))
+    gone = TopicRecreatedError("orders", "the topic is another.", remedy="adopt-topic")
+
+    first = tick(stream, instance, monkeypatch, lag=gone)
+    refuse(stream, instance)
+    then = tick(stream, instance, monkeypatch, lag=gone)
+
+    assert requests(first) == [None]
+    assert "was refused" in reason_of(then)
+
+
+def test_a_file_that_broke_is_told_by_one_run(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sensor was loaded before; the run's process finds the job, and fails with the error."""
+    stream = declared(tmp_path)
+    broken(tmp_path)
+
+    first = tick(stream, instance, monkeypatch)
+    refuse(stream, instance)
+    then = tick(stream, instance, monkeypatch)
+
+    assert requests(first) == [None]
+    assert "was refused" in reason_of(then)
+
+
+def test_a_file_that_is_gone_starts_nothing(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the process of a run there would be no job: the tick says what to reload."""
+    stream = declared(tmp_path)
+    stream.path.unlink()
+
+    found = tick(stream, instance, monkeypatch, lag=12)
+
+    assert "orders.yaml declares no orders any more. Next: reload" in reason_of(found)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "runs"), [(0, [1, 1, 0, 0]), (1.1, [1, 1, 1, 0]), (10.1, [1, 1, 1, 1])]
+)
+def test_runs_that_fail_again_and_again_are_started_more_seldom(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: float,
+    runs: list[int],
+) -> None:
+    """Each costs a JVM and an alert: after two there is a pause of a minute, then of two."""
+    stream, now, started = declared(tmp_path), time.time(), []
+    for _ in range(4):
+        with monkeypatch.context() as later:
+            later.setattr("time.time", lambda: now + minutes * 60)
+            found = tick(stream, instance, monkeypatch, lag=12)
+        started.append(len(requests(found)))
+        start(stream, instance, dg.DagsterRunStatus.FAILURE)
+
+    assert started == runs
+
+
+def test_a_run_that_took_over_the_tags_of_a_refused_one_is_judged_by_itself(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executed again, and successful, it refuses nothing."""
+    stream = declared(tmp_path)
+    refuse(stream, instance, dg.DagsterRunStatus.SUCCESS)
+
+    assert requests(tick(stream, instance, monkeypatch, lag=12)) == [None]
+
+
+def add_jars(folder: Path, _: pytest.MonkeyPatch) -> None:
+    """Fetch the jars."""
+    (folder / ".jars" / "spark").mkdir(parents=True)
+    (folder / ".jars" / "spark" / "delta.jar").write_bytes(b"jar")
+
+
+def take_a_lease(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what a file system without locks asks for."""
+    monkeypatch.setenv("ONCELAKE_LOCK", "lease")
+
+
+def correct_the_function(folder: Path, _: pytest.MonkeyPatch) -> None:
+    """Correct the module of ``transform``, and leave the stream's file as it is."""
+    (folder / "shop.py").write_text("def convert(frame): return frame")
+
+
+@pytest.mark.parametrize("mend", [add_jars, take_a_lease, correct_the_function])
+def test_a_set_up_that_was_mended_is_tried_again(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    mend: Callable[[Path, pytest.MonkeyPatch], None],
+) -> None:
+    """A run that missed something on this machine is not started again until that is there."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "shop.py").write_text("def convert(frame): 1 / 0")
+    stream = declared(tmp_path, transform="shop.convert")
+    refuse(stream, instance)
 
     before = tick(stream, instance, monkeypatch, lag=12)
-    (tmp_path / ".jars" / "spark").mkdir(parents=True)
-    (tmp_path / ".jars" / "spark" / "delta.jar").write_bytes(b"jar")
+    mend(tmp_path, monkeypatch)
     after = tick(stream, instance, monkeypatch, lag=12)
 
-    assert "SetupError" in reason_of(before)
-    assert isinstance(after, dg.SensorResult)
-    assert after.run_requests
+    assert "was refused" in reason_of(before)
+    assert requests(after) == [None]
 
 
 def test_a_refusal_stands_whatever_spark_was_given(
@@ -260,10 +448,7 @@ def test_a_refusal_stands_whatever_spark_was_given(
 ) -> None:
     """A run knows settings that its sensor does not; what both see must be called the same."""
     stream = declared(tmp_path)
-    run_id = start(stream, instance, dg.DagsterRunStatus.FAILURE)
-    of_run = load_settings(spark_master="local[7]", kafka_timeout_seconds=99)
-    refused = KeyInTwoPartitionsError("orders", "…", remedy="sequence_by")
-    remember_refusal(instance, run_id, refused, state=state_of(stream, of_run))
+    refuse(stream, instance, spark_master="local[7]", kafka_timeout_seconds=99)
 
     assert "was refused" in reason_of(tick(stream, instance, monkeypatch, lag=12))
 
@@ -271,15 +456,18 @@ def test_a_refusal_stands_whatever_spark_was_given(
 def test_a_stall_starts_one_run_that_reports_it(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without lag nothing would run, and no check would warn; the run key makes it one run."""
+    """Without lag no check would warn; the run key makes it one run, unless that one fails."""
     at = TopicPartition("orders", 0)
     stall = Stall(at=at, offset=41, since=None, holder="a producer", remedy="abort it")
 
-    found = tick(declared(tmp_path), instance, monkeypatch, stalls=(stall,))
+    stream = declared(tmp_path)
 
-    assert isinstance(found, dg.SensorResult)
-    (request,) = found.run_requests or ()
-    assert request.run_key == "held back: orders-0 at 41"
+    found = tick(stream, instance, monkeypatch, stalls=(stall,))
+    failed = start(stream, instance, dg.DagsterRunStatus.FAILURE)
+    then = tick(stream, instance, monkeypatch, stalls=(stall,))
+
+    assert requests(found) == ["held back: orders-0 at 41"]
+    assert requests(then) == [f"held back: orders-0 at 41 after {failed}"]
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(

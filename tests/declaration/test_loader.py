@@ -167,6 +167,7 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
             id="contradiction",
         ),
         pytest.param("schedule: hourly", "4: schedule: write five fields as cron does", id="cron"),
+        pytest.param("backfill_from: []", "4: backfill_from: write a date, such as", id="date"),
         pytest.param("owners: [bob]", "4: owners[0]: write an e-mail address", id="owner"),
         pytest.param("topics: [a]", "4: topics: declare either `topic` or `topics`", id="topics"),
         pytest.param(

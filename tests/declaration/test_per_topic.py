@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.declaration.loader import find_stream, load_streams
+from ingestion.declaration.loader import find_stream, load_streams, reload_stream
 from ingestion.errors import InvalidSpecError
 
 EACH = """\
@@ -22,6 +22,20 @@ def folder(tmp_path: Path) -> Path:
     """A streams' folder with one such file."""
     (tmp_path / "orders.yaml").write_text(EACH)
     return tmp_path
+
+
+def test_a_stream_is_read_again_until_nothing_declares_it(folder: Path) -> None:
+    """One of several in a file, too; once its topic, or the whole of its file, is gone, none is."""
+    (paid, _) = load_streams(folder)
+
+    same = reload_stream(paid)
+    (folder / "orders.yaml").write_text(EACH.replace("eu.paid", "eu.sent"))
+    without = reload_stream(paid)
+    (folder / "orders.yaml").unlink()
+
+    assert same == paid
+    assert without is None
+    assert reload_stream(paid) is None
 
 
 def test_every_topic_becomes_a_stream(folder: Path) -> None:

@@ -253,6 +253,20 @@ def test_a_kafka_that_is_away_is_told_once(streams: Path, engine: Engine, told: 
     assert told.failures == ["all: DependencyError"]
 
 
+def test_what_does_not_answer_is_named_beside_what_is_refused(
+    streams: Path, engine: Engine, told: Told
+) -> None:
+    """The exit code is that of the refusal, and who follows learns of the other one, too."""
+    declare(streams, "away", "refused")
+    engine.lag = {"away": 500, "refused": 500}
+    engine.ends = {"away": errors.StorageError("away: no space left"), "refused": REFUSED}
+    follow = following(streams, told)
+
+    code = until(follow, lambda: len(told.failures) == 2)
+
+    assert (code, follow.unreachable) == (3, ("away: no space left",))
+
+
 def test_stopping_ends_open_runs_and_those_that_wait(
     streams: Path, engine: Engine, told: Told
 ) -> None:

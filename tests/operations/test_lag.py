@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import DependencyError
+from ingestion.errors import DependencyError, TopicRecreatedError
 from ingestion.lake.failpoints import Failpoint
-from ingestion.operations.lag import LagReader
+from ingestion.operations.lag import LagReader, awaits_run, lag_of
+from ingestion.recovery.snapshot import read_snapshot
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.world import COLUMNS, World, row
 
@@ -25,15 +26,44 @@ def of(world: World, name: str, **fields: object) -> StreamSpec:
 def test_lag_follows_topic_and_table(world: World) -> None:
     """Everything at first, nothing after a run, what came since, and nothing after the next."""
     reader = LagReader(world.settings)
-    found = []
+    together, alone = [], []
     for _ in range(2):
         world.send(*(row(number, "a") for number in range(3)))
         world.send(row(9, "b"), partition=1)
-        found.append(reader.read([world.spec])[world.topic])
-        world.run()
-        found.append(reader.read([world.spec])[world.topic])
+        for run in (lambda: None, world.run):
+            run()
+            together.append(reader.read([world.spec])[world.topic])
+            alone.append(lag_of(world.spec, world.settings)[world.topic])
 
-    assert found == [4, 0, 4, 0]
+    assert together == [None, 0, 4, 0]
+    assert alone == [4, 0, 4, 0]
+
+
+def test_a_first_run_is_due_though_nothing_is_there_to_read(world: World) -> None:
+    """A stream that starts at the latest begins where its topic ended when it was declared."""
+    world.declare(starting="latest")
+    reader = LagReader(world.settings)
+    before = reader.read([world.spec])[world.topic], awaits_run(read_snapshot(world.paths))
+
+    world.run()
+
+    after = reader.read([world.spec])[world.topic], awaits_run(read_snapshot(world.paths))
+    world.send(row(1, "a"))
+    assert (before, after) == ((None, True), (0, False))
+    assert world.run().total("read") == 1
+
+
+@pytest.mark.parametrize("records", [1, 2, 3])
+def test_what_a_run_would_refuse_has_no_lag(world: World, records: int) -> None:
+    """A topic that was made again means other records, however many it holds now."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    world.delete_topic()
+    world.create_topic()
+    world.send(*(row(number, "c") for number in range(records)))
+
+    with pytest.raises(TopicRecreatedError):
+        lag_of(world.spec, world.settings)
 
 
 def test_a_batch_without_its_ledger_row_is_left_to_a_run(world: World) -> None:
@@ -50,13 +80,17 @@ def test_a_batch_without_its_ledger_row_is_left_to_a_run(world: World) -> None:
 
 def test_one_question_covers_all_streams(world: World) -> None:
     """A topic that is not there, and a table that a run would refuse, are left to a run to tell."""
-    world.send(row(1, "a"), row(2, "b"))
+    world.send(row(1, "a"))
+    matching = of(world, "pattern", topic_pattern=f"{world.topic[:-2]}.*")
+    world.run()
+    world.run(spec=matching)
+    world.send(row(2, "b"))
     foreign = world.settings.lake / "foreign"
     foreign.mkdir(parents=True)
     (foreign / "part.parquet").touch()
     specs = [
         world.spec,
-        of(world, "pattern", topic_pattern=f"{world.topic[:-2]}.*"),
+        matching,
         of(world, "unmatched", topic_pattern="nothing[.]like[.]it"),
         of(world, "missing", topic="no.such.topic"),
         of(world, "foreign"),
@@ -65,7 +99,7 @@ def test_one_question_covers_all_streams(world: World) -> None:
     lag = LagReader(world.settings).read(specs)
 
     none = {"unmatched": None, "missing": None, "foreign": None}
-    assert lag == {world.topic: 2, "pattern": 2, **none}
+    assert lag == {world.topic: 1, "pattern": 1, **none}
 
 
 def test_a_topic_that_is_shorter_than_the_table_is_left_to_a_run(world: World) -> None:

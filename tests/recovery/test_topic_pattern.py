@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from assets.sensors import lag_of
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
 from ingestion.operations.decisions import adopt_topic
+from ingestion.operations.lag import lag_of
 from ingestion.settings import Settings
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems

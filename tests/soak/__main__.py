@@ -21,9 +21,9 @@ from typing import Any
 
 from rich.console import Console
 
-from assets.sensors import lag_of
 from ingestion.errors import IngestionError
 from ingestion.lake.lock import holder_of
+from ingestion.operations.lag import lag_of
 from ingestion.recovery.position import is_ledger_behind
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.verify.verify import verify

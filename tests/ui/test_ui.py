@@ -48,6 +48,11 @@ def row_of(page: Page, name: str) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True)).first
 
 
+def value_of(page: Page, name: str, value: str) -> Locator:
+    """Return what stands beside a name in a table, if it is this value and no longer one."""
+    return row_of(page, name).get_by_text(value, exact=True)
+
+
 def test_a_click_reads_the_topic_and_shows_what_was_read(shop: Installation, page: Page) -> None:
     """Materialize starts a run; its materialization says which offsets, and what became of them."""
     materialize(page, shop, "orders")
@@ -58,9 +63,9 @@ def test_a_click_reads_the_topic_and_shows_what_was_read(shop: Installation, pag
     ranges = page.get_by_role("row").filter(has_text="shop.orders")
     expect(ranges.first).to_be_visible()
     expect(page.get_by_text("shop.orders", exact=True)).to_have_count(2)
-    expect(row_of(page, "read")).to_contain_text("302")
-    expect(row_of(page, "inserted")).to_contain_text("300")
-    expect(row_of(page, "quarantined")).to_contain_text("2")
+    expect(value_of(page, "read", "302")).to_be_visible()
+    expect(value_of(page, "inserted", "300")).to_be_visible()
+    expect(value_of(page, "quarantined", "2")).to_be_visible()
     photograph(page, "materialization")
 
 
@@ -93,18 +98,18 @@ def test_the_check_of_the_quarantine_leads_there(shop: Installation, page: Page)
 
     expect(page.get_by_text("Records that could not be applied, raw")).to_be_visible()
     page.goto(f"{shop.url}/assets/orders__quarantine?view=events")
-    expect(row_of(page, "waiting")).to_contain_text("2")
+    expect(value_of(page, "waiting", "2")).to_be_visible()
 
 
 @whole
 def test_a_topic_shows_its_lag(shop: Installation, page: Page) -> None:
-    """The sensor observes the topic at every tick, so its page shows how far the stream is."""
+    """The sensor observes the topic, so its page shows how far the stream is."""
     page.goto(f"{shop.url}/locations/{LOCATION}/sensors/orders_lag")
     row_of(page, "Running").locator("label").click()
-    shop.wait_until(lambda: shop.observations("kafka", "shop.orders") >= 2, "two observations")
+    shop.wait_until(lambda: shop.observations("kafka", "shop.orders") >= 1, "an observation")
     page.goto(f"{shop.url}/assets/kafka/shop.orders?view=events")
 
-    expect(row_of(page, "lag")).to_contain_text("0")
+    expect(value_of(page, "lag", "0")).to_be_visible()
 
 
 @whole
@@ -133,22 +138,23 @@ def test_a_sensor_that_is_switched_on_starts_runs(shop: Installation, page: Page
 
     shop.wait_until(lambda: shop.has_ended("ingest_payments_job"), "a run by the sensor")
     page.goto(f"{shop.url}/assets/payments?view=events")
-    expect(row_of(page, "inserted")).to_contain_text("30")
+    expect(value_of(page, "inserted", "30")).to_be_visible()
 
 
 @whole
 def test_a_refused_run_says_why_and_what_to_do(shop: Installation, page: Page) -> None:
-    """The page of a refused run names the reason and the command; so do the sensor's ticks."""
+    """The sensor starts one, whose page names the reason and the command; so do later ticks."""
     shop.delete_topic("shop.payments")
     shop.create_topic("shop.payments")
     shop.send("shop.payments", order(1))
-    materialize(page, shop, "payments")
+    # By then a run was refused, though the topic is shorter than the table.
+    shop.wait_until(
+        lambda: "Next: oncelake adopt-topic payments" in shop.last_skip("payments_lag"),
+        "a tick that says why no run is started",
+    )
+    page.goto(f"{shop.url}/runs/{shop.runs('ingest_payments_job')[0].run_id}")
     ends_with(page, "Failure")
 
     expect(page.get_by_text("was deleted and created again").first).to_be_visible()
     expect(page.get_by_text("oncelake adopt-topic payments").first).to_be_visible()
     photograph(page, "refused")
-    shop.wait_until(
-        lambda: "Next: oncelake adopt-topic payments" in shop.last_skip("payments_lag"),
-        "a tick that says why no run is started",
-    )
