@@ -110,6 +110,7 @@ def make_folder(path: Path, what: str) -> None:
 
     Raises:
         SetupError: it cannot be written in.
+        OSError: its volume is full, read-only or failing.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -118,6 +119,8 @@ def make_folder(path: Path, what: str) -> None:
         if is_disk_error(error):
             raise
         problem = str(error.strerror)
+    if problem and not _is_writable(_existing(path)):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
     if problem:
         raise SetupError(
             f"{what} cannot be written in ({path}: {problem}). Next: ls -ld {_existing(path)}"

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
 from ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorageError
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.lock import Holder, held, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem, translate_disk_errors
 from ingestion.settings import Settings
@@ -199,3 +199,15 @@ def test_a_lake_that_cannot_be_made_is_named_before_a_run(tmp_path: Path) -> Non
         held_by_python(paths, Holder.me("r")),
     ):
         pass
+
+
+def test_a_read_only_lake_is_a_volume_that_fails(tmp_path: Path) -> None:
+    """It is said so, with its remedy, rather than that rights are missing."""
+    with mounted(tmp_path, options="size=1m") as volume:
+        volume.read_only()
+
+        with (
+            pytest.raises(StorageError, match=r"Read-only file system.*mount it for writing"),
+            held(places(tmp_path), "r"),
+        ):
+            pass
