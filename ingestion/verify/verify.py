@@ -129,8 +129,10 @@ class _Proof:
             return take_snapshot(self._spec, self._paths)
         except _UNREADABLE as error:
             raise TerminalError(
-                f"{self._spec.name}: table, log or ledger cannot be read: {_first_line(error)}. "
-                f"Next: restore it, or oncelake reset {self._spec.name}"
+                f"{self._spec.name}: table, log or ledger cannot be read: "
+                f"{_first_line(error).rstrip('.')}. "
+                f"Next: oncelake run {self._spec.name}, which rebuilds a damaged ledger, and names "
+                "the file and what to do where it is another"
             ) from error
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:

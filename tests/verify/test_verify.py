@@ -15,7 +15,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
+from ingestion.errors import (
+    DependencyError,
+    TableRolledBackError,
+    TerminalError,
+    TopicRecreatedError,
+)
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import accept, adopt_topic
@@ -347,7 +352,26 @@ def test_an_unreadable_log_is_reported(damaged: World) -> None:
     newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
     newest.write_text("{garbage")
 
-    with pytest.raises(TerminalError, match=f"oncelake reset {damaged.topic}"):
+    with pytest.raises(TerminalError, match=f"oncelake run {damaged.topic}"):
+        verdict_of(damaged)
+
+
+def test_an_unreadable_ledger_costs_no_table(damaged: World) -> None:
+    """Its cure is the run that rebuilds it, not a reset of what is whole."""
+    for file in damaged.paths.ledger.glob("*.parquet"):
+        file.write_bytes(b"garbage")
+
+    with pytest.raises(TerminalError, match=f"oncelake run {damaged.topic}, which rebuilds"):
+        verdict_of(damaged)
+
+
+def test_an_older_copy_of_the_table_is_not_proven(damaged: World) -> None:
+    """A ledger that has more batches than the table is no run that is committing right now."""
+    newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
+    for file in (newest, newest.with_name(f".{newest.name}.crc")):
+        file.unlink(missing_ok=True)
+
+    with pytest.raises(TableRolledBackError, match="ends with seq 2, and the ledger has seq 3"):
         verdict_of(damaged)
 
 

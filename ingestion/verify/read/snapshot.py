@@ -19,7 +19,13 @@ from deltalake import DeltaTable
 from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, SchemaChangedError, TableReplacedError, no_table_yet
+from ingestion.errors import (
+    InvalidSpecError,
+    SchemaChangedError,
+    TableReplacedError,
+    TableRolledBackError,
+    no_table_yet,
+)
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.lock import Holder, holder_of
@@ -179,6 +185,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     Raises:
         InvalidSpecError: there is no table yet.
         TableReplacedError: the table is gone, and its ledger is not.
+        TableRolledBackError: the table ends before its ledger.
         SchemaChangedError: the table's columns are not the declared ones.
     """
     ledger = read_ledger(paths.ledger)
@@ -188,6 +195,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     _refuse_other_columns(spec, table)
     newest = table.version()
     commits = read_log(paths.data, spec.name, through=newest)
+    _refuse_older_copy(paths, table, ledger, commits)
     # Read again: a batch that was committed meanwhile is in the ledger, too.
     unfinished, holder = _unfinished(commits, read_ledger(paths.ledger)), None
     if unfinished:
@@ -279,6 +287,22 @@ def _until(
     """Leave out the batches that were committed after ``version``."""
     last = max((c.seq for c in commits if c.version <= version), default=0)
     return tuple(b for b in ledger if b.seq <= last or b.delta_version <= version)
+
+
+def _refuse_older_copy(
+    paths: StreamPaths, table: DeltaTable, ledger: Sequence[Batch], commits: Sequence[LoggedCommit]
+) -> None:
+    """Refuse a table that lacks a batch of its ledger, which was read before the table was."""
+    mine = [batch for batch in ledger if batch.table_id == str(table.metadata().id)]
+    if len(_until(table.version(), mine, commits)) < len(mine):
+        there = max((commit.seq for commit in commits), default=0)
+        raise TableRolledBackError(
+            paths.stream,
+            f"{paths.data} ends with seq {there}, and the ledger has seq {mine[-1].seq}: the "
+            "table was replaced by an older copy, or its newest commits are gone.",
+            remedy=f"restore the newer files, or oncelake reset {paths.stream}, to ingest the "
+            "topic again",
+        )
 
 
 def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) -> Batch:
