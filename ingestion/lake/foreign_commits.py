@@ -42,8 +42,8 @@ def refuse_foreign_commits(stream: str, ours: Commit | None, others: Iterable[Co
         return
     last = f"version {ours.version}" if ours else "a version that has aged out of the log"
     remedy = (
-        f"oncelake rewind {stream} --to seq:N to the last batch (oncelake history {stream}); or, "
-        f"if the table is as you want it, oncelake accept {stream} --reason '…'"
+        f"oncelake rewind {stream} --to seq:N --reason '…' to the last batch (oncelake history "
+        f"{stream}); or, if the table is as you want it, oncelake accept {stream} --reason '…'"
     )
     if altered.operation == "RESTORE":
         raise TableRestoredError(

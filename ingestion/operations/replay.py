@@ -236,5 +236,6 @@ def _refuse_modes_that_fold(spec: StreamSpec) -> None:
     raise NotReplayableError(
         spec.name,
         f"{what} {why}.",
-        remedy=f"oncelake rebuild {spec.name}, or oncelake rewind {spec.name} and run again",
+        remedy=f"oncelake rebuild {spec.name}, or oncelake rewind {spec.name} --to seq:N "
+        "--reason '…' and run again",
     )

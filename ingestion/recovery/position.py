@@ -204,7 +204,9 @@ def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
             raise UnbalancedBatchError(
                 stream,
                 f"the books of batch {row.seq} ({ranges}) do not balance: {row.says()}.",
-                remedy=f"oncelake ledger {stream} shows the batch; once you know why, "
+                remedy=f"oncelake verify {stream} shows the rows that differ. If they are wrong, "
+                f"oncelake rewind {stream} --to seq:{row.seq - 1} --reason '…', or oncelake "
+                f"rebuild {stream}; if they are right, and you know why the books are not, "
                 f"oncelake accept {stream} --reason '…'",
             )
 
