@@ -151,6 +151,24 @@ def test_every_command_in_the_docs_exists(page: Path) -> None:
     assert [problem for words in typed if (problem := unknown_in(words[1:]))] == []
 
 
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_command_in_the_docs_is_complete(page: Path) -> None:
+    """What names its stream can be typed as it stands: no option that it needs is left out."""
+    typed = [(line or span).split() for line, span in COMMAND.findall(page.read_text())]
+
+    assert [problem for words in typed if (problem := missing_in(words[1:]))] == []
+
+
+def missing_in(words: list[str]) -> str:
+    """A command line that has its stream, and lacks an option without which it is refused."""
+    command = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    needed = {each.opts[-1] for each in command.params if each.required and each.opts[0][0] == "-"}
+    is_whole = bool(words) and not words[0].startswith("-")
+    return " ".join([command.name, *words]) if is_whole and not needed <= {*words} else ""
+
+
 def unknown_in(words: list[str]) -> str:
     """The first word of a command line that is neither a command of ``oncelake`` nor its option."""
     command = typer.main.get_command(app)
