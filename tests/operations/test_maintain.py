@@ -6,11 +6,11 @@ import datetime as dt
 import json
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
@@ -19,6 +19,7 @@ from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.maintain import UpkeepReport, maintain
 from ingestion.operations.rewind import read_history, rewind
+from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
@@ -182,18 +183,24 @@ def test_a_clock_that_was_wrong_once_ages_nothing(world: World) -> None:
     assert max(tombstones(world)) == max(before)
 
 
-def test_a_stream_that_was_idle_for_its_window_goes_on(world: World) -> None:
+def test_a_stream_that_was_idle_for_its_window_goes_on(
+    settings: Settings, spark: SparkSession
+) -> None:
     """Spark reads a batch's outcomes off the version before it, however old that is."""
-    by_spark = world.settings.model_copy(update={"merge_engine": "spark"})
-    idle = replace(world, settings=by_spark)
-    short = {"delta.deletedFileRetentionDuration": "interval 1 seconds"}
-    DeltaTable(world.paths.data).alter.set_table_properties(short)
-    time.sleep(2)
-    world.send(row(3, "new", at=99), row(20, "late", at=-1))
-    report = idle.run()
+    by_spark = settings.model_copy(update={"merge_engine": "spark"})
+    with World.made(by_spark, spark) as world:
+        world.declare(sequence_by=["at"])
+        world.send(row(1, "a", at=1))
+        world.run()
+        short = {"delta.deletedFileRetentionDuration": "interval 1 seconds"}
+        DeltaTable(world.paths.data).alter.set_table_properties(short)
+        time.sleep(2)
+        world.send(row(1, "late", at=0), row(2, "new", at=1))
 
-    assert (report.total("inserted"), report.total("stale")) == (1, 1)
-    assert problems(world) == ()
+        report = world.run()
+
+        assert (report.total("inserted"), report.total("stale")) == (1, 1)
+        assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize("place", [Failpoint.RETIRED, Failpoint.COMPACTED, Failpoint.VACUUMED])
