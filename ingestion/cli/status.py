@@ -213,8 +213,11 @@ def _print_statuses(statuses: list[StreamStatus]) -> None:
     for status in statuses:
         if status.holder:
             output.say(f"{status.stream}: held by {status.holder}", "yellow")
-    for retention in (status.retention for status in statuses):
-        if retention is not None and retention.level != "ok":
+    for status in statuses:
+        retention = status.retention
+        # What a stream is refused for is often why its headroom is unknown: it is said below.
+        is_said = ("ok", "unknown") if status.problems else ("ok",)
+        if retention is not None and retention.level not in is_said:
             output.say(str(retention), "bold red" if retention.is_low else "yellow")
     for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
