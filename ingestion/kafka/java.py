@@ -20,7 +20,7 @@ def find_java() -> str:
     java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:
         where = f"JAVA_HOME ({home})" if home else "the PATH"
-        raise SetupError(f"no java in {where}. Next: install a JDK, version 17 or 21")
+        raise SetupError(f"no java in {where}. Next: install a JDK, version 17, 21 or 25")
     return java
 
 

@@ -216,8 +216,9 @@ def _translate_absent_jvm() -> Iterator[None]:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise SetupError(
-            f"{find_java()} did not start Spark, which needs Java 17 to 21; what it said is above. "
-            "Next: install a JDK, version 17 or 21, and point JAVA_HOME to it; see oncelake doctor"
+            f"{find_java()} did not start Spark, which needs Java 17 or newer; what it said is "
+            "above. Next: install a JDK, version 17, 21 or 25, and point JAVA_HOME to it; see "
+            "oncelake doctor"
         ) from error
 
 

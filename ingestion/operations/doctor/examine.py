@@ -42,7 +42,7 @@ _DAGSTER_MODULE = "assets.doctor"
 _DAGSTER_SECONDS = 120
 # Whoever asks for the status waits for it.
 _IDLE_SECONDS = 30
-_JAVAS = range(17, 22)
+_OLDEST_JAVA = 17
 _JAVA_SECONDS = 30
 _LEAST_FREE_BYTES = 2**30
 _FINDINGS = TypeAdapter(dict[str, tuple[Finding, ...]])
@@ -185,7 +185,7 @@ def diagnose_machine(
 ) -> Iterator[Finding]:
     """Say what is wrong with a machine whose ``java -version`` gave this answer, and this major."""
     answer, version = java
-    if version not in _JAVAS:
+    if version is None or version < _OLDEST_JAVA:
         yield kinds.UNFIT_JAVA.of("machine", answer)
     if missing:
         yield kinds.MISSING_JARS.of("machine", f"{len(missing)}: {', '.join(missing[:5])}")

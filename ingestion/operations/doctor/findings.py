@@ -50,8 +50,8 @@ _NEXT_RUN = "oncelake run {about}"
 
 # The machine.
 UNFIT_JAVA = FindingKind(
-    "Spark needs Java 17 to 21, and this is not it",
-    "install a JDK, version 17 or 21, and point JAVA_HOME to it",
+    "Spark needs Java 17 or newer, and this is not it",
+    "install a JDK, version 17, 21 or 25, and point JAVA_HOME to it",
 )
 MISSING_JARS = FindingKind("jars are not there", "oncelake jars")
 UNWRITABLE_FOLDER = FindingKind("{folder} cannot be written in", "ls -ld {path}")
