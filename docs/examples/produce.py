@@ -35,7 +35,7 @@ def main(topic: str) -> None:
     settings = load_settings()
     create(settings, topic, partitions=2)
     sent = produce(settings, topic, [message(line) for line in sys.stdin if line.strip()])
-    print(f"{sent} records sent to {topic}")
+    print(f"{sent} {'record' if sent == 1 else 'records'} sent to {topic}")
 
 
 if __name__ == "__main__":

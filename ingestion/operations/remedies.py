@@ -32,7 +32,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "duplicate_name": _SENDER,
     "lone_surrogate": _SENDER,
     "not_an_object": "let the producer send objects, or declare `format: raw` with one column",
-    "wrong_type": _SAME_TYPE,
+    "wrong_type": f"{_SAME_TYPE}; for a number in quotes, `types: {{column: lenient}}`",
     "out_of_range": "declare a DECIMAL of more digits before the point",
     "inexact_number": "declare a DECIMAL of more digits behind the point, or DOUBLE",
     "not_finite": "declare the column as STRING, or correct the producer",
