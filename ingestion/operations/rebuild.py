@@ -82,8 +82,9 @@ class Rebuild:
         paths = stream.paths
         with translate_disk_errors(stream.name, *paths.written):
             stream = resolve_topics(stream)
-            spec = self._beginning(stream)
-            beside, purpose = self._settings_beside(paths), _purpose(spec, paths)
+            snapshot = read_snapshot(paths)
+            spec = self._beginning(stream, snapshot)
+            beside, purpose = self._settings_beside(paths), _purpose(spec, snapshot)
             self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside))
             run = replace(self.run, spec=spec, settings=beside)
             report = run.execute_unobserved()
@@ -125,10 +126,9 @@ class Rebuild:
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
                 begun.write_text(purpose)
 
-    def _beginning(self, stream: Stream) -> StreamSpec:
+    def _beginning(self, stream: Stream, snapshot: TableSnapshot) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
         spec, kafka = stream.spec, stream.kafka
-        snapshot = read_snapshot(stream.paths)
         position = position_of(snapshot, even_if_altered=True, even_if_forgotten=True)
         if position is None:
             raise no_table_yet(spec.name)
@@ -144,7 +144,7 @@ class Rebuild:
         begun = first_offsets(snapshot.rows)
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
-        _refuse_erased(stream, snapshot)
+        _refuse_erased(spec.name, snapshot, earliest)
         lost = lost_ranges(begin, earliest)
         if lost and not self.without_lost:
             raise _lost(
@@ -159,9 +159,8 @@ class Rebuild:
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
 
 
-def _purpose(spec: StreamSpec, paths: StreamPaths) -> str:
+def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     """Say by which declaration, in place of what, and behind which erasures a new table is made."""
-    snapshot = read_snapshot(paths)
     table = snapshot.table.table_id if snapshot.table else "no table"
     erased = [erasure.seq for erasure in erasures(_known_rows(snapshot))]
     return f"{fingerprint(spec)} for {table} without what {erased} erased"
@@ -172,7 +171,7 @@ def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) 
 
     A new one is removed that may hold what has been erased meanwhile.
     """
-    if _purpose(spec, paths) != purpose:
+    if _purpose(spec, read_snapshot(paths)) != purpose:
         shutil.rmtree(paths.workshop, ignore_errors=True)
         raise RefusedError(
             spec.name,
@@ -182,19 +181,15 @@ def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) 
         )
 
 
-def _refuse_erased(stream: Stream, snapshot: TableSnapshot) -> None:
+def _refuse_erased(stream: str, snapshot: TableSnapshot, earliest: Offsets) -> None:
     """Make sure that a new table, which knows of no erase, would not bring a key back."""
     rows = _known_rows(snapshot)
-    # What an earlier epoch held was in another topic.
-    erased = [each for each in erasures(rows) if each.epoch == rows[-1].epoch]
-    if not erased:
-        return
-    partitions = stream.kafka.topics(stream.name, stream.spec.subscribed).partitions
-    earliest = stream.kafka.earliest(partitions)
-    for erasure in erased:
-        if any(earliest.get(at, end) < end for at, end in erasure.until.items()):
+    for erasure in erasures(rows):
+        # What an earlier epoch held was in another topic.
+        is_of_now = erasure.epoch == rows[-1].epoch
+        if is_of_now and any(earliest.get(at, end) < end for at, end in erasure.until.items()):
             raise RefusedError(
-                stream.name,
+                stream,
                 f"batch {erasure.seq} erased a key whose records Kafka still holds: a new table "
                 "would bring them back.",
                 remedy="rebuild once the topic's retention has passed the erase",
