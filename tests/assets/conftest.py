@@ -110,3 +110,15 @@ def report(*batches: LedgerRow, **fields: Any) -> RunReport:
             **fields,
         }
     )
+
+
+def assert_sentence(result: dg.ExecuteInProcessResult, says: str) -> None:
+    """Make sure that Dagster shows every error of a run as a sentence, without a stack."""
+    errors = [
+        data.error
+        for event in result.all_events
+        if (data := event.event_specific_data) is not None and getattr(data, "error", None)
+    ]
+    assert errors
+    assert all(error.message.startswith(says) for error in errors)
+    assert [error for error in errors if error.stack or error.cause] == []

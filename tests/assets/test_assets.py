@@ -20,7 +20,7 @@ from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.conftest import batch, broken, declared, report
+from tests.assets.conftest import assert_sentence, batch, broken, declared, report
 
 # Dagster's own, wherever one resource holds another.
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -215,14 +215,7 @@ def test_an_end_that_has_a_reason_is_a_sentence_without_a_stack(
     """Whatever the engine has put into words, Dagster shows in these words alone."""
     result = materialize(declared(tmp_path), end, instance)
 
-    errors = [
-        data.error
-        for event in result.all_events
-        if (data := event.event_specific_data) is not None and getattr(data, "error", None)
-    ]
-    assert errors
-    assert all(error.message.startswith(says) for error in errors)
-    assert [error for error in errors if error.stack or error.cause] == []
+    assert_sentence(result, says)
 
 
 def test_a_broken_declaration_fails_with_its_error(

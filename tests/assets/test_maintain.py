@@ -16,7 +16,7 @@ from ingestion.operations.maintain import UpkeepReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.spark import SparkResource
-from tests.assets.conftest import declared
+from tests.assets.conftest import assert_sentence, declared
 from tests.assets.shell import failure_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
@@ -97,14 +97,7 @@ def test_what_ends_the_job_is_a_sentence_without_a_stack(
 
     result = run_job(tmp_path)
 
-    errors = [
-        data.error
-        for event in result.all_events
-        if (data := event.event_specific_data) is not None and getattr(data, "error", None)
-    ]
-    assert errors
-    assert all(error.message.startswith(says) for error in errors)
-    assert [error for error in errors if error.stack or error.cause] == []
+    assert_sentence(result, says)
 
 
 def test_the_schedule_runs_by_default(tmp_path: Path) -> None:
