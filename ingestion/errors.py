@@ -19,6 +19,7 @@ A message names the stream, the expected and the actual state, and what to do ne
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar, Final
 
 DONE: Final = 0
@@ -71,9 +72,27 @@ class BadFieldError(InvalidSpecError):
         self.problem = problem
 
 
+def first_line(error: Exception) -> str:
+    """Return what an error says first; other libraries add their own stack, or a query, to it."""
+    return str(error).partition("\n")[0]
+
+
 def no_table_yet(stream: str) -> InvalidSpecError:
     """Return the error of an operation that needs the table which the first run makes."""
     return InvalidSpecError(f"{stream}: there is no table yet. Next: oncelake run {stream}")
+
+
+def table_rolled_back(
+    stream: str, table: Path, *, seq: int, known_seq: int, known_version: int
+) -> TableRolledBackError:
+    """Return the refusal of a table that ends before its ledger does."""
+    return TableRolledBackError(
+        stream,
+        f"{table} ends with seq {seq}, and the ledger has seq {known_seq} (version "
+        f"{known_version}): the table was replaced by an older copy, or its newest commits are "
+        "gone.",
+        remedy=f"restore the newer files, or oncelake reset {stream}, to ingest the topic again",
+    )
 
 
 class SetupError(TerminalError):

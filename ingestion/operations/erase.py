@@ -22,7 +22,13 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, InvalidSpecError, RefusedError, no_table_yet
+from ingestion.errors import (
+    IngestionError,
+    InvalidSpecError,
+    RefusedError,
+    first_line,
+    no_table_yet,
+)
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import finish_swap
@@ -214,13 +220,15 @@ class _Erasing:
         version = self._delete_rows(metadata)
         hit(Failpoint.DECIDED)
         commit = TableLog(self.paths.data).read(version)
-        erased = {"erased_rows": commit.metrics.get("numTargetRowsDeleted", 0)}
+        erased = {
+            "erased_rows": commit.metrics.get("numTargetRowsDeleted", 0),
+            "erased_tombstones": sum(lost.values()),
+        }
         return LedgerRow.of(metadata, commit, position.table_id, counts={**lost, **erased})
 
     def clear_side_tables(self, row: LedgerRow) -> tuple[LedgerRow, int]:
         """Remove the key from tombstones and quarantine; return how many records are unreadable."""
         counts = dict(row.counts)
-        counts["erased_tombstones"] = self._tombstones_by_seq().total()
         if counts["erased_tombstones"]:
             delete_rows(self.paths.tombstones, self.key, before=row.seq)
         places, unreadable = self._quarantined()
@@ -268,7 +276,7 @@ class _Erasing:
         except DeltaError as error:
             raise RefusedError(
                 stream,
-                f"delta-rs cannot write the table: {str(error).partition(chr(10))[0]}.",
+                f"delta-rs cannot write the table: {first_line(error)}.",
                 remedy=f"leave the key out by `where`, and oncelake rebuild {stream}",
             ) from error
 

@@ -27,6 +27,7 @@ from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RewindError,
+    first_line,
     no_table_yet,
 )
 from ingestion.kafka.offsets import Offsets
@@ -281,7 +282,7 @@ def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
     try:
         then = data_files(DeltaTable(paths.data, version=point.restored_from))
     except DeltaError as error:
-        yield f"version {point.restored_from} cannot be read ({_first_line(error)})"
+        yield f"version {point.restored_from} cannot be read ({first_line(error)})"
         return
     for name in sorted(then - data_files(DeltaTable(paths.data))):
         if not matches_checksum(paths.data / name):
@@ -306,7 +307,7 @@ def _commit(
     except DeltaError as error:
         raise RewindError(
             paths.stream,
-            f"delta-rs cannot set the table back: {_first_line(error)}.",
+            f"delta-rs cannot set the table back: {first_line(error)}.",
             remedy=f"oncelake rebuild {paths.stream} makes the table anew from the topic",
         ) from error
     hit(Failpoint.DECIDED)
@@ -315,7 +316,3 @@ def _commit(
     row = LedgerRow.of(metadata, commit, position.table_id, counts=undone)
     Ledger(paths.ledger).put(row)
     return row
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -14,8 +14,8 @@ from ingestion.errors import (
     MemoryLostError,
     RefusedError,
     TableReplacedError,
-    TableRolledBackError,
     UnbalancedBatchError,
+    table_rolled_back,
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import (
@@ -182,13 +182,12 @@ def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:
     if known and known[-1].table_id != table.table_id:
         raise _replaced(paths, f"has id {table.table_id}, the ledger knows {known[-1].table_id}")
     if rows and rows[-1].seq > (table.seq or 0):
-        raise TableRolledBackError(
+        raise table_rolled_back(
             paths.stream,
-            f"{paths.data} ends with seq {table.seq or 0}, and the ledger has seq {rows[-1].seq} "
-            f"(version {rows[-1].delta_version}): the table was replaced by an older copy, or its "
-            "newest commits are gone.",
-            remedy=f"restore the newer files, or oncelake reset {paths.stream}, to ingest the "
-            "topic again",
+            paths.data,
+            seq=table.seq or 0,
+            known_seq=rows[-1].seq,
+            known_version=rows[-1].delta_version,
         )
 
 

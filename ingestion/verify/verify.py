@@ -21,7 +21,7 @@ from pyarrow import ArrowException
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.errors import TerminalError
+from ingestion.errors import TerminalError, first_line
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
@@ -130,7 +130,7 @@ class _Proof:
         except _UNREADABLE as error:
             raise TerminalError(
                 f"{self._spec.name}: table, log or ledger cannot be read: "
-                f"{_first_line(error).rstrip('.')}. "
+                f"{first_line(error).rstrip('.')}. "
                 f"Next: oncelake run {self._spec.name}, which rebuilds a damaged ledger, and names "
                 "the file and what to do where it is another"
             ) from error
@@ -233,9 +233,5 @@ class _Proof:
         try:
             yield
         except _UNREADABLE as error:
-            what = f"delta-rs cannot read it: {_first_line(error)}"
+            what = f"delta-rs cannot read it: {first_line(error)}"
             self._differences.add([Difference(part, what)])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

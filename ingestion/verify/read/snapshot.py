@@ -23,8 +23,8 @@ from ingestion.errors import (
     InvalidSpecError,
     SchemaChangedError,
     TableReplacedError,
-    TableRolledBackError,
     no_table_yet,
+    table_rolled_back,
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
@@ -295,13 +295,12 @@ def _refuse_older_copy(
     """Refuse a table that lacks a batch of its ledger, which was read before the table was."""
     mine = [batch for batch in ledger if batch.table_id == str(table.metadata().id)]
     if len(_until(table.version(), mine, commits)) < len(mine):
-        there = max((commit.seq for commit in commits), default=0)
-        raise TableRolledBackError(
+        raise table_rolled_back(
             paths.stream,
-            f"{paths.data} ends with seq {there}, and the ledger has seq {mine[-1].seq}: the "
-            "table was replaced by an older copy, or its newest commits are gone.",
-            remedy=f"restore the newer files, or oncelake reset {paths.stream}, to ingest the "
-            "topic again",
+            paths.data,
+            seq=max((commit.seq for commit in commits), default=0),
+            known_seq=mine[-1].seq,
+            known_version=mine[-1].delta_version,
         )
 
 
