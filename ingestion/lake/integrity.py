@@ -4,25 +4,38 @@ A reader that meets an empty commit file, or none, sees an older table and says 
 that prunes a lost file does not miss it. So each run first checks the log and the size of every
 data file (one listing, one ``stat`` a file). A bit flipped inside a file is found when a batch
 copies the file's rows.
+
+A table is called damaged for what its bytes prove, and never for an error alone: whoever is told so
+may give up records that are there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from ingestion.errors import TableSettingsError
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from ingestion.errors import TableSettingsError, first_line
 from ingestion.lake.checksums import matches_checksum
-from ingestion.lake.damage import damaged_table, translate_read_errors
+from ingestion.lake.damage import damaged_table
+from ingestion.lake.storage import is_disk_error
 from ingestion.lake.table_log import Commit, TableLog, data_files
 
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
 # What is written only when the commit of that number is there: no draft of a commit that died.
 _AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")
 _MOST_NAMED = 3
+# What the readers of a table's files raise when these are not what they should be, among others.
+_READ_ERRORS: Final = (DeltaError, pa.ArrowException, OSError, ValueError, KeyError)
 
 
 def refuse_damaged(log: TableLog) -> None:
@@ -31,14 +44,54 @@ def refuse_damaged(log: TableLog) -> None:
     Raises:
         DamagedTableError: something is missing, cut short or not as it was written; names it.
     """
-    table = log.path
-    with translate_read_errors(table):
+    with _translate_log_errors(log.path):
         for problem in _log_problems(log):
-            raise damaged_table(table, problem)
-        lost = list(_lost_files(log))
+            raise damaged_table(log.path, problem)
+        lost = list(_lost_files(log.path, log.snapshot))
     if lost:
         more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-        raise damaged_table(table, f"{', '.join(lost[:_MOST_NAMED])}{more}")
+        raise damaged_table(log.path, f"{', '.join(lost[:_MOST_NAMED])}{more}")
+
+
+@contextmanager
+def translate_read_errors(table: Path, version: int | None = None) -> Iterator[None]:
+    """Translate what reading rows raises where the bytes of the table, as of a version, are wrong.
+
+    They are looked at only then. What is raised over files that can all be read is an error of the
+    query, and passes as it is; so does a volume that fails.
+
+    Raises:
+        DamagedTableError: names the file.
+    """
+    try:
+        yield
+    except _READ_ERRORS as error:
+        if not is_disk_error(error):
+            _refuse_unreadable(table, version)
+        raise
+
+
+def _refuse_unreadable(table: Path, version: int | None) -> None:
+    """Read a table's log and every data file of a version from beginning to end."""
+    if not table.exists():
+        return
+    refuse_damaged(TableLog(table))
+    with _translate_log_errors(table):
+        snapshot = DeltaTable(table, version=version)
+        for problem in chain(_lost_files(table, snapshot), _unreadable_files(table, snapshot)):
+            raise damaged_table(table, problem)
+
+
+@contextmanager
+def _translate_log_errors(table: Path) -> Iterator[None]:
+    """Translate what opening a table raises; nothing is asked of it but what every table has."""
+    try:
+        yield
+    except _READ_ERRORS as error:
+        if is_disk_error(error) or isinstance(error, PermissionError):
+            raise
+        words = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise damaged_table(table, f"it cannot be read ({words[:300]})") from error
 
 
 def _log_problems(log: TableLog) -> Iterator[str]:
@@ -62,18 +115,33 @@ def _log_problems(log: TableLog) -> Iterator[str]:
             yield f"_delta_log/{name} is not as it was written"
 
 
-def _lost_files(log: TableLog) -> Iterator[str]:
+def _lost_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
     """Yield each file of the snapshot that is missing or of another size."""
-    files = log.snapshot.get_add_actions(flatten=True)
+    files = snapshot.get_add_actions(flatten=True)
     for path, size in zip(
         files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
     ):
-        file = log.path / unquote(path)
+        file = table / unquote(path)
         found = file.stat().st_size if file.is_file() else None
         if found is None:
             yield f"data file {path} is missing"
         elif found != size:
             yield f"data file {path} has {found:,} bytes, and {size:,} were committed"
+
+
+def _unreadable_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
+    """Yield each file of the snapshot that is not as it was written, or is no Parquet."""
+    for name in sorted(data_files(snapshot)):
+        if not matches_checksum(table / name):
+            yield f"data file {name} is not as it was written"
+            continue
+        try:
+            for _ in pq.ParquetFile(table / name).iter_batches():
+                pass
+        except (pa.ArrowException, OSError) as error:
+            if is_disk_error(error):
+                raise
+            yield f"data file {name} cannot be read ({first_line(error)[:300]})"
 
 
 def altered_sources(table: Path, commit: Commit) -> Iterator[str]:

@@ -30,8 +30,8 @@ from ingestion.lake.commit_metadata import (
     Identity,
     Kind,
 )
-from ingestion.lake.damage import damaged_table, translate_read_errors
-from ingestion.lake.integrity import refuse_damaged
+from ingestion.lake.damage import damaged_table
+from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog, open_dataset
 

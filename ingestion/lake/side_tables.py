@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from ingestion.lake.damage import translate_read_errors
+from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.table_log import open_dataset
 
 
@@ -23,7 +23,7 @@ def count_rows(path: Path, condition: pc.Expression, *, version: int | None = No
     Raises:
         DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
-    with translate_read_errors(path):
+    with translate_read_errors(path, version):
         table = DeltaTable(path, version=version)
         return int(open_dataset(table).count_rows(filter=condition))
 

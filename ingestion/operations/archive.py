@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
-from ingestion.lake.damage import translate_read_errors
+from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths

@@ -26,7 +26,7 @@ from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.heal import heal, heal_ledger, remove_leftovers
 from ingestion.recovery.position import Position, position_of
-from ingestion.recovery.side_tables import read_side_tables, written_off_counts
+from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import begin_offsets, lost_ranges
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
@@ -165,7 +165,7 @@ class _Refused:
 
     rows: tuple[LedgerRow, ...]
     lost: tuple[Range, ...]
-    forgotten: dict[str, Path]
+    forgotten: Mapping[SideName, Path]
     is_altered: bool
 
     @property
@@ -199,7 +199,7 @@ def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -
     return _Refused(
         rows=rows,
         lost=lost,
-        forgotten={name: side.path for name, side in sides.items() if side.is_unfit},
+        forgotten={name: side.path for name, side in sides.items() if side.problem},
         is_altered=bool(snapshot.table and foreign_commits(snapshot.table.others)),
     )
 

@@ -19,9 +19,11 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from ingestion.declaration.messages import printable
-from ingestion.lake.damage import translate_read_errors
+from ingestion.lake.integrity import translate_read_errors
+from ingestion.lake.ledger import load_ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog, open_dataset
+from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_side_tables
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
@@ -102,8 +104,12 @@ def inspect(
     """Look into a stream's quarantine, and take as many samples of each group as the limit says.
 
     Raises:
-        DamagedTableError: the quarantine cannot be read.
+        DamagedTableError: a file of it is missing, or not as it was written.
+        RecordsForgottenError: it is gone, or lacks records that a batch wrote there.
     """
+    ledger = load_ledger(paths).rows
+    sides = read_side_tables(paths, [row for row in ledger if row.table_id == ledger[-1].table_id])
+    refuse_incomplete_side_tables({"quarantine": sides["quarantine"]})
     if not TableLog(paths.quarantine).exists:
         return Inspection(groups=(), samples=(), redriven={})
     # What lies beyond the table's last batch was never committed.
@@ -113,7 +119,9 @@ def inspect(
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         removed = 0
-        for row in _rows(dataset, reason, last):
+        for row in _rows(dataset, last):
+            if reason is not None and row["reason"] != reason:
+                continue
             mark = row["redriven_seq"]
             if mark is not None and (last is None or mark <= last):
                 redriven[mark] += 1
@@ -132,12 +140,8 @@ def inspect(
         )
 
 
-def _rows(dataset: ds.Dataset, reason: str | None, last: int | None) -> Iterator[dict[str, Any]]:
-    condition = pc.scalar(True)
-    if last is not None:
-        condition &= pc.field("_seq") <= last
-    if reason is not None:
-        condition &= pc.field("reason") == reason
+def _rows(dataset: ds.Dataset, last: int | None) -> Iterator[dict[str, Any]]:
+    condition = pc.scalar(True) if last is None else pc.field("_seq") <= last
     names = [*_COORDINATES, "reason", "redriven_seq"]
     names += [name for name in ("removed",) if name in dataset.schema.names]
     for batch in dataset.to_batches(columns=names, filter=condition, batch_size=8_192):
@@ -155,7 +159,8 @@ def _samples(dataset: ds.Dataset, places: list[QuarantinedRecord]) -> Iterator[S
 
 
 def _is_at(at: QuarantinedRecord) -> pc.Expression:
-    names = ("seq", "topic", "partition", "offset")
+    """Compare numbers alone: Arrow cannot compare text that delta-rs has copied (arrow#49368)."""
+    names = ("seq", "partition", "offset")
     return reduce(and_, (pc.field(f"_{name}") == getattr(at, name) for name in names))
 
 

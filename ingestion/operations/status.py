@@ -22,7 +22,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
-from ingestion.lake.damage import translate_read_errors
+from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
@@ -179,7 +179,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         refuse_damaged_side_tables(sides)
         status.waiting = count_waiting(paths, status.position.seq)
         refuse_red(status.stream, rows)
-        refuse_incomplete_side_tables(status.stream, sides)
+        refuse_incomplete_side_tables(sides)
 
 
 def _size(log: TableLog) -> tuple[int | None, int | None]:

@@ -10,10 +10,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import app_id
-from ingestion.lake.damage import translate_read_errors
 from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
+from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import clear_marks_beyond

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from ingestion.errors import DamagedTableError, RecordsForgottenError
+from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError
 from ingestion.lake.damage import remedy_for
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.ledger import LedgerRow, standing_rows
@@ -22,8 +22,9 @@ from ingestion.lake.quarantine import redrive_marks
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.table_log import TableLog
 
+SideName = Literal["quarantine", "tombstones"]
 # Each record with one of these dispositions has a row of its batch's seq there.
-_WRITTEN: Final = {
+_WRITTEN: Final[Mapping[SideName, tuple[str, ...]]] = {
     "quarantine": ("quarantined",),
     "tombstones": ("deleted", "deleted_absent"),
 }
@@ -54,11 +55,6 @@ class SideTable:
     redriven: Held | None = None
 
     @property
-    def is_unfit(self) -> bool:
-        """Tell whether it is damaged, or short of rows."""
-        return self.damage is not None or self.shortfall is not None
-
-    @property
     def shortfall(self) -> str | None:
         """What it should hold and does not, in a sentence without its subject."""
         what = "the table is gone, or was replaced by an older copy"
@@ -71,13 +67,26 @@ class SideTable:
             return None
         return f"holds {found}: {what}"
 
+    @property
+    def problem(self) -> RefusedError | None:
+        """Why a run is refused: it is damaged, or short of rows."""
+        if self.damage is not None or self.shortfall is None:
+            return self.damage
+        stream = self.path.name.partition("__")[0]
+        return RecordsForgottenError(
+            stream, f"{self.path} {self.shortfall}.", remedy=remedy_for(self.path)
+        )
 
-SideTables = Mapping[str, SideTable]
+
+SideTables = Mapping[SideName, SideTable]
 
 
 def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTables:
     """Read quarantine and tombstones, as far as the ledger's rows say what must be there."""
-    tables = {"quarantine": paths.quarantine, "tombstones": paths.tombstones}
+    tables: Mapping[SideName, Path] = {
+        "quarantine": paths.quarantine,
+        "tombstones": paths.tombstones,
+    }
     return {name: _read(name, path, rows) for name, path in tables.items()}
 
 
@@ -92,20 +101,19 @@ def refuse_damaged_side_tables(sides: SideTables) -> None:
             raise side.damage
 
 
-def refuse_incomplete_side_tables(stream: str, sides: SideTables) -> None:
+def refuse_incomplete_side_tables(sides: SideTables) -> None:
     """Make sure that the newest batch that wrote to a side table finds its rows there.
 
     Raises:
+        DamagedTableError: its files are not those that were committed.
         RecordsForgottenError: it does not: the table is gone, or an older copy replaced it.
     """
     for side in sides.values():
-        if side.shortfall is not None:
-            raise RecordsForgottenError(
-                stream, f"{side.path} {side.shortfall}.", remedy=remedy_for(side.path)
-            )
+        if side.problem is not None:
+            raise side.problem
 
 
-def written_off_counts(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[str, int]:
+def written_off_counts(names: Iterable[SideName], rows: Sequence[LedgerRow]) -> dict[str, int]:
     """Return the counts that write side tables off: how many rows the books say they held.
 
     Later runs go by them, and no longer ask for what lies before.
@@ -116,23 +124,22 @@ def written_off_counts(names: Iterable[str], rows: Sequence[LedgerRow]) -> dict[
     }
 
 
-def _read(name: str, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
-    log = TableLog(path)
-    try:
-        if log.exists:
-            refuse_damaged(log)
-    except DamagedTableError as error:
-        return SideTable(path=path, damage=error)
+def _read(name: SideName, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
     since = list(_since_written_off(name, rows))
     newest = next((row for row in since if _written(name, row)), None)
     redrive = next((row for row in since if row.kind == "redrive"), None)
-    return SideTable(
-        path=path,
-        newest=_held(path, newest, _left(name, newest, rows)) if newest else None,
-        redriven=_held(path, redrive, redrive.counts["read"], redrive_marks)
-        if redrive and name == "quarantine"
-        else None,
-    )
+    try:
+        if (log := TableLog(path)).exists:
+            refuse_damaged(log)
+        return SideTable(
+            path=path,
+            newest=_held(path, newest, _left(name, newest, rows)) if newest else None,
+            redriven=_held(path, redrive, redrive.counts["read"], redrive_marks)
+            if redrive and name == "quarantine"
+            else None,
+        )
+    except DamagedTableError as error:
+        return SideTable(path=path, damage=error)
 
 
 def _held(
@@ -142,21 +149,21 @@ def _held(
     return Held(seq=row.seq, written=written, there=there)
 
 
-def _since_written_off(name: str, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:
+def _since_written_off(name: SideName, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:
     """Walk the balanced rows back to where a person wrote the side table off."""
     later = takewhile(lambda row: _marker(name) not in row.counts, reversed(standing_rows(rows)))
     return (row for row in later if row.balanced)
 
 
-def _written(name: str, row: LedgerRow) -> int:
+def _written(name: SideName, row: LedgerRow) -> int:
     return sum(row.counts.get(disposition, 0) for disposition in _WRITTEN[name])
 
 
-def _left(name: str, row: LedgerRow, rows: Iterable[LedgerRow]) -> int:
+def _left(name: SideName, row: LedgerRow, rows: Iterable[LedgerRow]) -> int:
     """Count the rows that a batch wrote, but for those that were erased since."""
     erased = sum(each.counts.get(f"{name}_erased.{row.seq}", 0) for each in rows)
     return _written(name, row) - erased
 
 
-def _marker(name: str) -> str:
+def _marker(name: SideName) -> str:
     return f"{name}_written_off"

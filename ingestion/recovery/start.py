@@ -76,7 +76,7 @@ def plan_start(stream: Stream) -> Start | None:
     refuse_damaged_side_tables(sides)
     remove_leftovers(paths, position)
     refuse_red(spec.name, healing.rows)
-    refuse_incomplete_side_tables(spec.name, sides)
+    refuse_incomplete_side_tables(sides)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
     # A topic that is no longer declared keeps its id, for the day it is declared again.
     known = {**position.identity.topic_ids, **topics.ids}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ingestion.kafka.offsets import Range
 
-Part = Literal["ledger", "dispositions", "quarantine", "rows"]
+Part = Literal["ledger", "dispositions", "quarantine", "tombstones", "rows"]
 
 
 @dataclass(frozen=True, slots=True)

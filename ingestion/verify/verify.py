@@ -14,17 +14,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from json import JSONDecodeError
-
-from deltalake.exceptions import DeltaError
-from pyarrow import ArrowException
+from pathlib import Path
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.errors import TerminalError, first_line
+from ingestion.errors import DamagedTableError
 from ingestion.lake.commit_metadata import UNKNOWN
+from ingestion.lake.integrity import altered_files, translate_read_errors
+from ingestion.lake.ledger import Ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
+from ingestion.lake.table_log import TableLog
+from ingestion.recovery.side_tables import read_side_tables
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
 from ingestion.verify.compare.ledger import miscounts
@@ -51,8 +52,6 @@ from ingestion.verify.verdict import Difference, DifferenceLog, Part, Verdict
 
 Progress = Callable[[str, int, int], None]
 
-_UNREADABLE = (DeltaError, ArrowException, OSError, JSONDecodeError)
-
 
 def verify(
     spec: StreamSpec,
@@ -74,7 +73,7 @@ def verify(
         InvalidSpecError: there is no table yet.
         RefusedError: topic, cluster, table or declaration is not the one the table was filled from.
         DependencyError: Kafka does not answer.
-        TerminalError: the table, its log or its ledger cannot be read.
+        DamagedTableError: the table's log, or its ledger, is not as it was written.
     """
     make = partial(Classifier, settings=settings, apply=apply_transformation)
     return _Proof(spec, settings, DifferenceLog(limit), tell).verdict(make)
@@ -95,6 +94,7 @@ class _Proof:
     def verdict(self, make_classifier: Callable[..., Classifier]) -> Verdict:
         snapshot = self._snapshot()
         self._prove_the_ledger(snapshot)
+        self._prove_the_side_tables(snapshot)
         batches, identity = snapshot.batches, snapshot.identity
         if identity == UNKNOWN:
             self._limits.append("our commits have aged out of the log, so topic ids are not known")
@@ -125,15 +125,8 @@ class _Proof:
         )
 
     def _snapshot(self) -> Snapshot:
-        try:
+        with translate_read_errors(self._paths.data), translate_read_errors(self._paths.ledger):
             return take_snapshot(self._spec, self._paths)
-        except _UNREADABLE as error:
-            raise TerminalError(
-                f"{self._spec.name}: table, log or ledger cannot be read: "
-                f"{first_line(error).rstrip('.')}. "
-                f"Next: oncelake run {self._spec.name}, which rebuilds a damaged ledger, and names "
-                "the file and what to do where it is another"
-            ) from error
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
@@ -149,6 +142,17 @@ class _Proof:
             by = f"run {snapshot.holder.run_id}"
             self._limits.append(f"{by} is committing right now: proven through the batch before")
 
+    def _prove_the_side_tables(self, snapshot: Snapshot) -> None:
+        """Name what a run would be refused for: the rows do not tell of a delete that is lost."""
+        last = snapshot.batches[-1].seq if snapshot.batches else 0
+        rows = Ledger(self._paths.ledger).rows_of(snapshot.table_id)
+        self._sides = read_side_tables(self._paths, [row for row in rows if row.seq <= last])
+        for part, side in self._sides.items():
+            altered = () if side.problem else altered_files(TableLog(side.path))
+            problems = [f"{side.path / name} is not as it was written" for name in altered]
+            problems += [str(side.problem)] if side.problem else []
+            self._differences.add(Difference(part, problem) for problem in problems)
+
     def _prove_the_contents(
         self, snapshot: Snapshot, coverage: Coverage, classifiers: Classifiers
     ) -> None:
@@ -162,13 +166,13 @@ class _Proof:
     def _prove_in(self, context: FoldContext, snapshot: Snapshot) -> None:
         coverage, last = context.coverage, snapshot.batches[-1].seq if snapshot.batches else 0
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
-        with self._unreadable_is_different("quarantine"):
+        with self._damage_is_different("quarantine", self._paths.quarantine):
             self._differences.add(redrives.learn(self._paths.quarantine, last_seq=last))
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(snapshot, fold, redrives)
         self._quarantined = len(fold.bad)
-        with self._unreadable_is_different("quarantine"):
+        with self._damage_is_different("quarantine", self._paths.quarantine):
             self._prove_the_quarantine(fold, coverage, last_seq=last)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
         newest = fold.rule.rows()
@@ -214,24 +218,25 @@ class _Proof:
             self._tell("reading the topic", self._records, total)
 
     def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
-        with self._unreadable_is_different("rows"):
+        with self._damage_is_different("rows", self._paths.data):
             done, total = 0, row_count(self._paths.data, snapshot.version)
             for rows in rows_of(self._paths.data, snapshot.version, proof.names):
                 self._differences.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)
-            tombstones = partial(tombstones_of, self._paths.tombstones, self._spec)
-            self._differences.add(proof.missing(tombstones))
+            remembered = partial(tombstones_of, self._paths.tombstones, self._spec)
+            is_readable = self._sides["tombstones"].damage is None
+            self._differences.add(proof.missing(remembered if is_readable else tuple))
         self._rows = proof.compared
         if self._spec.extra_fields == "keep":
             self._limits.append(f"column {EXTRA_COLUMN} was not compared")
         self._limits.extend(proof.limits())
 
     @contextmanager
-    def _unreadable_is_different(self, part: Part) -> Iterator[None]:
-        """Count a table that cannot be read as a difference."""
+    def _damage_is_different(self, part: Part, table: Path) -> Iterator[None]:
+        """Count a table whose files are not as they were written as a difference."""
         try:
-            yield
-        except _UNREADABLE as error:
-            what = f"delta-rs cannot read it: {first_line(error)}"
-            self._differences.add([Difference(part, what)])
+            with translate_read_errors(table):
+                yield
+        except DamagedTableError as error:
+            self._differences.add([Difference(part, str(error))])

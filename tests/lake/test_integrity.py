@@ -10,8 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
 from ingestion.lake.checksums import seal, sidecar_of
-from ingestion.lake.integrity import refuse_damaged
-from ingestion.lake.table_log import TableLog
+from ingestion.lake.integrity import refuse_damaged, translate_read_errors
+from ingestion.lake.table_log import TableLog, open_dataset
 from tests.support.damage import (
     checkpoint,
     data_file,
@@ -109,3 +109,35 @@ def test_a_file_of_another_length_is_named(table: Path) -> None:
 
     with pytest.raises(DamagedTableError, match=r"has \d+ bytes, and \d+ were committed"):
         refuse_damaged(TableLog(table))
+
+
+def test_an_error_of_a_query_damages_no_table(table: Path) -> None:
+    """What is raised over files that can all be read is a bug of ours, and passes as such."""
+    with pytest.raises(pa.ArrowNotImplementedError), translate_read_errors(table):
+        raise pa.ArrowNotImplementedError("Function 'equal' has no kernel")
+
+
+def test_a_file_that_is_no_parquet_is_named_where_a_query_fails(table: Path) -> None:
+    """Its length is right, and no checksum doubts it; reading it tells."""
+    file = data_file(table)
+    file.write_bytes(b"x" * file.stat().st_size)
+
+    with (
+        pytest.raises(DamagedTableError, match=rf"data file {file.name} cannot be read"),
+        translate_read_errors(table),
+    ):
+        open_dataset(DeltaTable(table)).to_table()
+
+
+def test_a_file_of_an_older_version_is_named_where_that_is_asked_for(table: Path) -> None:
+    """The newest version may be whole, and the one that a query reads be gone."""
+    old = Path(DeltaTable(table, version=0).file_uris()[0])
+    DeltaTable(table).optimize.compact()
+    old.unlink()
+
+    refuse_damaged(TableLog(table))
+    with (
+        pytest.raises(DamagedTableError, match=f"{old.name} is missing"),
+        translate_read_errors(table, 0),
+    ):
+        open_dataset(DeltaTable(table, version=0)).to_table()

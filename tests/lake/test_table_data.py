@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
 from ingestion.lake.table_log import open_dataset
 
@@ -103,3 +104,21 @@ def test_it_reads_what_delta_rs_reads(tmp_path: Path) -> None:
 def test_no_python_object_lies_below_a_scan(large: Path) -> None:
     """Arrow reads the files itself; the cause of the abort cannot come back unseen."""
     assert open_dataset(DeltaTable(large)).filesystem.base_fs.type_name == "local"
+
+
+def test_rows_that_delta_rs_has_rewritten_are_found_by_their_text(tmp_path: Path) -> None:
+    """The readers that the tutorial names compare text in a merged and compacted table."""
+    rows = pa.table({"id": [1, 2, 3], "name": ["a", "b", "a"]})
+    write_deltalake(tmp_path, rows)
+    merger = DeltaTable(tmp_path).merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+    merger.when_matched_update_all().execute()
+    write_deltalake(tmp_path, rows, mode="append")
+    DeltaTable(tmp_path).optimize.compact()
+
+    table = DeltaTable(tmp_path)
+    counted = "SELECT count(*) FROM read WHERE name = 'a'"
+    by_duckdb = duckdb.read_parquet(table.file_uris()).query("read", counted)
+    by_delta_rs = QueryBuilder().register("read", table).execute(counted).read_all()
+
+    assert by_duckdb.fetchall() == [(4,)]
+    assert pa.table(by_delta_rs).to_pydict() == {"count(*)": [4]}

@@ -10,7 +10,10 @@ import pytest
 from deltalake import write_deltalake
 
 from ingestion.declaration.messages import printable
+from ingestion.errors import RecordsForgottenError
+from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.quarantine import remove_payloads
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.settings import Settings
 
@@ -69,6 +72,42 @@ def test_records_are_grouped_by_reason_and_the_redriven_stand_apart(tmp_path: Pa
 def test_a_stream_without_a_quarantine_has_nothing_in_it(tmp_path: Path) -> None:
     """No record was bad yet: that is no error."""
     assert inspect("s", StreamPaths.of("s", Settings(lake=tmp_path))).waiting == 0
+
+
+@pytest.mark.parametrize("reason", [None, "malformed_json"])
+def test_a_quarantine_whose_text_delta_rs_has_copied_is_shown(
+    tmp_path: Path, reason: str | None
+) -> None:
+    """An update by delta-rs leaves text in a form that Arrow cannot compare; nothing is damaged."""
+    bad = [held(offset, ["malformed_json", "missing_key"][offset % 2]) for offset in range(4)]
+    paths = quarantined(tmp_path, *bad)
+    remove_payloads(paths.quarantine, "_offset = 2", "erased")
+
+    found = inspect("s", paths, reason=reason)
+
+    offsets = [each.record.offset for each in found.samples]
+    assert (found.waiting, offsets) == ((1, [0]) if reason else (3, [3, 1, 0]))
+
+
+def test_a_quarantine_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
+    """The ledger knows that records wait there."""
+    paths = StreamPaths.of("s", Settings(lake=tmp_path))
+    batch = LedgerRow(
+        table_id="id",
+        seq=1,
+        kind="ingest",
+        epoch=1,
+        committed_at=_NOON,
+        run_id="r",
+        delta_version=1,
+        ranges=(),
+        counts={"read": 3, "quarantined": 3},
+        balanced=True,
+    )
+    Ledger(paths.ledger).put(batch)
+
+    with pytest.raises(RecordsForgottenError, match="holds 0 rows of batch 1, which wrote 3"):
+        inspect("s", paths)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
 def test_a_side_table_that_is_short_of_rows_is_refused(side: SideTable, sentence: str) -> None:
     """The refusal names the batch, and both numbers."""
     with pytest.raises(RecordsForgottenError, match=sentence):
-        refuse_incomplete_side_tables("orders", {"quarantine": side})
+        refuse_incomplete_side_tables({"quarantine": side})
 
 
 def test_a_side_table_that_holds_what_was_written_passes() -> None:
@@ -250,5 +250,5 @@ def test_a_side_table_that_holds_what_was_written_passes() -> None:
     held = Held(seq=4, written=3, there=3)
 
     refuse_incomplete_side_tables(
-        "orders", {"quarantine": SideTable(path=PATHS.quarantine, newest=held, redriven=held)}
+        {"quarantine": SideTable(path=PATHS.quarantine, newest=held, redriven=held)}
     )
