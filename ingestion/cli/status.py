@@ -173,6 +173,7 @@ def _status_document(status: StreamStatus) -> dict[str, Any]:
         "next": output.next_document(at.next) if at else [],
         "learned_from": at and at.source,
         "red": status.red,
+        "unknown": status.unknown,
         "locked_by": status.holder,
         "idle": status.idle,
         "problems": [problem.document()["error"] for problem in status.problems],
@@ -205,6 +206,8 @@ def _headroom_text(status: StreamStatus) -> str | None:
 
 
 def _print_statuses(statuses: list[StreamStatus]) -> None:
+    from ingestion.recovery.heal import unknown_batches
+
     rows = [
         (status.stream, *_numbers(status).values(), _headroom_text(status), _state(status))
         for status in statuses
@@ -221,6 +224,8 @@ def _print_statuses(statuses: list[StreamStatus]) -> None:
             output.say(str(retention), "bold red" if retention.is_low else "yellow")
     for stall in (stall for status in statuses for stall in status.stalls):
         output.say(str(stall), "yellow")
+    for status in (status for status in statuses if status.unknown):
+        output.say(f"{status.stream}: {unknown_batches(status.stream, status.unknown)}", "yellow")
     problems = (problem for status in statuses for problem in status.problems)
     for message in dict.fromkeys(problem.message for problem in problems):
         output.say(message, "bold red")

@@ -122,7 +122,7 @@ def remove_unreferenced(path: Path) -> int:
     Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future.
     """
     needed = {path / name for name in data_files(DeltaTable(path))}
-    files = {file for file in path.rglob("[!.]*") if file.is_file()} - needed
+    files = {file for file in path.rglob("[!._]*") if file.is_file()} - needed
     files -= set(path.glob("_delta_log/**/*"))
     for file in files:
         file.unlink()

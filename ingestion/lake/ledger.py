@@ -3,6 +3,9 @@
 It is a projection: every row can be made again from the commit it describes, so it is written
 after the commit, by MERGE on (table id, seq), and a crash in between is healed by the next run.
 It is written by delta-rs, which takes milliseconds where a Spark MERGE takes a second.
+
+Where commits are about to leave the log, a copy goes into the table's own folder first, and with
+the table wherever that goes: a ledger that is lost is made again from log and copy together.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
+from ingestion.lake.checksums import matches_checksum, seal
 from ingestion.lake.commit_metadata import (
     MOVING,
     REWOUND_TO,
@@ -181,9 +186,7 @@ class Ledger:
         refuse_damaged(log)
         with translate_read_errors(self.path):
             raw = open_dataset(log.snapshot).to_table().to_pylist(maps_as_pydicts="strict")
-            return tuple(
-                sorted(map(LedgerRow.of_record, raw), key=lambda row: (row.committed_at, row.seq))
-            )
+            return _in_order(map(LedgerRow.of_record, raw))
 
     def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
         """Read the rows of one table, by seq."""
@@ -209,6 +212,31 @@ class Ledger:
         )
         if len(table.file_uris()) >= _MOST_FILES:
             table.optimize.compact()
+
+
+def _in_order(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
+    return tuple(sorted(rows, key=lambda row: (row.committed_at, row.seq)))
+
+
+def copy_ledger(paths: StreamPaths) -> None:
+    """Copy a stream's ledger into the folder of its table; needs the stream's lock."""
+    records = [row.as_record() for row in Ledger(paths.ledger).rows()]
+    draft = paths.ledger_copy.with_suffix(".draft")
+    pq.write_table(pa.Table.from_pylist(records, schema=SCHEMA), draft)
+    # Without checksums it would not be doubted; with those of its predecessor it is not believed.
+    draft.replace(paths.ledger_copy)
+    seal(paths.ledger_copy)
+
+
+def _read_copy(paths: StreamPaths) -> tuple[LedgerRow, ...]:
+    """Read the copy; nothing where there is none, or none that can be trusted."""
+    if not paths.ledger_copy.exists() or not matches_checksum(paths.ledger_copy):
+        return ()
+    try:
+        records = pq.read_table(paths.ledger_copy).to_pylist(maps_as_pydicts="strict")
+    except pa.ArrowException:
+        return ()
+    return tuple(map(LedgerRow.of_record, records))
 
 
 def standing_rows(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
@@ -249,11 +277,13 @@ class LoadedLedger:
 
     Attributes:
         rows: In the order in which they were committed; none when it is damaged.
+        copied: Those of them that only the copy has.
         damage: Why it could not be read.
         archived: Where the damaged one was moved.
     """
 
     rows: tuple[LedgerRow, ...] = ()
+    copied: tuple[LedgerRow, ...] = ()
     damage: str | None = None
     archived: Path | None = None
 
@@ -261,6 +291,13 @@ class LoadedLedger:
         """Return the rows of one table, by seq."""
         mine = (row for row in self.rows if row.table_id == table_id)
         return tuple(sorted(mine, key=lambda row: row.seq))
+
+    def completed(self, paths: StreamPaths, table_id: str, last_seq: int) -> LoadedLedger:
+        """Add the rows of a table that only the copy has."""
+        lacking = set(range(1, last_seq + 1)) - {row.seq for row in self.rows_of(table_id)}
+        known = _read_copy(paths) if lacking else ()
+        copied = tuple(row for row in known if row.table_id == table_id and row.seq in lacking)
+        return replace(self, rows=_in_order((*self.rows, *copied)), copied=copied)
 
 
 def load_ledger(paths: StreamPaths) -> LoadedLedger:

@@ -14,6 +14,7 @@ class StreamPaths:
 
     Attributes:
         lock: The file whose kernel lock is the right to write.
+        ledger_copy: The ledger as it was when commits last left the table's log.
         holder: Who holds that lock, for people.
         lease: The file that stands in for that lock, where the settings say so.
         checkpoints: One folder a generation of the Spark checkpoint.
@@ -27,6 +28,7 @@ class StreamPaths:
     quarantine: Path
     tombstones: Path
     ledger: Path
+    ledger_copy: Path
     lock: Path
     holder: Path
     lease: Path | None
@@ -51,6 +53,7 @@ class StreamPaths:
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",
             ledger=lake / f"{stream}__ledger",
+            ledger_copy=lake / stream / "_ledger.copy",
             lock=lake / ".locks" / stream,
             holder=lake / ".locks" / f"{stream}.holder",
             lease=lake / ".locks" / f"{stream}.lease" if settings.lock == "lease" else None,

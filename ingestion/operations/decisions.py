@@ -78,7 +78,7 @@ def adopt_topic(
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
         # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-        heal(stream.spec, paths, position, snapshot.rows)
+        heal(stream.spec, snapshot, position)
         topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
         ends = stream.kafka.stable_end(topics.partitions)
         cut = {at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)}
@@ -190,7 +190,7 @@ class _Refused:
 def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -> _Refused:
     """Find all that can be accepted."""
     spec, kafka = stream.spec, stream.kafka
-    rows = heal_ledger(spec, stream.paths, position, snapshot.rows).rows
+    rows = heal_ledger(spec, snapshot, position).rows
     sides = read_side_tables(stream.paths, rows)
     topics = refuse_another_topic(spec, kafka, position.identity)
     lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))

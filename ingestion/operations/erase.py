@@ -36,7 +36,7 @@ from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
+from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
@@ -102,11 +102,13 @@ def erase(
         row, unreadable = erasing.clear_side_tables(row)
         # The proof of now needs it: the version before is about to go.
         ledger.put(row)
+        copy_ledger(paths)
         tell(f"{spec.name}: older versions…")
         row = erasing.drop_versions(row)
         again = {f"{COMPLETES}{seq}": 1 for seq in erasing.begun_before(table.rows)}
         row = replace(row, counts={**row.counts, **again, COMPLETE: 1})
         ledger.put(row)
+        copy_ledger(paths)
     archived = [each for each in sorted(paths.archive.glob("*/*")) if each.is_dir()]
     archived += [paths.workshop] * paths.workshop.exists()
     return Certificate(

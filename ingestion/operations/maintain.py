@@ -22,7 +22,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.ledger import LedgerRow, standing_rows
+from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import sweep_scratch
@@ -87,6 +87,7 @@ def maintain(
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, settings, rows)
         bare = _remove_old_payloads(spec, paths, rows)
+        copy_ledger(paths)
         hit(Failpoint.RETIRED)
         tables = []
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):

@@ -34,6 +34,7 @@ from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.evolve_schema import allowed_changes
+from ingestion.recovery.heal import unknown_seqs
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
     read_side_tables,
@@ -59,6 +60,7 @@ class StreamStatus:
     Attributes:
         committed_at: When the ledger's newest batch was.
         red: Seqs of batches that do not balance and that nobody has accepted.
+        unknown: Seqs of batches of which nothing tells any more.
         waiting: Records in quarantine that no redrive has sent in.
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
         retention: When Kafka may delete what the table has not reached; before the first run it
@@ -75,6 +77,7 @@ class StreamStatus:
     position: Position | None = None
     committed_at: dt.datetime | None = None
     red: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
     holder: Holder | None = None
     waiting: int | None = None
     lag: int | None = None
@@ -169,12 +172,13 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
     status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
-        status.position = position_of(read_snapshot(paths, ledger))
+        snapshot = read_snapshot(paths, ledger)
+        status.position = position_of(snapshot)
     finally:
         if status.exists:
             status.delta_version, status.row_count = _size(log)
     if status.position is not None:
-        rows = ledger.rows_of(status.position.table_id)
+        rows, status.unknown = snapshot.rows, unknown_seqs(snapshot)
         sides = read_side_tables(paths, rows)
         refuse_damaged_side_tables(sides)
         status.waiting = count_waiting(paths, status.position.seq)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -49,11 +49,13 @@ class Healing:
             run could know is marked: ``derived`` counts the records whose disposition was
             inferred.
         accepted: Rows that were there, with an acceptance that the crash kept from them.
+        unknown: Batches of which neither the ledger, nor the log, nor the copy tells.
     """
 
     rows: tuple[LedgerRow, ...]
     recovered: tuple[LedgerRow, ...] = ()
     accepted: tuple[LedgerRow, ...] = ()
+    unknown: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,34 +86,61 @@ def read_and_heal(
     position = position_of(snapshot, even_if_altered=even_if_altered)
     if position is None:
         return None
-    rows = heal(spec, paths, position, snapshot.rows).rows
+    rows = heal(spec, snapshot, position).rows
     return HealedTable(snapshot=snapshot, position=position, rows=rows)
 
 
-def heal(
-    spec: StreamSpec, paths: StreamPaths, position: Position, recorded: Collection[LedgerRow]
-) -> Healing:
-    """Write the ledger rows that a crash swallowed, and remove what dead attempts left.
-
-    ``recorded`` are the ledger's rows of this table.
-    """
-    healing = heal_ledger(spec, paths, position, recorded)
-    remove_leftovers(paths, position)
+def heal(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -> Healing:
+    """Write the ledger rows that a crash swallowed, and remove what dead attempts left."""
+    healing = heal_ledger(spec, snapshot, position)
+    remove_leftovers(snapshot.paths, position)
     return healing
 
 
-def heal_ledger(
-    spec: StreamSpec, paths: StreamPaths, position: Position, recorded: Collection[LedgerRow]
-) -> Healing:
+def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -> Healing:
     """Write the ledger rows that a crash swallowed, and the acceptances; end what they began."""
+    paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
-    Ledger(paths.ledger).put(*healing.recovered, *healing.accepted)
+    Ledger(paths.ledger).put(*snapshot.ledger.copied, *healing.recovered, *healing.accepted)
     hit(Failpoint.LEDGER_HEALED)
     # That the tombstones are damaged is refused by whoever needs them.
     with suppress(DamagedTableError), translate_read_errors(paths.tombstones):
         finish_erasures(paths.tombstones, healing.rows)
-    return healing
+    known = {row.seq for row in healing.rows}
+    unknown = tuple(seq for seq in range(1, position.seq + 1) if seq not in known)
+    return replace(healing, unknown=unknown)
+
+
+def unknown_seqs(snapshot: TableSnapshot) -> tuple[int, ...]:
+    """Return the batches of which neither the ledger, nor its copy, nor the log tells."""
+    last = (snapshot.table.seq if snapshot.table else None) or 0
+    lacking = set(range(1, last + 1)) - {row.seq for row in snapshot.rows}
+    commits = commits_of(TableLog(snapshot.paths.data), snapshot.paths.stream, lacking)
+    return tuple(sorted(lacking - {each.metadata.seq for each in commits if each.metadata}))
+
+
+def unknown_batches(stream: str, seqs: Sequence[int]) -> str:
+    """Say that nothing tells of batches any more, and what can be done."""
+    return (
+        f"neither the ledger, nor its copy, nor the table's log has seq {written_seqs(seqs)}: what "
+        "they read cannot be proven. Next: restore the ledger from a backup, or oncelake rebuild "
+        f"{stream}"
+    )
+
+
+def written_seqs(seqs: Iterable[int]) -> str:
+    """Write down seqs, those that follow one another by the first and the last."""
+    runs: list[tuple[int, int]] = []
+    for seq in sorted(seqs):
+        if runs and runs[-1][1] == seq - 1:
+            runs[-1] = (runs[-1][0], seq)
+        else:
+            runs.append((seq, seq))
+    return ", ".join(
+        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, range(first, last + 1)))
+        for first, last in runs
+    )
 
 
 def remove_leftovers(paths: StreamPaths, position: Position) -> None:

@@ -94,6 +94,7 @@ def read_snapshot(paths: StreamPaths, ledger: LoadedLedger | None = None) -> Tab
         others=others,
         settings_error=settings_error(paths.stream, log),
     )
+    ledger = ledger.completed(paths, table.table_id, table.seq or 0)
     snapshot = TableSnapshot(paths=paths, table=table, ledger=ledger)
     if table.seq is not None and snapshot.source == "rows":
         logs = (TableLog(path) for path in (paths.data, paths.tombstones))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
@@ -10,16 +10,22 @@ from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedE
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.erasure import unfinished
-from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_or_archive_ledger
+from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger
 from ingestion.lake.stream import Stream
-from ingestion.recovery.heal import heal_ledger, remove_leftovers
+from ingestion.recovery.heal import (
+    Healing,
+    heal_ledger,
+    remove_leftovers,
+    unknown_batches,
+    written_seqs,
+)
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
     read_side_tables,
     refuse_damaged_side_tables,
     refuse_incomplete_side_tables,
 )
-from ingestion.recovery.snapshot import read_snapshot
+from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.topics import identity_of, refuse_another_topic, refuse_changed_identity
 
 _SOON_SECONDS = 10.0
@@ -71,7 +77,7 @@ def plan_start(stream: Stream) -> Start | None:
         return None
     refuse_changed_identity(spec, position.identity)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    healing = heal_ledger(spec, paths, position, snapshot.rows)
+    healing = heal_ledger(spec, snapshot, position)
     sides = read_side_tables(paths, healing.rows)
     refuse_damaged_side_tables(sides)
     remove_leftovers(paths, position)
@@ -90,7 +96,7 @@ def plan_start(stream: Stream) -> Start | None:
         ends=ends,
         recovered=healing.recovered,
         notices=(
-            *_ledger_notices(snapshot.ledger, healing.recovered),
+            *_ledger_notices(snapshot, healing),
             *(
                 f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
                 f"Run oncelake erase {spec.name} again with the same key"
@@ -124,17 +130,20 @@ def recheck_start(stream: Stream, position: Position) -> None:
     offsets_to_read(stream.spec, position, kafka, topics)
 
 
-def _ledger_notices(ledger: LoadedLedger, recovered: tuple[LedgerRow, ...]) -> tuple[str, ...]:
-    """Report what became of a damaged ledger."""
-    if ledger.damage is None:
-        return ()
-    again = (
-        f"rebuilt from the commits in the table's log, seq {recovered[0].seq} to "
-        f"{recovered[-1].seq}"
-        if recovered
-        else "the table's log holds no batch to rebuild it from"
-    )
-    return (f"{ledger.damage} It was archived as {ledger.archived}, and {again}",)
+def _ledger_notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
+    """Report what became of a ledger that was damaged, or had lost rows."""
+    ledger = snapshot.ledger
+    if ledger.damage is not None:
+        again = "the table's log holds no batch to rebuild it from"
+        if healing.recovered:
+            batches = written_seqs(row.seq for row in healing.recovered)
+            again = f"rebuilt from the commits in the table's log, seq {batches}"
+        yield f"{ledger.damage} It was archived as {ledger.archived}, and {again}"
+    if ledger.copied:
+        batches = written_seqs(row.seq for row in ledger.copied)
+        yield f"the ledger had lost seq {batches}: restored from {snapshot.paths.ledger_copy}"
+    if healing.unknown:
+        yield unknown_batches(snapshot.paths.stream, healing.unknown)
 
 
 def begin_offsets(position: Position, topics: Topics) -> Offsets:

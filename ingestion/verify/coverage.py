@@ -12,11 +12,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import TopicTruncatedError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.lake.commit_metadata import Identity
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
 from ingestion.settings import Settings
 from ingestion.verify.read.record import Place, RowChange, at_of, offset_of
-from ingestion.verify.read.snapshot import Batch, OffsetRange
+from ingestion.verify.read.snapshot import Batch, OffsetRange, Snapshot
 
 _SIDE_TABLES = ("quarantine", "tombstones")
 # Batches that read what none had read before; the ranges of others have been read.
@@ -34,6 +33,7 @@ class Coverage:
         is_ordered: Whether an earlier record can win over a later one.
         accepted: Batches whose outcome a person accepted as it is.
         accepted_through: A person accepted the table as it was after this batch; 0 if nobody did.
+        unknown: Batches of which nothing tells any more, so that what they read is unknown.
         thinned: Batches from which compaction has removed records since.
     """
 
@@ -43,6 +43,7 @@ class Coverage:
     is_ordered: bool
     accepted: frozenset[int] = frozenset()
     accepted_through: int = 0
+    unknown: frozenset[int] = frozenset()
     batches: Mapping[int, Batch] = field(default_factory=dict)
     thinned: set[int] = field(default_factory=set)
 
@@ -54,7 +55,7 @@ class Coverage:
     def is_partial(self) -> bool:
         """Tell whether records of this epoch have been read that Kafka no longer holds."""
         gone = any(self.first_offset(at) > begin for at, begin in self.begin.items())
-        return gone or bool(self.thinned)
+        return gone or bool(self.thinned) or bool(self.unknown)
 
     @property
     def proven_ranges(self) -> tuple[Range, ...]:
@@ -86,14 +87,16 @@ class Coverage:
     def covers_record(self, place: Place, seq: int) -> bool:
         """Tell whether the record at a place, if there is one, can be read again."""
         is_gone = place[0] < self.epoch or offset_of(place) < self.first_offset(at_of(place))
-        return not is_gone and seq not in self.thinned
+        return not is_gone and seq not in self.thinned and seq not in self.unknown
 
     def epoch_of(self, seq: int) -> int:
         """Return the epoch of a batch; for an unknown one the current."""
         return self.batches[seq].epoch if seq in self.batches else self.epoch
 
     def has_read(self, place: Place, seq: int) -> bool:
-        """Tell whether the ledger says that a batch has read the record at a place."""
+        """Tell whether the ledger says that a batch has read the record at a place, or may have."""
+        if seq in self.unknown:
+            return True
         batch = self.batches.get(seq)
         readers = [batch] if batch else []
         if batch and batch.kind == "redrive":
@@ -170,15 +173,14 @@ def accepted_in(batches: Sequence[Batch]) -> tuple[frozenset[int], int]:
     return red, through
 
 
-def determine_coverage(
-    spec: StreamSpec, settings: Settings, identity: Identity, batches: Sequence[Batch]
-) -> Coverage:
+def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot) -> Coverage:
     """Compare what the batches have read with what Kafka still holds.
 
     Raises:
         RefusedError: topic, cluster or declaration is not the one the table was filled from.
         DependencyError: Kafka does not answer.
     """
+    identity, batches = snapshot.identity, snapshot.batches
     refuse_changed_identity(spec, identity)
     epoch = batches[-1].epoch if batches else 1
     mine = (batch for batch in batches if batch.epoch == epoch and batch.kind in _READING)
@@ -206,5 +208,6 @@ def determine_coverage(
         is_ordered=bool(spec.sequence_by),
         accepted=accepted,
         accepted_through=through,
+        unknown=frozenset(snapshot.unknown),
         batches={batch.seq: batch for batch in batches},
     )

@@ -98,7 +98,7 @@ class _Proof:
         batches, identity = snapshot.batches, snapshot.identity
         if identity == UNKNOWN:
             self._limits.append("our commits have aged out of the log, so topic ids are not known")
-        coverage = determine_coverage(self._spec, self._settings, identity, batches)
+        coverage = determine_coverage(self._spec, self._settings, snapshot)
         obstacles: tuple[str, ...] = ()
         try:
             ledger.refuse_unknown_kinds(batches)
@@ -131,7 +131,8 @@ class _Proof:
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
         standing = without_undone(mine)
-        add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id))
+        unknown = snapshot.unknown
+        add(ledger.broken_numbers(snapshot.ledger, table_id=snapshot.table_id, unknown=unknown))
         add(ledger.broken_ranges(standing, ledger.begins_in(snapshot.commits)))
         add(ledger.unread_replays(standing))
         add(ledger.broken_books(standing))

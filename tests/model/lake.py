@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
@@ -122,6 +123,7 @@ class Paths:
     quarantine: Side = field(default_factory=lambda: Side(f"{STREAM}__quarantine"))
     tombstones: Side = field(default_factory=lambda: Side(f"{STREAM}__tombstones"))
     ledger: LedgerStore = field(default_factory=LedgerStore)
+    ledger_copy: Path = Path("no copy")
     checkpoints: Any = None
     lock: str = "lock"
     holder: str = "holder"

@@ -125,7 +125,7 @@ def heal_omitted() -> AbstractContextManager[Any]:
         patch.object(
             ingestion.recovery.start,
             "heal_ledger",
-            lambda spec, paths, position, recorded: Healing(rows=tuple(recorded)),
+            lambda spec, snapshot, position: Healing(rows=snapshot.rows),
         ),
         patch.object(ingestion.recovery.start, "remove_leftovers", nothing),
     )

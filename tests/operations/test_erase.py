@@ -17,14 +17,23 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError, RewindError
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.errors import (
+    DamagedTableError,
+    InvalidSpecError,
+    RefusedError,
+    RewindError,
+    TerminalError,
+)
 from ingestion.lake.compaction import drop_log_before
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
 from ingestion.operations import erase as erase_module
 from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.doctor.examine import examine_leftovers
 from ingestion.operations.erase import Certificate, erase
 from ingestion.operations.rewind import rewind
+from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.proof import prove
@@ -196,6 +205,46 @@ def test_an_erase_that_dies_is_said_until_it_is_done(world: World, place: Failpo
     assert traces(world) == []
     assert world.run().notices == ()
     assert prove(world).differences == ()
+
+
+def test_a_ledger_that_is_lost_after_an_erase_comes_back_from_its_copy(world: World) -> None:
+    """The log before the erase is gone; until the next run writes it, nothing can be proven."""
+    erased(world)
+    before = world.ledger
+    shutil.rmtree(world.paths.ledger)
+    with pytest.raises(TerminalError, match=f"ledger ends before.*oncelake run {world.topic}"):
+        prove(world)
+
+    report = world.run()
+
+    assert world.ledger[: len(before)] == before
+    assert [each for each in report.notices if "had lost seq 1 to 4: restored from" in each]
+    assert world.run().notices == ()
+    assert prove(world).differences == ()
+
+
+def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
+    """Ledger and copy are lost: run, status, doctor and proof name the batches, and a remedy."""
+    erased(world)
+    world.send(row(3, "later", at=1))
+    world.run()
+    shutil.rmtree(world.paths.ledger)
+    world.paths.ledger_copy.unlink()
+
+    notices = world.run().notices
+    declared = DeclaredStream(name=world.topic, path=Path("x"), spec=world.spec, error=None)
+    status = StatusReader(world.settings).read_status(declared)
+    findings = list(examine_leftovers(world.topic, world.paths))
+    verdict = prove(world)
+
+    remedy = f"oncelake rebuild {world.topic}"
+    assert [each for each in notices if "has seq 1 to 3" in each and remedy in each]
+    assert status.unknown == (1, 2, 3)
+    assert [(each.evidence, remedy in each.command) for each in findings] == [("seq 1 to 3", True)]
+    assert [str(each).partition(",")[0] for each in verdict.differences] == [
+        "neither ledger nor log has 3 of its batches"
+    ]
+    assert any("no known batch has read" in each for each in verdict.limits)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_files_beyond_the_window_are_removed_with_their_checksums(world: World) 
     assert report.bytes_saved > 0
     names = {each.name for each in world.paths.data.iterdir()}
     assert {n for n in names if n.endswith(".crc")} == {
-        f".{n}.crc" for n in names if n.endswith(".parquet")
+        f".{n}.crc" for n in names if n.endswith((".parquet", ".copy"))
     }
     assert len([n for n in names if n.endswith(".parquet")]) == 1
     assert {p.seq for p in read_history(world.topic, world.settings) if not p.obstacle} == {
@@ -116,6 +116,7 @@ def test_a_lost_ledger_is_made_again_without_the_files_of_then(world: World) -> 
     tidied(world, NO_WINDOW)
     tidied(world, NO_WINDOW)
     shutil.rmtree(world.paths.ledger)
+    world.paths.ledger_copy.unlink()
 
     report = world.run()
 

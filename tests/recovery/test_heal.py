@@ -13,11 +13,12 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
-from ingestion.lake.ledger import Ledger, LedgerRow, load_ledger
+from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.heal import heal
-from ingestion.recovery.position import read_position
+from ingestion.recovery.position import position_of
+from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
 
 SPEC = StreamSpec.model_validate(
@@ -54,10 +55,10 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
 
 def healed(paths: StreamPaths) -> list[int]:
     """Heal, and list the seqs of the rows that were missing."""
-    position = read_position(paths)
+    snapshot = read_snapshot(paths)
+    position = position_of(snapshot)
     assert position is not None
-    known = load_ledger(paths).rows_of(position.table_id)
-    return [row.seq for row in heal(SPEC, paths, position, known).recovered]
+    return [row.seq for row in heal(SPEC, snapshot, position).recovered]
 
 
 def test_a_hole_in_the_ledger_is_filled(paths: StreamPaths) -> None:

@@ -24,7 +24,6 @@ from pydantic import TypeAdapter
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
-from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
@@ -35,7 +34,8 @@ from ingestion.operations.doctor import findings as kinds
 from ingestion.operations.doctor.findings import Finding
 from ingestion.operations.failure import Failure
 from ingestion.operations.status import StatusReader
-from ingestion.recovery.heal import commits_of
+from ingestion.recovery.heal import unknown_seqs, written_seqs
+from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings, project_root
 
 _DAGSTER_MODULE = "assets.doctor"
@@ -225,10 +225,13 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
     log, seq = TableLog(paths.data), 0
     if log.exists:
         seq = log.last_seq(stream) or 0
-        recorded = {row.seq for row in Ledger(paths.ledger).rows_of(log.table_id())}
-        commits = commits_of(log, stream, set(range(1, seq + 1)) - recorded)
-        if seqs := sorted(commit.metadata.seq for commit in commits if commit.metadata):
-            yield kinds.UNRECORDED_COMMITS.of(stream, f"seq {', '.join(map(str, seqs))}")
+        snapshot = read_snapshot(paths)
+        recorded = {row.seq for row in snapshot.rows} - {row.seq for row in snapshot.ledger.copied}
+        unknown = unknown_seqs(snapshot)
+        if seqs := set(range(1, seq + 1)) - recorded - set(unknown):
+            yield kinds.UNRECORDED_COMMITS.of(stream, f"seq {written_seqs(seqs)}")
+        if unknown:
+            yield kinds.UNKNOWN_BATCHES.of(stream, f"seq {written_seqs(unknown)}")
     for table in (paths.quarantine, paths.tombstones):
         is_there = DeltaTable.is_deltatable(str(table))
         if is_there and (rows := count_rows(table, pc.field("_seq") > seq)):

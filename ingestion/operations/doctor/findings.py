@@ -70,7 +70,13 @@ RUN_ELSEWHERE = FindingKind(
 DEAD_HOLDER = FindingKind(
     "a run whose driver process has ended still holds this stream", "{release}"
 )
-UNRECORDED_COMMITS = FindingKind("commits without a ledger row: a run died in between", _NEXT_RUN)
+UNRECORDED_COMMITS = FindingKind(
+    "commits without a ledger row: a run died in between, or the ledger was lost", _NEXT_RUN
+)
+UNKNOWN_BATCHES = FindingKind(
+    "batches of which neither the ledger, nor its copy, nor the table's log tells",
+    "restore the ledger from a backup, or oncelake rebuild {about}",
+)
 UNCOMMITTED_ROWS = FindingKind("rows of a batch that was never committed", _NEXT_RUN)
 OLD_GENERATIONS = FindingKind(
     "more generations of its Spark checkpoint than the one that a run leaves", _NEXT_RUN

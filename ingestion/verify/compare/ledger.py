@@ -65,15 +65,26 @@ def broken_books(batches: Iterable[Batch]) -> Iterator[Difference]:
             yield wrong_counts("records read are not all accounted for")
 
 
-def broken_numbers(batches: Sequence[Batch], *, table_id: str) -> Iterator[Difference]:
-    """Name seqs that are missing or come twice, and rows of another table."""
+def broken_numbers(
+    batches: Sequence[Batch], *, table_id: str, unknown: Sequence[int] = ()
+) -> Iterator[Difference]:
+    """Name seqs that are missing or come twice, and rows of another table.
+
+    Of the missing ones those that are ``unknown`` are in no log either.
+    """
+    if unknown:
+        yield _wrong(
+            f"neither ledger nor log has {len(unknown)} of its batches, seq {unknown[0]} to "
+            f"{unknown[-1]}, so that what they read is unknown; restore the ledger from a backup, "
+            "or rebuild"
+        )
     for batch in batches:
         if batch.table_id != table_id:
             found = batch.table_id
             yield _wrong("is of another table", seq=batch.seq, expected=table_id, found=found)
     counted = Counter(batch.seq for batch in batches if batch.table_id == table_id)
     for seq in range(1, max(counted, default=0) + 1):
-        if counted[seq] != 1:
+        if counted[seq] != 1 and seq not in unknown:
             what = "is not in the ledger" if not counted[seq] else "is in the ledger more than once"
             yield _wrong(what, seq=seq)
 

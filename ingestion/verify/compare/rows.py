@@ -77,8 +77,9 @@ class RowsProof:
         """Say which rows could not be compared, a sentence each."""
         if self.unseen:
             yield (
-                f"{self.unseen:,} rows come from records that Kafka no longer holds; no newer "
-                "record of their keys is there, and their values were not compared"
+                f"{self.unseen:,} rows come from records that Kafka no longer holds, or that no "
+                "known batch has read; no newer record of their keys is there, and their values "
+                "were not compared"
             )
         if self.partly:
             yield (

@@ -23,6 +23,7 @@ from ingestion.errors import (
     InvalidSpecError,
     SchemaChangedError,
     TableReplacedError,
+    TerminalError,
     no_table_yet,
     table_rolled_back,
 )
@@ -155,6 +156,13 @@ class Snapshot:
         return tuple(commit for commit in self.commits if commit.version <= self.version)
 
     @property
+    def unknown(self) -> tuple[int, ...]:
+        """The batches of which neither ledger nor log tells, by seq."""
+        known = {batch.seq for batch in self.ledger_of_table}
+        known |= {commit.seq for commit in self.commits if commit.is_ours}
+        return tuple(sorted(set(range(1, max(known, default=0))) - known))
+
+    @property
     def batches(self) -> tuple[Batch, ...]:
         """The batches of this table, by seq, with the ranges of their commits where those are left.
 
@@ -186,6 +194,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         InvalidSpecError: there is no table yet.
         TableReplacedError: the table is gone, and its ledger is not.
         TableRolledBackError: the table ends before its ledger.
+        TerminalError: the ledger is gone, and the log does not begin with the table.
         SchemaChangedError: the table's columns are not the declared ones.
     """
     ledger = read_ledger(paths.ledger)
@@ -201,6 +210,12 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     if unfinished:
         holder = holder_of(paths)
         unfinished = _unfinished(commits, read_ledger(paths.ledger))
+    if unfinished and unfinished[0] is commits[0]:
+        raise TerminalError(
+            f"{spec.name}: the ledger ends before the oldest commit of the table's log (seq "
+            f"{unfinished[0].seq}), so that nothing can be proven. Next: oncelake run {spec.name}, "
+            "which writes it again, as far as its copy and the log reach"
+        )
     version = unfinished[0].version - 1 if unfinished else newest
     return Snapshot(
         table_id=str(table.metadata().id),
