@@ -17,7 +17,7 @@ from ingestion import errors
 from ingestion.cli.app import app
 from ingestion.declaration.formats import FORMATS
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import ABOUT_RUNS, StreamSpec
 from ingestion.pipeline import validate
 from ingestion.sinks import keep_columns
 from tests.support.world import ROOT
@@ -96,6 +96,15 @@ def test_every_path_in_the_docs_exists(page: Path) -> None:
     ]
 
     assert missing == []
+
+
+def test_every_field_that_changes_what_a_record_says_is_in_the_page_of_changes() -> None:
+    """Those that the plan and the proof name are those of the docs."""
+    change = (ROOT / "docs" / "change.md").read_text()
+    named = (field.alias or name for name, field in StreamSpec.model_fields.items())
+    of_runs = {StreamSpec.model_fields[name].alias or name for name in ABOUT_RUNS}
+
+    assert {name for name in named if name not in of_runs and f"`{name}`" not in change} == set()
 
 
 def test_the_runbook_has_every_error() -> None:

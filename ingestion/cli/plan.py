@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from ingestion.settings import Settings
 
 _SHOWN_AS_DIFF = ("IdentityChangedError", "SchemaChangedError")
-_SIGNS = {"nothing": "=", "evolve": "+", "epoch": "!", "refused": "!"}
+_SIGNS = {"nothing": "=", "evolve": "+", "onward": "~", "epoch": "!", "refused": "!"}
 _SAYS = {
     "nothing": "the table stays as it is",
     "evolve": "the table can be made to fit",
+    "onward": "records say something else from the next run on; the rows that are there stay",
     "epoch": "every row would mean something else: the topic has to be read again",
     "refused": "the table cannot be made to fit",
 }
@@ -36,11 +37,11 @@ _SAYS = {
 def plan(streams: AnyStreams = None, as_json: AsJson = False) -> None:
     """Show what the declarations, as they are now, would do to their tables. Changes nothing.
 
-    Nothing; evolve (by the statements shown, before the next run reads, where the declaration
-    says `schema_change: evolve`); a new epoch, or refused, with what to do instead. Exits with
-    3 when the next run would be refused, for this or any other reason that `oncelake status`
-    shows, and with 2 when a file is broken. Says so when Kafka does not answer; that alone does
-    not change the exit code.
+    Nothing; onward (records say something else from the next run on); evolve (by the statements
+    shown, before the next run reads, where the declaration says `schema_change: evolve`); a new
+    epoch, or refused, with what to do instead. Exits with 3 when the next run would be refused,
+    for this or any other reason that `oncelake status` shows, and with 2 when a file is broken.
+    Says so when Kafka does not answer; that alone does not change the exit code.
     """
     from ingestion.operations.status import StatusReader
 
@@ -176,7 +177,7 @@ def _print_plan(plan: SchemaPlan, *, is_stopped: bool) -> None:
         if change.statement:
             output.say(f"      {change.statement}")
         if change.remedy:
-            output.say(f"      instead: {change.remedy}")
+            output.say(f"      {'' if change.effect == 'onward' else 'instead: '}{change.remedy}")
     if is_stopped and plan.effect == "evolve":
         output.say("  `schema_change: evolve` lets the next run do so")
 

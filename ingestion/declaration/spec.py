@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -53,6 +54,13 @@ ABOUT_RUNS: Final = frozenset(
         *("rewind_window_days", "quarantine_rate"),
         *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
         *("backfill_from", "follow", "maintenance", "retention_warning"),
+    }
+)
+# Fields of which the table itself tells: by its columns, its keys and its rule.
+_IN_THE_TABLE: Final = frozenset(
+    {
+        *("ddl", "mode", "keys", "sequence_by", "aggregates", "window"),
+        *("deletes", "ignore_null_updates", "explode"),
     }
 )
 # Fields that decide which columns the table has.
@@ -140,6 +148,38 @@ def fingerprint(spec: StreamSpec) -> str:
     fields = spec.model_dump(mode="json", exclude=set(ABOUT_RUNS), exclude_defaults=True)
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def meaning(spec: StreamSpec) -> dict[str, Any]:
+    """Return the fields that decide what a record says, by name, but for those a table tells of.
+
+    Every commit keeps them. Rows that an earlier meaning wrote stay as they are, and the proof
+    compares them by that of now.
+    """
+    elsewhere = ABOUT_RUNS | _IN_THE_TABLE
+    return spec.model_dump(
+        mode="json", by_alias=True, exclude=set(elsewhere), exclude_defaults=True
+    )
+
+
+def meaning_changes(
+    before: Mapping[str, Any] | None, now: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield each field that means something else now, and from what to what it changed.
+
+    Args:
+        before: What a commit kept; ``None`` of one that an earlier version made.
+        now: What the declaration says today.
+    """
+    if before is None:
+        return
+    for name in sorted({**before, **now}):
+        if before.get(name) != now.get(name):
+            yield name, f"was {_written(before.get(name))}, becomes {_written(now.get(name))}"
+
+
+def _written(value: Any) -> str:
+    return "the default" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def json_schema() -> dict[str, Any]:

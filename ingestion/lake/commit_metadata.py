@@ -89,6 +89,8 @@ class CommitMetadata:
 
     Attributes:
         columns: The declared columns, as the user wrote them.
+        declaration: What else of the declaration decides what a record says, by field: see
+            ``ingestion.declaration.spec.meaning``; ``None`` of an earlier version.
         next: Next offset of every partition after this commit.
         counts: The counts known before the commit.
         reason: Why a person decided so, where one did.
@@ -108,6 +110,7 @@ class CommitMetadata:
     reason: str | None = None
     accepts: tuple[int, ...] = ()
     erased: Mapping[str, Any] | None = None
+    declaration: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
@@ -119,8 +122,9 @@ class CommitMetadata:
             "next": json.loads(self.next.to_json()),
             "counts": dict(self.counts),
         }
-        if self.erased is None:
-            del said["erased"]
+        for name in ("erased", "declaration"):
+            if said[name] is None:
+                del said[name]
         return json.dumps({**said, "check": _checksum(said)})
 
     @classmethod

@@ -90,6 +90,7 @@ class LedgerRow:
     identity: Identity = UNKNOWN
     columns: str = ""
     erased: Mapping[str, Any] | None = None
+    declaration: Mapping[str, Any] | None = None
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -123,6 +124,7 @@ class LedgerRow:
             identity=metadata.identity,
             columns=metadata.columns,
             erased=metadata.erased,
+            declaration=metadata.declaration,
             problems=tuple(problems),
         )
 
@@ -139,8 +141,8 @@ class LedgerRow:
     def as_record(self) -> dict[str, Any]:
         """Return the columns of the table."""
         identity = {**self.identity.as_row(), "columns": self.columns}
-        if self.erased is not None:
-            identity["erased"] = self.erased
+        more = {"erased": self.erased, "declaration": self.declaration}
+        identity |= {name: value for name, value in more.items() if value is not None}
         return {
             **{name: getattr(self, name) for name in SCHEMA.names if name not in _COMPOSED},
             "identity": None if self.identity == UNKNOWN else json.dumps(identity),
@@ -156,6 +158,7 @@ class LedgerRow:
             "identity": Identity.of_row(identity) if identity else UNKNOWN,
             "columns": identity.get("columns", ""),
             "erased": identity.get("erased"),
+            "declaration": identity.get("declaration"),
             "ranges": tuple(map(CountedRange.of_row, record["ranges"])),
         }
         return cls(**{**record, **read})

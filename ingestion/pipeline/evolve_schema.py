@@ -12,7 +12,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.ddl import parse_columns
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, meaning
 from ingestion.errors import SchemaChangedError
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
@@ -64,6 +64,7 @@ def evolve_schema(
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
     spec, paths = stream.spec, stream.paths
+    position = replace(position, declaration=meaning(spec))
     wanted = allowed_changes(spec, paths)
     for statement in (each.statement for each in wanted if each.statement):
         spark.sql(statement)

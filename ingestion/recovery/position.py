@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ingestion.errors import (
     ForeignTableError,
@@ -39,6 +40,7 @@ class Position:
     Attributes:
         seq: Number of its last batch; 0 before the first.
         columns: The declared columns it was last written with; empty when nothing remembers.
+        declaration: What else decided what a record says, by field; ``None`` likewise.
         source: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
         sides_reach: Highest seq whose rows belong in the side tables: behind a rewind, that of
@@ -53,6 +55,7 @@ class Position:
     next: Offsets
     source: Source
     sides_reach: int
+    declaration: Mapping[str, Any] | None = None
 
     def next_metadata(
         self,
@@ -70,6 +73,7 @@ class Position:
             epoch=self.epoch,
             identity=self.identity,
             columns=self.columns,
+            declaration=self.declaration,
             ranges=ranges,
             next=self.next.advanced_by(counted.range for counted in ranges),
             counts=counts or {},
@@ -153,23 +157,25 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
     # Of the rows alone: enough to begin a new epoch, and no more.
     epoch, identity, columns, reached = max(1, table.highest_epoch), UNKNOWN, "", Offsets()
     counts: Mapping[str, int] = {}
+    declaration: Mapping[str, Any] | None = None
     if snapshot.source == "commit":
         assert table.newest is not None
         assert table.newest.metadata is not None
         last = table.newest.metadata
         epoch, identity, columns, reached = last.epoch, last.identity, last.columns, last.next
-        counts = last.counts
+        counts, declaration = last.counts, last.declaration
     elif snapshot.source == "ledger":
         # The ledger's rows have the columns only as far as an identity was written with them.
         row = snapshot.rows[-1]
         epoch, identity, reached = row.epoch, row.identity, next_offsets(snapshot.rows)
-        counts = row.counts
+        counts, declaration = row.counts, row.declaration
     return Position(
         table_id=table.table_id,
         seq=seq,
         epoch=epoch,
         identity=identity,
         columns=columns,
+        declaration=declaration,
         next=reached,
         source=snapshot.source,
         sides_reach=counts.get(REWOUND_TO, seq),

@@ -2,6 +2,7 @@
 
     nothing   the table stays as it is
     evolve    a commit of its own makes the table fit: a column more, a NOT NULL less
+    onward    records say something else from the next run on; the rows that are there stay
     epoch     keys, order or mode say something else of every row: the topic must be read again
     refused   rows that are there cannot be what the declaration says
 
@@ -20,15 +21,15 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.modes import EXTRA_COLUMN
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.paths import StreamPaths
-from ingestion.recovery.position import read_position
+from ingestion.recovery.position import Position, read_position
 
-Effect = Literal["nothing", "evolve", "epoch", "refused"]
-_WORST: Final = ("refused", "epoch", "evolve", "nothing")
+Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
+_WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq"})
@@ -85,8 +86,22 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
     position = read_position(paths, even_if_altered=True, even_if_forgotten=True)
     if position is None:
         return SchemaPlan(stream=spec.name, table=None, changes=())
-    changes = (*identity_changes(spec, position.identity), *column_changes(spec, paths))
+    changes = (
+        *identity_changes(spec, position.identity),
+        *column_changes(spec, paths),
+        *_onward_changes(spec, position),
+    )
     return SchemaPlan(stream=spec.name, table=str(paths.data), changes=changes)
+
+
+def _onward_changes(spec: StreamSpec, position: Position) -> Iterator[SchemaChange]:
+    """Yield what makes records say something else than those which the table has read."""
+    remedy = (
+        "leave it so: it holds for records read from now on; or oncelake rebuild "
+        f"{spec.name}, so that all rows follow it, by which `oncelake verify` compares them"
+    )
+    for field, what in meaning_changes(position.declaration, meaning(spec)):
+        yield SchemaChange(field=field, what=what, effect="onward", remedy=remedy)
 
 
 def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange]:

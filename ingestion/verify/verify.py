@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ingestion.declaration.modes import EXTRA_COLUMN
-from ingestion.declaration.spec import StreamSpec, fingerprint
+from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import DamagedTableError
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.integrity import altered_files, translate_read_errors
@@ -25,6 +25,7 @@ from ingestion.lake.ledger import Ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.lake.table_log import TableLog
+from ingestion.recovery.heal import written_seqs
 from ingestion.recovery.side_tables import read_side_tables
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
@@ -39,6 +40,7 @@ from ingestion.verify.fold.rule import FoldContext
 from ingestion.verify.fold.transform import NOT_INDEPENDENT, ApplyTransformation
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import (
+    Batch,
     Snapshot,
     columns_of,
     row_count,
@@ -106,6 +108,8 @@ class _Proof:
             self._prove_the_contents(snapshot, coverage, classifiers)
         except UnprovableError as error:
             obstacles = (str(error),)
+        if self._differences.counts:
+            self._limits.extend(_other_meanings(self._spec, batches))
         return Verdict(
             stream=self._spec.name,
             table=str(self._paths.data),
@@ -241,3 +245,16 @@ class _Proof:
                 yield
         except DamagedTableError as error:
             self._differences.add([Difference(part, str(error))])
+
+
+def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]:
+    """Name the batches that the declaration of then has read otherwise: it may explain them."""
+    seqs: dict[str, list[int]] = {}
+    for batch in (batch for batch in batches if batch.kind in ledger.FOLDED):
+        for field, what in meaning_changes(batch.declaration, meaning(spec)):
+            seqs.setdefault(f"`{field}` {what}", []).append(batch.seq)
+    for change, of_change in seqs.items():
+        yield (
+            f"another declaration was in force for seq {written_seqs(of_change)}, which is compared "
+            f"by today's: {change}. Next: put it back, or oncelake rebuild {spec.name}"
+        )

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from ingestion.errors import SchemaChangedError
 from ingestion.recovery.schema_diff import plan_schema_change
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import COLUMNS, World, row
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -97,10 +97,16 @@ def _crash(*_: Any) -> None:
         ({"keys": ["id", "name"]}, "epoch", "keys: was id, becomes id, name"),
         ({"sequence_by": ["at"]}, "epoch", "sequence_by: was not there, becomes at"),
         ({"mode": "insert_only"}, "epoch", "mode: was upsert, becomes insert_only"),
+        (
+            {"types": {"at": "lenient"}},
+            "onward",
+            'types: was the default, becomes {"at": "lenient"',
+        ),
+        ({"where": "id > 1"}, "onward", 'where: was the default, becomes "id > 1"'),
     ],
     ids=[
         *("the same", "added", "relaxed", "required", "kept", "added and required", "another type"),
-        *("removed", "keys", "order", "mode"),
+        *("removed", "keys", "order", "mode", "leniency", "condition"),
     ],
 )
 def test_the_plan_says_what_a_declaration_would_do(
@@ -115,3 +121,22 @@ def test_the_plan_says_what_a_declaration_would_do(
 
     assert plan.effect == effect
     assert says in "; ".join(f"{each.field}: {each.what}" for each in plan.changes)
+
+
+def test_rows_of_another_declaration_are_told_by_it(world: World) -> None:
+    """The proof compares by today's, and names the field that was otherwise, and the batches."""
+    world.declare(types={"at": "lenient"})
+    world.send({"id": 1, "name": "a", "at": "5"})
+    world.run()
+    assert prove(world).limits == ()
+    del world.declared["types"]
+    world.send(row(2, "b", 2))
+    world.run()
+
+    verdict = prove(world)
+
+    assert verdict.difference_count.keys() == {"quarantine", "rows", "dispositions"}
+    (hint,) = (limit for limit in verdict.limits if "another declaration" in limit)
+    assert hint.startswith("another declaration was in force for seq 1, ")
+    assert '`types` was {"at": "lenient"}, becomes the default' in hint
+    assert f"oncelake rebuild {world.topic}" in hint

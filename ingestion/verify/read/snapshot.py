@@ -80,13 +80,15 @@ class Batch:
     accepted: str | None
     columns: str = ""
     erased: Mapping[str, Any] | None = None
+    declaration: Mapping[str, Any] | None = None
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
         """Read one as the ledger's table has it."""
         given = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
         identity = json.loads(row.get("identity") or "{}")
-        given["columns"], given["erased"] = identity.get("columns", ""), identity.get("erased")
+        given |= {name: identity.get(name) for name in ("erased", "declaration")}
+        given["columns"] = identity.get("columns", "")
         given["ranges"] = tuple(map(OffsetRange.of_row, row["ranges"] or ()))
         return cls(**{**given, "counts": row["counts"] or {}})
 
@@ -326,8 +328,8 @@ def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) 
     metadata = commit.metadata or {}
     own = {name: metadata[name] for name in ("kind", "epoch", "run_id")}
     own |= {"ranges": commit.ranges, "delta_version": commit.version}
-    own |= {"columns": str(columns)} if (columns := metadata.get("columns")) else {}
-    own |= {"erased": erased} if (erased := metadata.get("erased")) else {}
+    more = {name: metadata.get(name) for name in ("columns", "erased", "declaration")}
+    own |= {name: value for name, value in more.items() if value}
     if batch is None:
         told = {"counts": metadata["counts"], "balanced": True, "accepted": metadata["reason"]}
         return Batch(table_id=table_id, seq=commit.seq, **told, **own)
