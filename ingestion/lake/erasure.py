@@ -1,7 +1,8 @@
 """What the ledger keeps of a key that was erased: a digest, and how far the topic was read then.
 
-The key itself is nowhere. Records before those offsets are left out when they are read again; later
-ones are new, and come in as any other. A digest of a key that can be guessed can be tried, so the
+The key itself is nowhere. Records before those offsets are left out when they are read again, also
+into a new table, which takes the erasures over before it reads; later ones are new, and come in as
+any other. A digest of a key that can be guessed can be tried, so the
 salt makes every erasure different, and no more.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
-from ingestion.kafka.offsets import Offsets
+from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.table_log import append_nothing, open_dataset, translate_conflicts
@@ -71,6 +72,14 @@ class Erasure:
     digest: Digest
     until: Offsets
     is_complete: bool
+
+    def may_leave_out(self, epoch: int, ranges: Sequence[Range]) -> bool:
+        """Tell whether some records of an epoch, those of no range or of these, were read by then.
+
+        Of an earlier epoch all were.
+        """
+        before = (each.start < self.until.get(each.topic_partition, 0) for each in ranges)
+        return epoch < self.epoch or (epoch == self.epoch and (not ranges or any(before)))
 
 
 # The count of an erase that came to its end.

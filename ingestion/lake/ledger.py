@@ -242,6 +242,20 @@ def _read_copy(paths: StreamPaths) -> tuple[LedgerRow, ...]:
     return tuple(map(LedgerRow.of_record, records))
 
 
+def written_seqs(seqs: Iterable[int]) -> str:
+    """Write down seqs, those that follow one another by the first and the last."""
+    runs: list[tuple[int, int]] = []
+    for seq in sorted(seqs):
+        if runs and runs[-1][1] == seq - 1:
+            runs[-1] = (runs[-1][0], seq)
+        else:
+            runs.append((seq, seq))
+    return ", ".join(
+        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, range(first, last + 1)))
+        for first, last in runs
+    )
+
+
 def standing_rows(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
     """Return the rows of a table, by seq, that no later rewind has undone."""
     standing: list[LedgerRow] = []

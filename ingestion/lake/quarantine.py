@@ -50,22 +50,27 @@ _ADDED: Final = {
 }
 
 
-def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec) -> str:
+def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "FALSE") -> str:
     """Select the rows that a batch puts into quarantine, from the table ``batch``.
 
     Args:
         metadata: Of the commit to come.
         spec: The declaration that found the records bad.
+        bare: Which of them keep no bytes, in SQL.
     """
+    key, value, headers, detail = (
+        f"CASE WHEN {bare} THEN NULL ELSE _{name} END AS {name}" for name in (*_RAW, "detail")
+    )
     declared = fingerprint(spec).replace("'", "''")
     return (
         "SELECT _topic, _partition, _offset, _timestamp, "
         f"CAST({metadata.seq} AS BIGINT) AS _seq, "
-        "_key AS key, _value AS value, _headers AS headers, _reason AS reason, "
-        "_detail AS detail, CAST(NULL AS BIGINT) AS redriven_seq, "
+        f"{key}, {value}, {headers}, _reason AS reason, {detail}, "
+        "CAST(NULL AS BIGINT) AS redriven_seq, "
         f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
         f"'{engine_version()}' AS engine_version, '{metadata.run_id}' AS run_id, "
-        f"'{declared}' AS declaration, CAST(NULL AS STRING) AS removed "
+        f"'{declared}' AS declaration, "
+        f"CASE WHEN {bare} THEN 'read before an erase' END AS removed "
         "FROM batch WHERE _disposition = 'quarantined'"
     )
 

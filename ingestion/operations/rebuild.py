@@ -8,15 +8,17 @@ change places. Killed anywhere, it goes on where it was.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from ingestion.declaration.spec import StreamSpec, fingerprint
+from ingestion.declaration.ddl import parse_columns
+from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import OffsetsExpiredError, RefusedError, no_table_yet
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
-from ingestion.lake.erasure import erasures
+from ingestion.lake.erasure import erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
@@ -86,7 +88,9 @@ class Rebuild:
             spec = self._beginning(stream, snapshot)
             beside, purpose = self._settings_beside(paths), _purpose(spec, snapshot)
             self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside))
-            run = replace(self.run, spec=spec, settings=beside)
+            topics = stream.kafka.topics(spec.name, spec.subscribed)
+            erased = tuple(_erased_before(spec, snapshot, topics.ids))
+            run = replace(self.run, spec=spec, settings=beside, inherited=erased)
             report = run.execute_unobserved()
             if not self._is_ready(report):
                 return RebuildReport(stream=spec.name, report=report)
@@ -144,7 +148,6 @@ class Rebuild:
         begun = first_offsets(snapshot.rows)
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
-        _refuse_erased(spec.name, snapshot, earliest)
         lost = lost_ranges(begin, earliest)
         if lost and not self.without_lost:
             raise _lost(
@@ -157,6 +160,10 @@ class Rebuild:
             offsets.setdefault(at.topic, {})[at.partition] = max(offset, earliest[at])
         declared = spec.model_dump(by_alias=True, exclude_unset=True)
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
+
+
+# Fields that compute columns, so that a key of then may not be what the same record says now.
+_COMPUTING: Final = frozenset({"select", "transform"})
 
 
 def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
@@ -181,19 +188,45 @@ def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) 
         )
 
 
-def _refuse_erased(stream: str, snapshot: TableSnapshot, earliest: Offsets) -> None:
-    """Make sure that a new table, which knows of no erase, would not bring a key back."""
+def _erased_before(
+    spec: StreamSpec, snapshot: TableSnapshot, topic_ids: Mapping[str, str]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield what was erased of topics that are still those of now, for the new table to leave out.
+
+    Raises:
+        RefusedError: the declaration of now would make other keys of the same records, so that an
+            erased one would not be recognised; or an erase has not come to its end.
+    """
     rows = _known_rows(snapshot)
-    for erasure in erasures(rows):
-        # What an earlier epoch held was in another topic.
-        is_of_now = erasure.epoch == rows[-1].epoch
-        if is_of_now and any(earliest.get(at, end) < end for at, end in erasure.until.items()):
-            raise RefusedError(
-                stream,
-                f"batch {erasure.seq} erased a key whose records Kafka still holds: a new table "
-                "would bring them back.",
-                remedy="rebuild once the topic's retention has passed the erase",
-            )
+    for begun in unfinished(rows):
+        raise RefusedError(
+            spec.name,
+            f"the erase of batch {begun.seq} was cut short.",
+            remedy=f"oncelake erase {spec.name} again with the same key",
+        )
+    for row, erased in ((row, row.erased) for row in rows if row.erased is not None):
+        until = Offsets.from_json(erased["until"])
+        topics = topic_ids.items() & row.identity.topic_ids.items()
+        of_now = {at: offset for at, offset in until.items() if at.topic in dict(topics)}
+        if of_now:
+            _refuse_other_keys(spec, row, set(erased["columns"]))
+            yield {**erased, "until": Offsets(of_now).to_json()}
+
+
+def _refuse_other_keys(spec: StreamSpec, row: LedgerRow, names: set[str]) -> None:
+    """Make sure that the columns of an erased key are made of a record as they were then."""
+    then = {column.name: column.type for column in parse_columns(row.columns)}
+    changed = sorted(name for name in names if then.get(name) != spec.types.get(name))
+    computed = {name for name, _ in meaning_changes(row.declaration, meaning(spec))} & _COMPUTING
+    if changed or computed:
+        raise RefusedError(
+            spec.name,
+            f"batch {row.seq} erased a key by {', '.join(sorted(names))}, and "
+            f"{', '.join(changed or sorted(computed))} has changed since: a new table would not "
+            "recognise its records, and bring them back.",
+            remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --reason '…', "
+            "run, and erase again",
+        )
 
 
 def _known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:

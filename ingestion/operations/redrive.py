@@ -31,8 +31,7 @@ from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
-from ingestion.recovery.position import Position
-from ingestion.recovery.start import plan_start
+from ingestion.recovery.start import Start, plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
@@ -110,7 +109,7 @@ class Redrive:
         with held_by_committer(engine, spark, stream, me):
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)
             report = replace(report, recovered=(*first.recovered, *start.recovered))
-            return self._send(spark, stream, engine, start.position, report)
+            return self._send(spark, stream, engine, start, report)
 
     def _refuse_partial_updates(self, waiting: Counter[int]) -> None:
         if self.spec.ignore_null_updates:
@@ -127,19 +126,19 @@ class Redrive:
         spark: SparkSession,
         stream: Stream,
         engine: EngineName,
-        position: Position,
+        start: Start,
         report: RedriveReport,
     ) -> RedriveReport:
         paths = stream.paths
         waiting, rows, still_bad = self._waiting(paths), [], Counter[str]()
-        for epoch in epochs_of(Ledger(paths.ledger).rows_of(position.table_id)):
+        for epoch in epochs_of(Ledger(paths.ledger).rows_of(start.position.table_id)):
             if not any(map(epoch.has, waiting)):
                 continue
             writer = RedriveWriter(
-                stream, position=position, run_id=self.run_id, engine=engine, epoch=epoch
+                stream, start=start, run_id=self.run_id, engine=engine, epoch=epoch
             )
             row = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
-            position = writer.position
+            start = replace(start, position=writer.position)
             still_bad.update(writer.still_bad)
             rows += [row] if row else []
             if row and row.is_red:

@@ -28,7 +28,7 @@ from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_ranges
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import lost_ranges, plan_start, recheck_start
+from ingestion.recovery.start import Start, lost_ranges, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
 from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
@@ -112,7 +112,7 @@ class Replay:
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)
             # While Spark started, nobody held the stream.
             ranges = self._ranges(stream, start.position)
-            rows = tuple(self._batches(spark, stream, engine, start.position, ranges))
+            rows = tuple(self._batches(spark, stream, engine, start, ranges))
             report = replace(report, ranges=ranges, batches=rows)
             return replace(report, recovered=(*first.recovered, *start.recovered))
 
@@ -121,12 +121,12 @@ class Replay:
         spark: SparkSession,
         stream: Stream,
         engine: EngineName,
-        position: Position,
+        start: Start,
         ranges: Sequence[Range],
     ) -> Iterator[LedgerRow]:
-        writer = ReplayWriter(stream, position=position, run_id=self.run_id, engine=engine)
+        writer = ReplayWriter(stream, start=start, run_id=self.run_id, engine=engine)
         left = sum(map(len, ranges))
-        with recheck_kafka_on_failure(lambda: recheck_start(stream, position)):
+        with recheck_kafka_on_failure(lambda: recheck_start(stream, start.position)):
             for part in cut(ranges, stream.spec.max_offsets_per_trigger):
                 row = writer.replay(read_ranges(spark, stream.settings, part), part)
                 left -= sum(map(len, part))

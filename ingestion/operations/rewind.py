@@ -258,12 +258,11 @@ def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
     if point.seq == position.seq and not foreign_commits(snapshot.table.others):
         raise InvalidSpecError(f"{stream}: it stands at seq {point.seq} already; nothing to undo")
     undone = [row for row in standing_rows(table.rows) if row.seq > point.seq]
-    obstacle, when = point.obstacle, ""
+    obstacle = point.obstacle
     if point.epoch != position.epoch:
         obstacle = f"epoch {position.epoch} began since, with another topic"
     elif any(row.kind == "erase" for row in undone):
         obstacle = "a key was erased since, whose records would be read again"
-        when = ", once its retention has passed the erase"
     elif any(name.endswith("_written_off") for row in undone for name in row.counts):
         obstacle = "quarantine or tombstones were written off since, and are not as they were then"
     if obstacle is None:
@@ -273,7 +272,7 @@ def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
             stream,
             f"it cannot go back to seq {point.seq} (version {point.delta_version}): {obstacle}.",
             remedy=f"oncelake history {stream} lists what can be reached; oncelake rebuild "
-            f"{stream} makes the table anew from the topic{when}",
+            f"{stream} makes the table anew from the topic",
         )
 
 

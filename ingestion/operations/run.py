@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,7 +41,7 @@ from ingestion.operations.progress import Progress, Tell
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
-from ingestion.pipeline.create_table import create_table
+from ingestion.pipeline.create_table import create_table, inherit_erasures
 from ingestion.pipeline.evolve_schema import alters_table, evolve_schema
 from ingestion.pipeline.query import drain
 from ingestion.pipeline.report import RunReport
@@ -65,6 +66,7 @@ class Run:
     Attributes:
         spark: Returns a session for the records to read; not asked when nothing is new.
         run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
+        inherited: What was erased from the table that this one will replace, as its commits say.
         on_batch: Called after each batch with its ledger row and the lag that is left.
         tell: Called with a sentence for each step, for whoever waits.
         stop: Set it to end the run within seconds; an open batch is as if never begun.
@@ -74,6 +76,7 @@ class Run:
     settings: Settings
     spark: SessionFor
     run_id: str
+    inherited: Sequence[Mapping[str, Any]] = ()
     on_batch: OnBatch = lambda row, lag: None
     tell: Tell = lambda text: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -137,13 +140,14 @@ class Run:
         with held_by_committer(engine, spark, stream, me):
             hit(Failpoint.LOCK_HELD)
             start = start_with_spark(spark, stream, engine, run_id=self.run_id)
+            start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             hit(Failpoint.TABLE_READ)
             checkpoint, notices = _open_checkpoint(stream.paths, start)
             notices = (*filter(None, [why]), *notices)
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(
                 stream,
-                position=start.position,
+                start=start,
                 run_id=self.run_id,
                 engine=engine,
                 on_merge=progress.merge,

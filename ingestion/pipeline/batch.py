@@ -18,7 +18,6 @@ from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
-from ingestion.lake.erasure import erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import altered_sources
@@ -31,13 +30,13 @@ from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
 from ingestion.pipeline.decode import decode
-from ingestion.pipeline.erased import leave_out
+from ingestion.pipeline.erased import leave_out, was_read_by
 from ingestion.pipeline.explode import explode
 from ingestion.pipeline.gaps import Gaps, find_gaps
 from ingestion.pipeline.spark_errors import translate_expression_errors
 from ingestion.pipeline.transform import transform
 from ingestion.pipeline.validate import validate
-from ingestion.recovery.position import Position
+from ingestion.recovery.start import Start
 from ingestion.recovery.topics import refuse_another_topic
 from ingestion.sinks import sql
 from ingestion.sinks.choose_engine import EngineName, open_engine
@@ -54,7 +53,7 @@ class BatchWriter:
         self,
         stream: Stream,
         *,
-        position: Position,
+        start: Start,
         run_id: str,
         engine: EngineName = "spark",
         on_merge: Callable[[int], None] = lambda records: None,
@@ -67,7 +66,8 @@ class BatchWriter:
         self._on_merge = on_merge
         self._log = TableLog(stream.paths.data)
         self._ledger = Ledger(stream.paths.ledger)
-        self.position = position
+        self._erasures = start.erasures
+        self.position = start.position
 
     def write(self, records: DataFrame, planned: Sequence[Range]) -> LedgerRow | None:
         """Write one batch, and return its ledger row.
@@ -107,36 +107,38 @@ class BatchWriter:
                 engine.materialize(validated)
             target = self._target(engine)
             keep_columns(target)
-            counts = self._count(engine)
+            counts = self._count(engine, planned)
             if not counts.read and not planned:
                 return None
             gaps = self._prove_gaps(engine, planned, counts)
             self._on_merge(counts.good)
             metadata = self._describe(engine, plan, planned, counts, gaps)
-            quarantined = self._quarantine(engine, counts, metadata)
+            quarantined = self._quarantine(engine, counts, metadata, planned)
             sink = sink_class(spec)(target, _define_good(engine, counts))
             metadata = _prepare(sink, metadata, quarantined)
             commit = self._commit(sink, metadata, after=target.version)
             return self._account(sink, commit, metadata)
 
-    def _count(self, engine: Engine) -> BatchCounts:
+    def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""
+        self._leave_out_erased(engine, self.position.epoch, planned)
         counts = count_records(engine)
         hit(Failpoint.BATCH_MATERIALISED)
         refuse_another_topic(self._spec, self._stream.kafka, self.position.identity)
         refuse_too_many_bad(engine, counts, self._spec)
         return counts
 
-    def _leave_out_erased(self, engine: Engine, epoch: int) -> list[dict[str, Any]]:
+    def _leave_out_erased(
+        self, engine: Engine, epoch: int, planned: Sequence[Range]
+    ) -> list[dict[str, Any]]:
         """Call the records ``filtered`` whose key has been erased since they were first read.
 
         Returns their coordinates.
         """
-        known = erasures(self._ledger.rows_of(self.position.table_id))
         return [
             place
-            for erasure in known
-            if epoch <= erasure.epoch
+            for erasure in self._erasures
+            if erasure.may_leave_out(epoch, planned)
             for place in leave_out(engine, erasure, epoch=epoch)
         ]
 
@@ -203,8 +205,16 @@ class BatchWriter:
             version=self._log.versions()[0],
         )
 
-    def _quarantine(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
+    def _quarantine(
+        self,
+        engine: Engine,
+        counted: BatchCounts,
+        metadata: CommitMetadata,
+        planned: Sequence[Range],
+    ) -> int:
         """Write the bad records, replacing what a dead attempt left of the same seq.
+
+        Those that were read before a key was erased may be of that key: they keep no bytes.
 
         Returns:
             How many the quarantine holds of this batch now, read back.
@@ -213,7 +223,10 @@ class BatchWriter:
             return 0
         path = self._paths.quarantine
         add_missing_columns(path)
-        rows = quarantine_rows(metadata, self._spec)
+        epoch = self.position.epoch
+        erased = (each for each in self._erasures if each.may_leave_out(epoch, planned))
+        bare = " OR ".join(was_read_by(each, epoch) for each in erased)
+        rows = quarantine_rows(metadata, self._spec, bare=bare or "FALSE")
         engine.replace_seq(rows, path, metadata.seq, stats_on=STATISTICS)
         return rows_of_seq(path, metadata.seq)
 

@@ -7,7 +7,9 @@ again by the next run, records that came in between would be skipped.
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as LocalTable
@@ -19,13 +21,15 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.compaction import retention_properties
+from ingestion.lake.erasure import COMPLETE, Digest, erasures
 from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
 from ingestion.pipeline.evolve_schema import refuse_other_columns
 from ingestion.pipeline.schema import row_type, storable
-from ingestion.recovery.start import starting_offsets
+from ingestion.recovery.start import Start, starting_offsets
 from ingestion.recovery.topics import identity_of
 from ingestion.sinks.choose_engine import EngineName
 
@@ -55,6 +59,26 @@ def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run
         next=begin,
     )
     write_empty_commit(paths, metadata)
+
+
+def inherit_erasures(
+    stream: Stream, start: Start, erased: Iterable[Mapping[str, Any]], *, run_id: str
+) -> Start:
+    """Commit to a new table what was erased from the one that it will replace, before it reads.
+
+    A crash in between leaves some of them, which are not taken over twice.
+    """
+    position, rows = start.position, []
+    for said in erased:
+        if Digest.of_row(said) in {each.digest for each in start.erasures}:
+            continue
+        made = position.next_metadata(run_id, kind="erase", counts={COMPLETE: 1})
+        made = replace(made, erased=said, reason="erased before this table was made")
+        commit = write_empty_commit(stream.paths, made)
+        rows.append(LedgerRow.of(made, commit, position.table_id, counts=made.counts))
+        position = position.after(made)
+    Ledger(stream.paths.ledger).put(*rows)
+    return replace(start, position=position, erasures=(*start.erasures, *erasures(rows)))
 
 
 # Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.

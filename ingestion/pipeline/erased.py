@@ -28,11 +28,7 @@ def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str,
         The coordinates of these records.
     """
     columns = erasure.digest.columns
-    until = " OR ".join(
-        f"(_topic = {sql.text(at.topic)} AND _partition = {at.partition} AND _offset < {offset})"
-        for at, offset in erasure.until.items()
-    )
-    was_read = f"{IS_GOOD} AND ({'TRUE' if epoch < erasure.epoch else until or 'FALSE'})"
+    was_read = f"{IS_GOOD} AND {was_read_by(erasure, epoch)}"
     place = dict.fromkeys((*columns, *COORDINATES, "_index"))
     found = engine.rows(
         f"SELECT {sql.names(place)} FROM (SELECT {sql.names(place)}, row_number() OVER (PARTITION "
@@ -65,6 +61,15 @@ def leave_out(engine: Engine, erasure: Erasure, *, epoch: int) -> list[dict[str,
             )
             return places
     return []
+
+
+def was_read_by(erasure: Erasure, epoch: int) -> str:
+    """Return the condition, in SQL, that a record of an epoch was read before a key was erased."""
+    until = " OR ".join(
+        f"(_topic = {sql.text(at.topic)} AND _partition = {at.partition} AND _offset < {offset})"
+        for at, offset in erasure.until.items()
+    )
+    return "TRUE" if epoch < erasure.epoch else f"({until or 'FALSE'})"
 
 
 def at_places(rows: Iterable[Mapping[str, Any]]) -> str:

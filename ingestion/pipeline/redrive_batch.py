@@ -94,9 +94,9 @@ class RedriveWriter(BatchWriter):
         of_epoch = records.where(self._of.holds("_seq"))
         return self._apply(of_epoch, planned=(), plan=fit((), Offsets()))
 
-    def _count(self, engine: Engine) -> BatchCounts:
+    def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""
-        if erased := self._leave_out_erased(engine, self._of.number):
+        if erased := self._leave_out_erased(engine, self._of.number, planned):
             # They could not be read when their key was erased.
             those = f"{self._of.holds('_seq')} AND ({at_places(erased)})"
             remove_payloads(self._paths.quarantine, those, "erased", redriven=True)
@@ -127,7 +127,13 @@ class RedriveWriter(BatchWriter):
         counts |= self._extra_counts(engine, counted)
         return self.position.next_metadata(self._run_id, kind="redrive", counts=counts)
 
-    def _quarantine(self, engine: Engine, counted: BatchCounts, metadata: CommitMetadata) -> int:
+    def _quarantine(
+        self,
+        engine: Engine,
+        counted: BatchCounts,
+        metadata: CommitMetadata,
+        planned: Sequence[Range],
+    ) -> int:
         """Mark the records in the quarantine; none is added to it."""
         quarantine = self._paths.quarantine
         sent = (

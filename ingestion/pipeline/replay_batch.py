@@ -44,14 +44,13 @@ class ReplayWriter(BatchWriter):
         assert row is not None, "a batch with ranges has a commit"
         return row
 
-    def _count(self, engine: Engine) -> BatchCounts:
+    def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what the quarantine holds: what waits there, and what is bad again."""
         quarantine = self._paths.quarantine
         if DeltaTable.is_deltatable(str(quarantine)):
             engine.open_table("quarantine", quarantine)
             engine.define("batch", self._without_quarantined(engine.columns("batch")), keep=True)
-        self._leave_out_erased(engine, self.position.epoch)
-        return super()._count(engine)
+        return super()._count(engine, planned)
 
     def _without_quarantined(self, columns: Sequence[str]) -> str:
         (*_, epoch) = epochs_of(self._ledger.rows_of(self.position.table_id))

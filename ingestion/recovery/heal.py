@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger
+from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import clear_marks_beyond
 from ingestion.lake.side_tables import remove_beyond, rows_of_seq
@@ -126,20 +126,6 @@ def unknown_batches(stream: str, seqs: Sequence[int]) -> str:
         f"neither the ledger, nor its copy, nor the table's log has seq {written_seqs(seqs)}: what "
         "they read cannot be proven. Next: restore the ledger from a backup, or oncelake rebuild "
         f"{stream}"
-    )
-
-
-def written_seqs(seqs: Iterable[int]) -> str:
-    """Write down seqs, those that follow one another by the first and the last."""
-    runs: list[tuple[int, int]] = []
-    for seq in sorted(seqs):
-        if runs and runs[-1][1] == seq - 1:
-            runs[-1] = (runs[-1][0], seq)
-        else:
-            runs.append((seq, seq))
-    return ", ".join(
-        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, range(first, last + 1)))
-        for first, last in runs
     )
 
 

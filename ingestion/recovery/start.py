@@ -9,15 +9,14 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.erasure import unfinished
-from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger
+from ingestion.lake.erasure import Erasure, erasures, unfinished
+from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
 from ingestion.recovery.heal import (
     Healing,
     heal_ledger,
     remove_leftovers,
     unknown_batches,
-    written_seqs,
 )
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
@@ -40,6 +39,7 @@ class Start:
         starting: Where to begin in the partitions that the topics have now.
         ends: How far they can be read now: their last stable offsets.
         recovered: Ledger rows that an earlier run lost in a crash, written now.
+        erasures: Keys that were erased; what was read of them before is left out.
         notices: What was healed, for people.
     """
 
@@ -47,6 +47,7 @@ class Start:
     starting: Offsets
     ends: Offsets
     recovered: tuple[LedgerRow, ...]
+    erasures: tuple[Erasure, ...] = ()
     notices: tuple[str, ...] = ()
 
     @property
@@ -95,6 +96,7 @@ def plan_start(stream: Stream) -> Start | None:
         starting=starting,
         ends=ends,
         recovered=healing.recovered,
+        erasures=erasures(healing.rows),
         notices=(
             *_ledger_notices(snapshot, healing),
             *(

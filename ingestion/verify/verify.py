@@ -21,11 +21,10 @@ from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning
 from ingestion.errors import DamagedTableError
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.integrity import altered_files, translate_read_errors
-from ingestion.lake.ledger import Ledger
+from ingestion.lake.ledger import Ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.lake.table_log import TableLog
-from ingestion.recovery.heal import written_seqs
 from ingestion.recovery.side_tables import read_side_tables
 from ingestion.settings import Settings
 from ingestion.verify.compare import ledger, quarantine
@@ -255,6 +254,6 @@ def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]
             seqs.setdefault(f"`{field}` {what}", []).append(batch.seq)
     for change, of_change in seqs.items():
         yield (
-            f"another declaration was in force for seq {written_seqs(of_change)}, which is compared "
-            f"by today's: {change}. Next: put it back, or oncelake rebuild {spec.name}"
+            f"another declaration was in force for seq {written_seqs(of_change)}, compared by "
+            f"today's: {change}. Next: put it back, or oncelake rebuild {spec.name}"
         )

@@ -142,16 +142,87 @@ def test_a_later_record_comes_in_as_any_other(world: World) -> None:
     assert prove(world).differences == ()
 
 
-def test_no_way_leads_behind_an_erase(world: World) -> None:
-    """Rewind and rebuild are refused, since the topic would bring the key back."""
+def test_no_rewind_leads_behind_an_erase(world: World) -> None:
+    """The older version had the key."""
     erased(world)
 
-    with pytest.raises(
-        RewindError, match=r"a key was erased since.*retention has passed the erase"
-    ):
+    with pytest.raises(RewindError, match=r"a key was erased since.*oncelake rebuild"):
         rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
-    with pytest.raises(RefusedError, match="erased a key whose records Kafka still holds"):
+
+
+def test_a_rebuild_leaves_out_what_was_erased(settings: Settings, spark: SparkSession) -> None:
+    """The new table takes the erasures over before it reads, and so does the next one."""
+    with World.made(settings, spark) as world:
+        history_of_a_person(world)
+        erased(world)
+        before = world.rows()
+
         world.rebuild()
+        world.rebuild()
+        world.replay()
+
+        shutil.rmtree(world.paths.archive)
+        assert traces(world) == []
+        assert world.rows() == before
+        first = world.ledger[0]
+        assert (first.kind, first.accepted) == ("erase", "erased before this table was made")
+        assert {each["value"] for each in world.quarantined()} == {None}
+        verdict = prove(world)
+        assert verdict.holds, verdict.differences
+        world.send(row(NUMBER, "another life", at=1))
+        world.run()
+        assert [each["name"] for each in world.rows() if each["id"] == NUMBER] == ["another life"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        pytest.param(
+            {"schema": COLUMNS.replace("id INT", "id STRING"), "types": {"id": "lenient"}},
+            "and id has changed since",
+            id="type",
+        ),
+        pytest.param({"select": {"id": "id + 1"}}, "and select has changed since", id="computed"),
+    ],
+)
+def test_a_rebuild_by_other_keys_is_refused_behind_an_erase(
+    world: World, declared: dict[str, Any], problem: str
+) -> None:
+    """A new table would not recognise the records of the key, and bring them back."""
+    erased(world)
+    world.declare(**declared)
+
+    with pytest.raises(RefusedError, match=f"{problem}.*oncelake reset"):
+        world.rebuild()
+
+
+def test_a_rebuild_waits_for_the_end_of_an_erase(world: World) -> None:
+    """The old tables, which go into the archive, still hold the key."""
+    with crashing_at(Failpoint.SIDES_CLEARED), pytest.raises(PlannedError):
+        erased(world)
+
+    with pytest.raises(RefusedError, match=r"cut short.*with the same key"):
+        world.rebuild()
+
+
+def test_waiting_records_of_partial_updates_are_applied_by_a_rebuild_behind_an_erase(
+    settings: Settings, spark: SparkSession
+) -> None:
+    """The redrive names the rebuild, and that goes through while Kafka has all records."""
+    with World.made(settings, spark) as world:
+        world.declare(schema=COLUMNS.replace("at INT NOT", "at TINYINT NOT"))
+        world.declare(ignore_null_updates=True)
+        world.send(row(NUMBER, PERSON, at=1), row(1, "a", at=1), {"id": 1, "name": "b", "at": 300})
+        world.run()
+        erased(world)
+        with pytest.raises(RefusedError, match=f"oncelake rebuild {world.topic}"):
+            world.redrive()
+
+        world.declare(schema=COLUMNS)
+        world.rebuild()
+
+        assert [(each["id"], each["name"]) for each in world.rows()] == [(1, "b")]
+        assert prove(world).differences == ()
 
 
 @pytest.mark.parametrize("place", [None, Failpoint.DECIDED])

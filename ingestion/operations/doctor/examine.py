@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
+from ingestion.lake.ledger import written_seqs
 from ingestion.lake.lock import Holder, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
@@ -34,7 +35,7 @@ from ingestion.operations.doctor import findings as kinds
 from ingestion.operations.doctor.findings import Finding
 from ingestion.operations.failure import Failure
 from ingestion.operations.status import StatusReader
-from ingestion.recovery.heal import unknown_seqs, written_seqs
+from ingestion.recovery.heal import unknown_seqs
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings, project_root
 

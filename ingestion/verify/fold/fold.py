@@ -72,8 +72,7 @@ class Fold:
 
     def batch(self, batch: Batch, chunks: Iterable[Sequence[Record]]) -> Recount:
         """Fold one batch, the next of the ledger."""
-        is_replay, rereads = batch.kind == "replay", batch.kind != "ingest"
-        recount = Recount(is_replay=is_replay, rereads=rereads)
+        recount = Recount(is_replay=batch.kind == "replay")
         classify = self._classifiers.of(batch.columns)
         for records in chunks:
             self._take(records, batch.seq, classify, recount)
@@ -116,7 +115,7 @@ class Fold:
         recount.ignored += result.ignored
         recount.filtered += result.filtered
         recount.exploded += result.exploded
-        if self._erased and recount.rereads:
+        if self._erased:
             left = [change for change in result.changes if not self._is_erased(change)]
             recount.filtered += len(result.changes) - len(left)
             result.changes = left

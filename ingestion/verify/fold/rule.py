@@ -34,7 +34,6 @@ class Recount:
 
     Attributes:
         is_replay: Whether earlier batches have read the same records.
-        rereads: Whether they have read some of them, which a redrive sends in.
         overlap: Records that a replay leaves out, since the quarantine holds them.
         exploded: Rows beyond the first of their record.
         dispositions: Dispositions of the winners that leave no doubt.
@@ -44,7 +43,6 @@ class Recount:
     """
 
     is_replay: bool = False
-    rereads: bool = False
     records: Counter[TopicPartition] = field(default_factory=Counter)
     ignored: int = 0
     filtered: int = 0
