@@ -67,12 +67,16 @@ def translate_read_errors(table: Path, version: int | None = None) -> Iterator[N
         yield
     except _READ_ERRORS as error:
         if not is_disk_error(error):
-            _refuse_unreadable(table, version)
+            refuse_unreadable(table, version)
         raise
 
 
-def _refuse_unreadable(table: Path, version: int | None) -> None:
-    """Read a table's log and every data file of a version from beginning to end."""
+def refuse_unreadable(table: Path, version: int | None = None) -> None:
+    """Read a table's log and every data file of a version from beginning to end.
+
+    Raises:
+        DamagedTableError: something is missing, cut short or not as it was written; names it.
+    """
     if not table.exists():
         return
     refuse_damaged(TableLog(table))

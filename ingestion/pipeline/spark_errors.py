@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
+import duckdb
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, PythonException
@@ -16,11 +18,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, DependencyError
 from ingestion.kafka.offsets import Range
 from ingestion.lake.damage import damaged_table
-from ingestion.lake.integrity import altered_files
+from ingestion.lake.integrity import refuse_unreadable
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import is_disk_error, translate_disk_errors
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import TableLog
 from ingestion.pipeline.schema import sentence_of
 from ingestion.pipeline.session import jvm_has_ended
 
@@ -160,13 +161,10 @@ def translate_damage(paths: StreamPaths) -> Iterator[None]:
         if said is None or table is None:
             raise
         raise damaged_table(table, f"Spark says: {said[:300]}") from error
-    except DeltaError as error:
+    except (DeltaError, pa.ArrowException, duckdb.Error):
         for table in tables:
-            # delta-rs does not always name the file.
-            for file in altered_files(TableLog(table)):
-                raise damaged_table(
-                    table, f"{file} is not as it was written; delta-rs says: {str(error)[:300]}"
-                ) from error
+            # Neither always names the file.
+            refuse_unreadable(table)
         raise
 
 
