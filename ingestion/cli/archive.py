@@ -11,7 +11,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id, read_duration
 from ingestion.cli.decisions import note_waiting
 from ingestion.cli.streams import load_settings, refuse_unknown
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="As `oncelake archive list` has it.")]
 
@@ -97,6 +97,8 @@ def prune(
         output.document({"stream": stream, "deleted": pruned})
         return
     for each in pruned:
-        output.say(f"{stream}: deleted {each.entry} ({each.size_bytes:,} bytes; {each.why})")
+        output.say(
+            f"{stream}: deleted {each.entry} ({counted(each.size_bytes, 'byte')}; {each.why})"
+        )
     if not pruned:
         output.say(f"{stream}: nothing to delete")

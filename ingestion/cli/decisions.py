@@ -10,7 +10,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
 
@@ -120,7 +120,7 @@ def unlock(
 def note_waiting(stream: str, waiting: int) -> None:
     """Say how many records go into the archive with the quarantine, where no redrive finds them."""
     if waiting:
-        records = output.counted(waiting, "record")
+        records = counted(waiting, "record")
         output.note(
             f"{stream}: {records} in quarantine, which no redrive has sent in, into the archive",
             "yellow",
@@ -132,9 +132,9 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
         output.document({"stream": stream, **output.row_document(row)})
         return
     output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
-    for counted in row.ranges:
-        if len(counted.range):
-            output.say(f"  {counted.range}")
+    for part in row.ranges:
+        if len(part.range):
+            output.say(f"  {part.range}")
 
 
 def _tables_on_disk(stream: str, settings: Settings) -> list[Path]:

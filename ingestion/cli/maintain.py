@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, is_debugging, new_run_id
 from ingestion.cli.output import progress
 from ingestion.cli.streams import chosen, load_settings
-from ingestion.errors import first_exit_code
+from ingestion.errors import counted, first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.operations.maintain import UpkeepReport
@@ -78,7 +78,8 @@ def _print(report: UpkeepReport) -> None:
     saved = _megabytes(report.bytes_saved)
     output.say(f"{report.stream}: maintained · {saved} MB saved on disk", "bold green")
     if report.payloads_removed:
-        output.say(f"  key and value of {report.payloads_removed:,} quarantined records removed")
+        records = counted(report.payloads_removed, "quarantined record")
+        output.say(f"  key and value of {records} removed")
 
 
 def _megabytes(size: int) -> str:

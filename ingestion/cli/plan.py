@@ -13,7 +13,7 @@ from ingestion.cli.decisions import Why, note_waiting
 from ingestion.cli.output import progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, load_stream
-from ingestion.errors import DONE, UNREACHABLE, WRONG, IngestionError, first_exit_code
+from ingestion.errors import DONE, UNREACHABLE, WRONG, IngestionError, counted, first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
@@ -199,7 +199,7 @@ def _print_rebuild(rebuilt: RebuildReport) -> None:
     if not rebuilt.archived:
         output.say(f"{rebuilt.stream}: the new table is not ready; the old one is in its place")
         return
-    rows = output.counted(rebuilt.report.row_count, "row")
+    rows = counted(rebuilt.report.row_count, "row")
     output.say(f"{rebuilt.stream}: the new table is in place, {rows}, lag {rebuilt.report.lag:,}")
     for path in rebuilt.archived:
         output.say(f"  archived {path}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from ingestion.errors import TableSettingsError
+from ingestion.errors import TableSettingsError, counted
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table, translate_read_errors
 from ingestion.lake.table_log import Commit, TableLog, data_files
@@ -73,7 +73,7 @@ def _lost_files(log: TableLog) -> Iterator[str]:
         if found is None:
             yield f"data file {path} is missing"
         elif found != size:
-            yield f"data file {path} has {found:,} bytes, and {size:,} were committed"
+            yield f"data file {path} has {counted(found, 'byte')}, and {size:,} were committed"
 
 
 def altered_sources(table: Path, commit: Commit) -> Iterator[str]:

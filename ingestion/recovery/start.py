@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError
+from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.erasure import unfinished
@@ -161,7 +161,7 @@ def offsets_to_read(
         raise OffsetsExpiredError(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "
-            f"({sum(map(len, lost))} offsets).",
+            f"({counted(sum(map(len, lost)), 'offset')}).",
             remedy=f"if they cannot be restored, oncelake accept {spec.name} --reason '…' records "
             "the loss in the ledger and goes on after it",
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TopicTruncatedError
+from ingestion.errors import TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.commit_metadata import Identity
@@ -133,7 +133,8 @@ class Coverage:
             yield from self._accepted(batch)
         if self.thinned:
             named = ", ".join(map(str, sorted(self.thinned)[:20]))
-            yield f"compaction has removed records of {len(self.thinned)} batches since: {named}"
+            batches_since = counted(len(self.thinned), "batch")
+            yield f"compaction has removed records of {batches_since} since: {named}"
 
     def _accepted(self, batch: Batch) -> Iterator[str]:
         if batch.counts.get("lost"):

@@ -21,7 +21,7 @@ from pyarrow import ArrowException
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint
-from ingestion.errors import TerminalError, first_line
+from ingestion.errors import TerminalError, counted, first_line
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
@@ -183,8 +183,8 @@ class _Proof:
         )
         if bare:
             self._limits.append(
-                f"{bare.total():,} records in quarantine are without key and value, which were "
-                "removed on purpose"
+                f"{counted(bare.total(), 'record in quarantine is', 'records in quarantine are')} "
+                "without key and value, which were removed on purpose"
             )
 
     def _prove_the_dispositions(self, snapshot: Snapshot, fold: Fold, redrives: Redrives) -> None:

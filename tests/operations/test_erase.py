@@ -103,7 +103,7 @@ def test_nothing_of_the_key_is_left(ingested: World, world: World) -> None:
     verdict = prove(world)
     assert verdict.holds, verdict.differences
     assert verdict.limits == (
-        "1 records in quarantine are without key and value, which were removed on purpose",
+        "1 record in quarantine is without key and value, which were removed on purpose",
     )
 
 

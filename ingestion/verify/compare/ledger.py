@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from ingestion.errors import counted
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.rule import Recount
@@ -220,7 +221,10 @@ def _unlike(
 
 
 def _written(ranges: Iterable[OffsetRange]) -> str:
-    return ", ".join(f"{r} with {r.records} records, {r.gaps} gaps" for r in sorted(ranges))
+    return ", ".join(
+        f"{part} with {counted(part.records, 'record')}, {counted(part.gaps, 'gap')}"
+        for part in sorted(ranges)
+    )
 
 
 def _broken(seq: int, part: OffsetRange, what: str, expected: str | None = None) -> Difference:
