@@ -159,7 +159,7 @@ def _cells(point: Savepoint) -> tuple[object, ...]:
     return (
         f"seq:{point.seq}",
         point.delta_version,
-        "opened" if point.seq == 0 else point.kind,
+        point.kind,
         f"{point.committed_at:%Y-%m-%d %H:%M:%S}",
         _offsets(point),
         f"no: {point.obstacle}" if point.obstacle else "yes",
