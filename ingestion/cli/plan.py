@@ -74,12 +74,10 @@ def rebuild(
     from. Exits with 1 when the books of the new table do not balance; the old one then stays in
     its place.
     """
-    from ingestion.operations.archive import waiting_records
     from ingestion.operations.rebuild import Rebuild
     from ingestion.operations.run import Run
 
     spec, settings = load_stream(stream)
-    note_waiting(stream, waiting_records(stream, settings))
     interrupt = Interrupt()
     with progress() as tell, interrupt.listening():
         run = Run(
@@ -92,6 +90,7 @@ def rebuild(
         )
         rebuilt = Rebuild(run=run, without_lost=without_lost, reason=reason.strip()).execute()
     output.note_red(rebuilt.report)
+    note_waiting(stream, rebuilt.archived)
     if as_json:
         output.document(_rebuild_document(rebuilt))
     else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
@@ -46,12 +46,17 @@ def list_archive(stream: str, settings: Settings) -> tuple[ArchiveEntry, ...]:
     return tuple(_describe(each, paths) for each in archived(paths))
 
 
-def waiting_records(stream: str, settings: Settings) -> int:
-    """Count the records in a stream's quarantine that no redrive has sent in, as far as it reads.
+def waiting_records(tables: Iterable[Path]) -> int:
+    """Count the records that no redrive has sent in, in the quarantine among a stream's tables.
 
-    They go wherever the quarantine goes: a rebuild, reset or restore takes them out of sight.
+    They go wherever it goes: a rebuild, reset or restore takes them out of sight. What cannot be
+    read is not counted.
     """
-    return known_waiting(StreamPaths.of(stream, settings), _EVERYTHING) or 0
+    return sum(
+        known_waiting(table, _EVERYTHING) or 0
+        for table in tables
+        if table.name.endswith("__quarantine")
+    )
 
 
 def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
@@ -176,8 +181,6 @@ def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
         why=each.why or "unknown",
         tables=each.tables,
         rows=rows,
-        waiting=known_waiting(
-            replace(paths, quarantine=each.path / paths.quarantine.name), _EVERYTHING
-        ),
+        waiting=known_waiting(each.path / paths.quarantine.name, _EVERYTHING),
         size_bytes=sum(file.stat().st_size for file in files),
     )
