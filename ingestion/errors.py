@@ -102,7 +102,8 @@ def table_rolled_back(
         f"{table} ends with seq {seq}, and the ledger has seq {known_seq} (version "
         f"{known_version}): the table was replaced by an older copy, or its newest commits are "
         "gone.",
-        remedy=f"restore the newer files, or oncelake reset {stream}, to ingest the topic again",
+        remedy=f"restore the newer files, or oncelake reset {stream} --yes, to ingest the topic "
+        "again",
     )
 
 

@@ -78,7 +78,7 @@ def _print(stream: str, done: Certificate) -> None:
         # A rebuild's own tables are no entry of the archive.
         remedy = "remove it by hand"
         if path.parent.name != ".rebuild":
-            remedy = f"oncelake archive prune {stream} {path.parent.name}"
+            remedy = f"oncelake archive prune {stream} {path.parent.name} --yes"
         output.say(f"  {path} is an older copy, which may hold it. Next: {remedy}", "yellow")
     for part in done.in_kafka or ():
         output.say(

@@ -48,7 +48,7 @@ def remedy_for(table: Path) -> str:
         "deleted key back",
     }.get(
         companion,
-        f"oncelake reset {stream} archives the tables (nothing is deleted) and ingests the topic "
-        "again",
+        f"oncelake reset {stream} --yes archives the tables (nothing is deleted) and ingests the "
+        "topic again",
     )
     return f"restore it from a backup; if there is none, {without_backup}"

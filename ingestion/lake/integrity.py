@@ -124,7 +124,7 @@ def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
             stream,
             f"somebody enabled {name} on {log.path}: delta-rs, which audits the books, cannot read "
             "such a table.",
-            remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset {stream}"
-            ", to ingest the topic into a new table",
+            remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset "
+            f"{stream} --yes, to ingest the topic into a new table",
         )
     return None

@@ -125,7 +125,7 @@ def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
         raise RefusedError(
             paths.stream,
             f"a key was erased after {chosen.name} was archived, which may still hold it.",
-            remedy=f"oncelake archive prune {paths.stream} {chosen.name}",
+            remedy=f"oncelake archive prune {paths.stream} {chosen.name} --yes",
         )
 
 
@@ -141,7 +141,7 @@ def _refuse_to_forget_erasures(paths: StreamPaths, chosen: Sequence[Archived]) -
             raise RefusedError(
                 paths.stream,
                 f"{each.name} alone may tell that a key was erased, which {older} may hold.",
-                remedy=f"oncelake archive prune {paths.stream} {older} {each.name}",
+                remedy=f"oncelake archive prune {paths.stream} {older} {each.name} --yes",
             )
 
 
@@ -153,7 +153,7 @@ def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
             paths.stream,
             f"whether a key was erased before {entry.name} was archived is not known: "
             f"{error.problem}",
-            remedy=f"if none was, oncelake archive prune {paths.stream} {entry.name}",
+            remedy=f"if none was, oncelake archive prune {paths.stream} {entry.name} --yes",
         ) from error
 
 

@@ -93,7 +93,7 @@ def plan_start(stream: Stream) -> Start | None:
             *_ledger_notices(snapshot.ledger, healing.recovered),
             *(
                 f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
-                f"Run oncelake erase {spec.name} again with the same key"
+                "Next: the same oncelake erase again"
                 for erasure in unfinished(healing.rows)
             ),
         ),
@@ -172,7 +172,8 @@ def offsets_to_read(
                 spec.name,
                 f"{at} ends at offset {ends[at]}, and the table has read up to {offset}: the topic "
                 "has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {spec.name}, to read on from the topic as it is now",
+                remedy=f"oncelake adopt-topic {spec.name} --yes, to read on from the topic as it "
+                "is now",
             )
     return begin, ends
 

@@ -197,7 +197,8 @@ def determine_coverage(
                 spec.name,
                 f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
                 f"{end}: the topic has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {spec.name}, to read on from the topic as it is now",
+                remedy=f"oncelake adopt-topic {spec.name} --yes, to read on from the topic as it "
+                "is now",
             )
     accepted, through = accepted_in(batches)
     return Coverage(

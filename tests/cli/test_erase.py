@@ -55,5 +55,5 @@ def test_each_copy_is_named_with_what_removes_it(
     said = oncelake("erase", "orders", "--key", '{"id": 1}', "--reason", "a request", "--yes")
 
     text = " ".join(said.output.split())
-    assert "Next: oncelake archive prune orders 20261122T101500" in text
+    assert "Next: oncelake archive prune orders 20261122T101500 --yes" in text
     assert f"{begun} is an older copy, which may hold it. Next: remove it by hand" in text

@@ -272,6 +272,22 @@ def test_no_entry_outlives_what_tells_of_its_erased_key(settings: Settings) -> N
     assert archive.list_archive("orders", settings) == ()
 
 
+def test_a_remedy_can_be_typed_as_it_is_printed(home: Path) -> None:
+    """Where there is no terminal, too."""
+    settings = load_settings()
+    fill(settings, 0)
+    reset("orders", settings, run_id="r")
+    fill(settings, 1)
+    erase_all(settings)
+    (entry,) = archive.list_archive("orders", settings)
+    with pytest.raises(RefusedError) as refused:
+        archive.restore("orders", entry.entry, settings, run_id="r")
+
+    result = oncelake(*refused.value.remedy.split()[1:])
+
+    assert (result.exit_code, archive.list_archive("orders", settings)) == (0, ()), result.output
+
+
 def test_copies_of_a_killed_restore_go_with_their_entry(settings: Settings) -> None:
     """What is deleted for good lies nowhere else."""
     paths = StreamPaths.of("orders", settings)
