@@ -23,7 +23,7 @@ from dagster._core.storage.asset_check_execution_record import (
 
 from assets.checks import check_specs
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import DependencyError
+from ingestion.errors import DependencyError, counted
 
 _TIMEOUT_SECONDS: Final = 10
 # The sensor of failed runs is not asked again about a run that it could not tell of.
@@ -88,7 +88,8 @@ def _failed_checks(streams: Sequence[DeclaredStream], webhook: str) -> dg.Sensor
         untold = [*before.get("untold", []), *_messages(news)]
         told = _post_in_time(webhook, untold)
         return dg.SensorResult(
-            skip_reason=f"{len(news)} checks turned red; {told} of {len(untold)} messages posted",
+            skip_reason=f"{counted(len(news), 'check')} turned red; {told} of "
+            f"{counted(len(untold), 'message')} posted",
             cursor=json.dumps({"seen": seen, "untold": untold[told:]}, sort_keys=True),
         )
 

@@ -18,6 +18,7 @@ from assets.evidence import Evidence
 from assets.proof import metadata_of, sentences
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import counted
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import MOVING
 from ingestion.lake.ledger import LedgerRow
@@ -55,7 +56,7 @@ def books_balance(evidence: Evidence) -> dg.AssetCheckResult:
         "books_balance",
         passed=not red,
         says="; ".join(f"batch {row.seq}: {row.says()}" for row in red)
-        or f"{len(evidence.judged)} batches balance",
+        or counted(len(evidence.judged), "batch balances", "batches balance"),
         metadata={
             "batches": len(evidence.judged),
             "red_batches": len(red),
@@ -95,7 +96,7 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
         "quarantine_rate",
         passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.unreported.unknown,
         severity=ERROR if rate > limit.fail_above else WARN,
-        says=f"{quarantined:,} records in quarantine ({rate:.2%})"
+        says=f"{counted(quarantined, 'record')} in quarantine ({rate:.2%})"
         + (f": {why}" if why else "")
         + _earlier(evidence),
         metadata={
@@ -119,7 +120,8 @@ def freshness(evidence: Evidence) -> dg.AssetCheckResult:
     unknown = evidence.retention.unknown if lag and evidence.retention and oldest is None else ""
     waited = (oldest or 0.0) / 60
     waits = f"the oldest record for {waited:.1f} minutes"
-    says = f"{lag:,} offsets are unread, {unknown or waits}" if lag else "nothing is unread"
+    unread = counted(lag, "offset is unread", "offsets are unread")
+    says = f"{unread}, {unknown or waits}" if lag else "nothing is unread"
     if limit is None:
         says = f"not declared (freshness_minutes); {says}"
     least = evidence.retention.least if evidence.retention else None

@@ -87,7 +87,8 @@ def _table_of(reports: Sequence[UpkeepReport]) -> dg.TableMetadataValue:
                     "table": each.name,
                     "files": each.before.files,
                     "files now": each.after.files,
-                    "bytes saved": each.before.bytes_on_disk - each.after.bytes_on_disk,
+                    "bytes on disk": each.before.bytes_on_disk,
+                    "bytes now": each.after.bytes_on_disk,
                     "vacuumed": each.vacuumed,
                 }
             )

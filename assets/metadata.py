@@ -12,6 +12,7 @@ import dagster as dg
 from assets.asset_specs import column_schema, ledger_key, quarantine_key
 from assets.evidence import Evidence
 from assets.history import COMPLETE
+from ingestion.errors import counted
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.report import RunReport, ranges_of, total_of
@@ -109,7 +110,7 @@ def recovered_materializations(evidence: Evidence, *, by: str) -> Iterator[dg.As
     ]
     older = [row for rows in runs[:-MOST_RUNS] for row in rows]
     if older:
-        dead = f"{len(runs) - MOST_RUNS} runs"
+        dead = counted(len(runs) - MOST_RUNS, "run")
         yield _materialization(evidence, older, runs=dead, by=by)
     for rows in runs[-MOST_RUNS:]:
         yield _materialization(evidence, rows, runs=f"run {rows[0].run_id}", by=by)

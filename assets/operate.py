@@ -101,7 +101,6 @@ class RebuildTable(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Rebuild; red books fail the run, and leave the old table in place."""
-        waiting = waiting_records(at.spec.name, at.settings)
         run = Run(
             spec=at.spec,
             settings=at.settings,
@@ -113,7 +112,7 @@ class RebuildTable(dg.Config):
         archived = [str(path) for path in done.archived]
         return {
             "archived": archived,
-            "quarantined_archived": waiting,
+            "quarantined_archived": waiting_records(done.archived),
             "red": red_of(done.report.batches),
         }
 
@@ -126,9 +125,12 @@ class Reset(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Archive the tables."""
-        name, waiting = at.spec.name, waiting_records(at.spec.name, at.settings)
+        name = at.spec.name
         moved = decisions.reset(name, at.settings, reason=self.reason, run_id=at.run_id)
-        return {"archived": [str(path) for path in moved], "quarantined_archived": waiting}
+        return {
+            "archived": [str(path) for path in moved],
+            "quarantined_archived": waiting_records(moved),
+        }
 
 
 class ReplayOffsets(dg.Config):

@@ -77,6 +77,17 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Write a number with its noun, in the plural where it is one.
+
+    Args:
+        one: The noun, and the words that agree with it, such as ``record waits``.
+        many: The same in the plural; without it an ``s`` is put to it, or ``es`` to a ``ch``.
+    """
+    regular = f"{one}es" if one.endswith("ch") else f"{one}s"
+    return f"{number:,} {one if number == 1 else many or regular}"
+
+
 def no_table_yet(stream: str) -> InvalidSpecError:
     """Return the error of an operation that needs the table which the first run makes."""
     return InvalidSpecError(f"{stream}: there is no table yet. Next: oncelake run {stream}")
@@ -91,7 +102,8 @@ def table_rolled_back(
         f"{table} ends with seq {seq}, and the ledger has seq {known_seq} (version "
         f"{known_version}): the table was replaced by an older copy, or its newest commits are "
         "gone.",
-        remedy=f"restore the newer files, or oncelake reset {stream}, to ingest the topic again",
+        remedy=f"restore the newer files, or oncelake reset {stream} --yes, to ingest the topic "
+        "again",
     )
 
 

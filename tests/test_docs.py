@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -32,6 +32,9 @@ NAMED = re.compile(r"`((?:ingestion|assets|resources|tests|bench|docs)/[\w./-]*)
 RUNBOOK = ROOT / "docs" / "runbook.md"
 QUOTED = re.compile(r'"([^"]+)"')
 COMMAND = re.compile(r"^(?:\$ )?(oncelake [^#\n]*)|`(oncelake [^`]*)`", re.MULTILINE)
+# A command with a value behind it, such as the stream's name, in a message of the code.
+REMEDY = re.compile(r"oncelake [a-z-]+(?: [a-z-]+)? \0[^,;.()`\n]*")
+PACKAGES = ("ingestion", "assets", "resources")
 REASON = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
 
@@ -166,6 +169,43 @@ def test_every_command_in_the_docs_is_complete(page: Path) -> None:
     typed = [(line or span).split() for line, span in COMMAND.findall(page.read_text())]
 
     assert [problem for words in typed if (problem := missing_in(words[1:]))] == []
+
+
+def test_every_command_in_a_message_can_be_typed() -> None:
+    """It has the options that it needs, and `--yes` where it asks: not everybody has a terminal."""
+    named = [
+        [word.rstrip(":") for word in line.replace("\0", "…").split()]
+        for line in REMEDY.findall(texts_of(*PACKAGES))
+    ]
+    lacking = [problem for words in named if (problem := missing_in(words[1:]))]
+    asking = [" ".join(words) for words in named if asks(words[1:]) and "--yes" not in words]
+
+    assert len(named) > 20
+    assert lacking + asking == []
+
+
+def test_the_runbook_names_the_commands_that_ask() -> None:
+    """All of them, in one sentence at its head."""
+    sentence = RUNBOOK.read_text().partition(" ask on a terminal")[0].rpartition(".\n")[2]
+
+    assert set(re.findall(r"`([^`]+)`", sentence)) == {
+        " ".join(words) for words in commands() if asks(list(words))
+    }
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """The words of each command."""
+    for name, command in typer.main.get_command(app).commands.items():
+        yield from ((name, each) for each in getattr(command, "commands", ()))
+        yield (name,)
+
+
+def asks(words: list[str]) -> bool:
+    """Tell whether a command line is of a command that asks."""
+    command = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    return any("--yes" in each.opts for each in command.params)
 
 
 def missing_in(words: list[str]) -> str:

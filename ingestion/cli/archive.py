@@ -9,9 +9,9 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id, read_duration
-from ingestion.cli.decisions import note_waiting
+from ingestion.cli.decisions import note_waiting, tables_on_disk, with_waiting
 from ingestion.cli.streams import load_settings, refuse_unknown
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="As `oncelake archive list` has it.")]
 
@@ -46,13 +46,13 @@ def restore(stream: Stream, entry: Entry, yes: Yes = False, as_json: AsJson = Fa
     it is refused. Asks on a terminal (exit 3 when the answer is no); elsewhere --yes is needed.
     """
     from ingestion.operations.archive import restore as restore_entry
-    from ingestion.operations.archive import waiting_records
 
     settings = load_settings()
-    note_waiting(stream, waiting_records(stream, settings))
+    question = f"Put {entry} in place of {stream}{with_waiting(tables_on_disk(stream, settings))}?"
     refusal = f"{stream}: restore replaces its tables, which go into the archive"
-    confirm(f"Put {entry} in place of {stream}?", yes=yes, refusal=refusal)
+    confirm(question, yes=yes, refusal=refusal)
     moved = restore_entry(stream, entry, settings, run_id=new_run_id())
+    note_waiting(stream, moved)
     if as_json:
         output.document({"stream": stream, "restored": entry, "archived": moved})
         return
@@ -97,6 +97,8 @@ def prune(
         output.document({"stream": stream, "deleted": pruned})
         return
     for each in pruned:
-        output.say(f"{stream}: deleted {each.entry} ({each.size_bytes:,} bytes; {each.why})")
+        output.say(
+            f"{stream}: deleted {each.entry} ({counted(each.size_bytes, 'byte')}; {each.why})"
+        )
     if not pruned:
         output.say(f"{stream}: nothing to delete")

@@ -31,7 +31,7 @@ AnyStreams = Annotated[
 AnyStream = Annotated[
     str | None, typer.Argument(metavar="STREAM", help="Name of a stream; default: all of them.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
 Jobs = Annotated[
     int, typer.Option("--jobs", min=1, help="How many streams are run at once, at most.")
 ]

@@ -10,11 +10,13 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingestion.lake.ledger import LedgerRow
     from ingestion.settings import Settings
 
@@ -67,19 +69,18 @@ def reset(stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = 
     No row is deleted: the tables move into the lake's archive. Asks on a terminal (exit 3 when the
     answer is no); elsewhere --yes is needed, and without it nothing happens (exit 2).
     """
-    from ingestion.operations.archive import waiting_records
     from ingestion.operations.decisions import reset as reset_stream
 
     settings = load_settings()
-    tables = _tables_on_disk(stream, settings)
+    tables = tables_on_disk(stream, settings)
     refuse_unknown(stream, settings, exists=bool(tables))
-    waiting = waiting_records(stream, settings)
     if not yes:
         for path in tables:
             output.note(f"  {path}")
-    note_waiting(stream, waiting)
-    confirm(f"Archive these of {stream}?", yes=yes, refusal=f"{stream}: reset archives its tables")
+    question = f"Archive these of {stream}{with_waiting(tables)}?"
+    confirm(question, yes=yes, refusal=f"{stream}: reset archives its tables")
     moved = reset_stream(stream, settings, run_id=new_run_id(), reason=reason.strip())
+    waiting = note_waiting(stream, moved)
     if as_json:
         output.document({"stream": stream, "archived": moved, "quarantined": waiting})
         return
@@ -107,7 +108,7 @@ def unlock(
     from ingestion.operations.decisions import unlock as unlock_stream
 
     settings = load_settings()
-    refuse_unknown(stream, settings, exists=bool(_tables_on_disk(stream, settings)))
+    refuse_unknown(stream, settings, exists=bool(tables_on_disk(stream, settings)))
     lease = unlock_stream(stream, settings, force=force)
     if as_json:
         output.document({"stream": stream, "unlocked": lease})
@@ -117,14 +118,25 @@ def unlock(
         output.say(f"{stream}: is free")
 
 
-def note_waiting(stream: str, waiting: int) -> None:
-    """Say how many records go into the archive with the quarantine, where no redrive finds them."""
-    if waiting:
-        records = output.counted(waiting, "record")
-        output.note(
-            f"{stream}: {records} in quarantine, which no redrive has sent in, into the archive",
-            "yellow",
-        )
+def with_waiting(tables: Sequence[Path]) -> str:
+    """Say in a question how many records wait in the quarantine among these tables."""
+    from ingestion.operations.archive import waiting_records
+
+    waiting = waiting_records(tables)
+    return f", with {_unsent(waiting)}" if waiting else ""
+
+
+def note_waiting(stream: str, archived: Sequence[Path]) -> int:
+    """Say how many records went into the archive with the quarantine, and return their number."""
+    from ingestion.operations.archive import waiting_records
+
+    if waiting := waiting_records(archived):
+        output.note(f"{stream}: {_unsent(waiting)} went into the archive", "yellow")
+    return waiting
+
+
+def _unsent(waiting: int) -> str:
+    return f"{counted(waiting, 'record')} in quarantine that no redrive has sent in"
 
 
 def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
@@ -132,12 +144,13 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
         output.document({"stream": stream, **output.row_document(row)})
         return
     output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
-    for counted in row.ranges:
-        if len(counted.range):
-            output.say(f"  {counted.range}")
+    for part in row.ranges:
+        if len(part.range):
+            output.say(f"  {part.range}")
 
 
-def _tables_on_disk(stream: str, settings: Settings) -> list[Path]:
+def tables_on_disk(stream: str, settings: Settings) -> list[Path]:
+    """Return the tables of a stream that there are."""
     from ingestion.lake.paths import StreamPaths
 
     paths = StreamPaths.of(stream, settings)

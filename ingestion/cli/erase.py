@@ -10,15 +10,16 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.output import progress
 from ingestion.cli.streams import load_stream
+from ingestion.errors import counted
 
 if TYPE_CHECKING:
     from ingestion.operations.erase import Certificate
 
 _COUNTS = {
-    "erased_rows": "rows of the table",
-    "erased_tombstones": "remembered deletes",
-    "erased_quarantined": "raw records in quarantine",
-    "erased_files": "data files of older versions",
+    "erased_rows": ("row of the table", "rows of the table"),
+    "erased_tombstones": ("remembered delete", "remembered deletes"),
+    "erased_quarantined": ("raw record in quarantine", "raw records in quarantine"),
+    "erased_files": ("data file of older versions", "data files of older versions"),
 }
 
 
@@ -59,12 +60,17 @@ def erase(
 
 
 def _print(stream: str, done: Certificate) -> None:
-    output.say(f"{stream}: erased (seq {done.row.seq}, Delta version {done.row.delta_version})")
-    for name, what in _COUNTS.items():
-        output.say(f"  {done.row.counts.get(name, 0):,} {what}")
+    row = done.row
+    what = (
+        "erased" if done.has_erased else "nothing of the key was found; older versions are removed"
+    )
+    output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
+    for name, words in _COUNTS.items():
+        output.say(f"  {counted(row.counts.get(name, 0), *words)}")
     if done.unreadable:
+        records = counted(done.unreadable, "record")
         output.say(
-            f"  {done.unreadable:,} records in quarantine cannot be read, and may be of the key: "
+            f"  {records} in quarantine cannot be read, and may be of the key: "
             f"oncelake quarantine {stream}",
             "yellow",
         )
@@ -72,10 +78,14 @@ def _print(stream: str, done: Certificate) -> None:
         # A rebuild's own tables are no entry of the archive.
         remedy = "remove it by hand"
         if path.parent.name != ".rebuild":
-            remedy = f"oncelake archive prune {stream} {path.parent.name}"
+            remedy = f"oncelake archive prune {stream} {path.parent.name} --yes"
         output.say(f"  {path} is an older copy, which may hold it. Next: {remedy}", "yellow")
     for part in done.in_kafka or ():
-        output.say(f"  Kafka still holds {part}, records of the key among it", "yellow")
+        output.say(
+            f"  Kafka still holds {part}, which the table has read: records of the key may be "
+            "among them",
+            "yellow",
+        )
     if done.in_kafka is None:
         output.say("  Kafka did not answer, and may still hold records of the key", "yellow")
     elif done.in_kafka:

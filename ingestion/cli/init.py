@@ -12,6 +12,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson
 from ingestion.cli.streams import load_settings
+from ingestion.errors import counted
 
 if TYPE_CHECKING:
     from ingestion.operations.init.initialize import Initialized
@@ -63,13 +64,13 @@ def _print(proposed: Initialized) -> None:
     from ingestion.declaration.loader import shown_path
 
     spec, total = proposed.spec, len(proposed.records)
-    output.say(f"{shown_path(proposed.path)}: written, from {output.counted(total, 'record')}\n")
+    output.say(f"{shown_path(proposed.path)}: written, from {counted(total, 'record')}\n")
     output.say(proposed.text)
     columns = [column.name for column in spec.columns]
     output.table(columns, ([_cell(row[n]) for n in columns] for row in _newest(proposed)))
-    output.say(f"\n{len(proposed.good):,} of {total:,} records would be applied")
+    output.say(f"\n{len(proposed.good):,} of {counted(total, 'record')} would be applied")
     if ignored := sum(row["_disposition"] == "ignored" for row in proposed.records):
-        output.say(f"  {output.counted(ignored, 'null value')} would be ignored")
+        output.say(f"  {counted(ignored, 'null value')} would be ignored")
     for reason, rows in _by_reason(proposed):
         first = rows[0]
         at = f"{first['_topic']}-{first['_partition']} offset {first['_offset']}"
@@ -84,10 +85,10 @@ def _newest(proposed: Initialized) -> list[dict[str, Any]]:
 
 def _by_reason(proposed: Initialized) -> list[tuple[str, list[dict[str, Any]]]]:
     """Group the records that would go to quarantine, the largest group first."""
-    counted = Counter(row["_reason"] for row in proposed.quarantined)
+    reasons = Counter(row["_reason"] for row in proposed.quarantined)
     return [
         (reason, [row for row in proposed.quarantined if row["_reason"] == reason])
-        for reason, _ in counted.most_common()
+        for reason, _ in reasons.most_common()
     ]
 
 

@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson, is_debugging, new_run_id
 from ingestion.cli.output import progress
 from ingestion.cli.streams import chosen, load_settings
-from ingestion.errors import first_exit_code
+from ingestion.errors import counted, first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.operations.maintain import UpkeepReport
@@ -54,7 +54,7 @@ def maintain(context: typer.Context, streams: AnyStreams = None, as_json: AsJson
 def _document(report: UpkeepReport) -> dict[str, object]:
     return {
         **output.fields_of(report, "stream", "tables", "payloads_removed", "swept"),
-        "bytes_saved": report.bytes_saved,
+        **output.fields_of(report, "bytes_saved", "bytes_added"),
     }
 
 
@@ -75,10 +75,19 @@ def _print(report: UpkeepReport) -> None:
         for each in report.tables
     ]
     output.table(["table", *_NUMBERS], rows, right=_NUMBERS)
-    saved = _megabytes(report.bytes_saved)
-    output.say(f"{report.stream}: maintained · {saved} MB saved on disk", "bold green")
+    output.say(f"{report.stream}: maintained · {_difference(report)}", "bold green")
     if report.payloads_removed:
-        output.say(f"  key and value of {report.payloads_removed:,} quarantined records removed")
+        records = counted(report.payloads_removed, "quarantined record")
+        output.say(f"  key and value of {records} removed")
+
+
+def _difference(report: UpkeepReport) -> str:
+    if report.bytes_added:
+        return (
+            f"{_megabytes(report.bytes_added)} MB more on disk, since older versions still need "
+            "the files that were put together, and for the checkpoint of the log"
+        )
+    return f"{_megabytes(report.bytes_saved)} MB saved on disk"
 
 
 def _megabytes(size: int) -> str:

@@ -107,12 +107,6 @@ def note_red(report: RunReport | RedriveReport | ReplayReport) -> None:
             note(f"{report.stream}: {what}", "bold red")
 
 
-def counted(number: int, noun: str) -> str:
-    """Write a number with its noun, in the plural where it is one."""
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
 @contextmanager
 def progress(*, of_many: bool = False) -> Iterator[Tell]:
     """Yield the function that shows where things stand.

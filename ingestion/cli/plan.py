@@ -13,7 +13,7 @@ from ingestion.cli.decisions import Why, note_waiting
 from ingestion.cli.output import progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, load_stream
-from ingestion.errors import DONE, UNREACHABLE, WRONG, IngestionError, first_exit_code
+from ingestion.errors import DONE, UNREACHABLE, WRONG, IngestionError, counted, first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
@@ -75,12 +75,10 @@ def rebuild(
     from. Exits with 1 when the books of the new table do not balance; the old one then stays in
     its place.
     """
-    from ingestion.operations.archive import waiting_records
     from ingestion.operations.rebuild import Rebuild
     from ingestion.operations.run import Run
 
     spec, settings = load_stream(stream)
-    note_waiting(stream, waiting_records(stream, settings))
     interrupt = Interrupt()
     with progress() as tell, interrupt.listening():
         run = Run(
@@ -93,6 +91,7 @@ def rebuild(
         )
         rebuilt = Rebuild(run=run, without_lost=without_lost, reason=reason.strip()).execute()
     output.note_red(rebuilt.report)
+    note_waiting(stream, rebuilt.archived)
     if as_json:
         output.document(_rebuild_document(rebuilt))
     else:
@@ -200,7 +199,7 @@ def _print_rebuild(rebuilt: RebuildReport) -> None:
     if not rebuilt.archived:
         output.say(f"{rebuilt.stream}: the new table is not ready; the old one is in its place")
         return
-    rows = output.counted(rebuilt.report.row_count, "row")
+    rows = counted(rebuilt.report.row_count, "row")
     output.say(f"{rebuilt.stream}: the new table is in place, {rows}, lag {rebuilt.report.lag:,}")
     for path in rebuilt.archived:
         output.say(f"  archived {path}")

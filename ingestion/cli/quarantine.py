@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, new_run_id
 from ingestion.cli.output import progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
-from ingestion.errors import DONE, WRONG, InvalidSpecError
+from ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
     from ingestion.operations.inspect_quarantine import Inspection, Sample
@@ -182,7 +182,7 @@ def _print_redrive(report: RedriveReport) -> None:
     if not report.waiting:
         output.say(f"{report.stream}: nothing waits in quarantine")
         return
-    waiting = output.counted(report.waiting, "record")
+    waiting = counted(report.waiting, "record")
     output.say(f"{report.stream}: redrove {report.redriven:,} of {waiting} that waited")
     for row in report.batches:
         counts = ", ".join(f"{name} {n:,}" for name, n in row.counts.items() if n)

@@ -10,7 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.output import progress, session
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
-from ingestion.errors import DONE, WRONG
+from ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
     from ingestion.operations.replay import ReplayReport
@@ -136,7 +136,7 @@ def _print_replay(report: ReplayReport) -> None:
         output.say(f"{report.stream}: the table has read nothing there")
         return
     verdict = "balanced" if report.is_balanced else "NOT balanced"
-    again = output.counted(report.total("read"), "record")
+    again = counted(report.total("read"), "record")
     output.say(
         f"{report.stream}: {verdict} · {again} read again",
         "bold green" if report.is_balanced else "bold red",
@@ -159,7 +159,7 @@ def _cells(point: Savepoint) -> tuple[object, ...]:
     return (
         f"seq:{point.seq}",
         point.delta_version,
-        "opened" if point.seq == 0 else point.kind,
+        point.kind,
         f"{point.committed_at:%Y-%m-%d %H:%M:%S}",
         _offsets(point),
         f"no: {point.obstacle}" if point.obstacle else "yes",

@@ -25,7 +25,7 @@ from ingestion.cli.end_process import leave_now
 from ingestion.cli.output import STDOUT, progress, session
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings
-from ingestion.errors import DONE, WRONG, first_exit_code
+from ingestion.errors import DONE, WRONG, counted, first_exit_code
 from ingestion.operations.failure import Failure
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class RunResult:
         from ingestion.operations.status import known_waiting
 
         name = report.stream
-        waiting = known_waiting(StreamPaths.of(name, settings), report.seq)
+        waiting = known_waiting(StreamPaths.of(name, settings).quarantine, report.seq)
         return cls(stream=name, report=report, interrupted_by=interrupted_by, waiting=waiting)
 
     @property
@@ -281,8 +281,8 @@ class RunResult:
         if report is None:
             return
         verdict = "balanced" if report.is_balanced else "NOT balanced"
-        batches = output.counted(len(report.batches), "batch") if report.batches else "nothing new"
-        rows = output.counted(report.row_count, "row")
+        batches = counted(len(report.batches), "batch") if report.batches else "nothing new"
+        rows = counted(report.row_count, "row")
         output.say(
             f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
             f"{report.delta_version} · {rows} · lag {report.lag:,}",
@@ -303,10 +303,9 @@ class RunResult:
             output.totals(self.report.total)
             _print_ranges(self.report.ranges)
         if self.waiting:
-            waits = "waits" if self.waiting == 1 else "wait"
+            waiting = counted(self.waiting, "record waits", "records wait")
             output.say(
-                f"{output.counted(self.waiting, 'record')} {waits} in quarantine. "
-                f"Next: oncelake quarantine {self.stream}",
+                f"{waiting} in quarantine. Next: oncelake quarantine {self.stream}",
                 "yellow",
             )
 
@@ -337,4 +336,5 @@ def _print_ranges(ranges: Sequence[CountedRange]) -> None:
     ]
     output.table(["partition", *numbers], rows, right=numbers)
     if len(ranges) > _MOST_RANGES:
-        output.say(f"… and {len(ranges) - _MOST_RANGES} partitions more; --json has them all")
+        more = counted(len(ranges) - _MOST_RANGES, "partition")
+        output.say(f"… and {more} more; --json has them all")

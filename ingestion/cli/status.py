@@ -14,7 +14,7 @@ from ingestion.cli.command import WATCH_EVERY, AnyStream, AsJson, Stream, read_d
 from ingestion.cli.output import progress
 from ingestion.cli.signals import Interrupt
 from ingestion.cli.streams import chosen, load_settings, refuse_unknown
-from ingestion.errors import first_exit_code
+from ingestion.errors import counted, first_exit_code
 
 if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
@@ -265,8 +265,8 @@ def _print_findings(findings: list[Finding]) -> None:
         output.say(f"  next: {finding.command}")
     wrong = sum(bool(finding.exit_code) for finding in findings)
     notes = len(findings) - wrong
-    rest = f"; {output.counted(notes, 'note')}" if notes else ""
+    rest = f"; {counted(notes, 'note')}" if notes else ""
     if wrong:
-        output.say(f"{output.counted(wrong, 'finding')}{rest}", "bold red")
+        output.say(f"{counted(wrong, 'finding')}{rest}", "bold red")
     else:
         output.say(f"nothing is wrong{rest}", "bold green")

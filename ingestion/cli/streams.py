@@ -9,7 +9,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AnyStreams, AsJson
-from ingestion.errors import DONE, USAGE, InvalidSpecError
+from ingestion.errors import DONE, USAGE, InvalidSpecError, counted
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
@@ -45,7 +45,7 @@ def validate(streams: AnyStreams = None, as_json: AsJson = False) -> None:
             for notice in notices_of(declared.spec) if declared.spec else ():
                 output.say(f"{shown_path(declared.path)}: notice: {notice}", "yellow")
         verdict = f"{len(broken)} broken" if broken else "all valid"
-        output.say(f"{output.counted(len(checked), 'stream')}, {verdict}")
+        output.say(f"{counted(len(checked), 'stream')}, {verdict}")
     raise typer.Exit(USAGE if broken else DONE)
 
 

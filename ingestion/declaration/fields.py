@@ -20,6 +20,7 @@ from ingestion.declaration.names import name_problem
 from ingestion.declaration.parts import (
     Count,
     Cron,
+    Days,
     DottedName,
     Duration,
     Expectation,
@@ -28,9 +29,11 @@ from ingestion.declaration.parts import (
     FormatSpec,
     Group,
     Maintenance,
+    Minutes,
     Owner,
     Part,
     Pattern,
+    PauseSeconds,
     QuarantineRate,
     Sql,
     Starting,
@@ -117,14 +120,14 @@ class Declaration(Part):
     gaps: Literal["auto", "always", "never"] = Field(
         "auto", description="Whether offsets without a record are proven empty during the run."
     )
-    rewind_window_days: Count = Field(7, description="How far back the table can be rewound.")
+    rewind_window_days: Days = Field(7, description="How far back the table can be rewound.")
     maintenance: Maintenance = Field(
         Maintenance(), description="How tables are kept small: see oncelake maintain."
     )
     quarantine_rate: QuarantineRate = Field(
         QuarantineRate(), description="When bad records are too many."
     )
-    freshness_minutes: Count | None = Field(
+    freshness_minutes: Minutes | None = Field(
         None, description="The check warns when records wait for longer than this."
     )
     retention_warning: Duration | None = Field(
@@ -142,7 +145,7 @@ class Declaration(Part):
     backfill_from: dt.date | None = Field(
         None, description="From this day on, Dagster shows days that may be replayed."
     )
-    sensor_seconds: Annotated[int, Field(strict=True, ge=5)] = Field(
+    sensor_seconds: PauseSeconds = Field(
         60, description="How often the sensor looks for new records."
     )
     follow: FollowPace = Field(

@@ -75,14 +75,6 @@ _SAYS: Final[Mapping[str, str]] = {
     ),
     "timezone_aware": f"has no zone; {_TIME}",
     "bool_type": "write true or false",
-    "int_type": "must be a whole number, without quotes",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number, without quotes",
-    "finite_number": "must be a finite number",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than_equal": "must be at most {le:g}",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -11,12 +12,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core.core_schema import custom_error_schema
 
 from ingestion.declaration.expectations import argument_violations
 from ingestion.declaration.formats import FORMATS, Options
@@ -24,10 +27,49 @@ from ingestion.declaration.names import hint
 from ingestion.declaration.sql import readable_sql
 from ingestion.declaration.violations import RuleViolationsError
 
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """All that a value must be, in one sentence, which is said whatever is wrong with it."""
+
+    text: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Replace every error of the type by the sentence."""
+        return custom_error_schema(handler(source), "allowed", custom_error_message=self.text)
+
+
 # Whole numbers and shares as such: `true` is not 1, and "5" is text.
-Count = Annotated[int, Field(strict=True, gt=0)]
-Offset = Annotated[int, Field(strict=True, ge=0)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Count = Annotated[
+    int, Field(strict=True, gt=0), Allowed("write a whole number above 0, such as 100")
+]
+# A window of days is subtracted from today, one of minutes given to Dagster: both have an end.
+Days = Annotated[
+    int,
+    Field(strict=True, gt=0, le=36_500),
+    Allowed("write a whole number of days from 1 to 36500, such as 7"),
+]
+Minutes = Annotated[
+    int,
+    Field(strict=True, gt=0, le=525_600),
+    Allowed("write a whole number of minutes from 1 to 525600, such as 60"),
+]
+PauseSeconds = Annotated[
+    int,
+    Field(strict=True, ge=5),
+    Allowed("write a whole number of seconds, at least 5, such as 60"),
+]
+Offset = Annotated[
+    int, Field(strict=True, ge=0), Allowed("write a whole number, at least 0, such as 1200")
+]
+PartitionNumber = Annotated[
+    int, Field(ge=0), Allowed("a partition is a whole number, at least 0, such as 0")
+]
+Share = Annotated[
+    float, Field(strict=True, ge=0, le=1), Allowed("write a number from 0 to 1, such as 0.1")
+]
 Topic = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 Sql = Annotated[str, StringConstraints(pattern=r"\S"), AfterValidator(readable_sql)]
 DottedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
@@ -115,7 +157,7 @@ class Starting(Part):
     timestamp: AwareDatetime | None = Field(
         None, description="The first record of each partition that Kafka dates this or later."
     )
-    offsets: Mapping[Topic, Mapping[Annotated[int, Field(ge=0)], Offset]] | None = Field(
+    offsets: Mapping[Topic, Mapping[PartitionNumber, Offset]] | None = Field(
         None, description="topic: {partition: offset}, for every partition."
     )
 
@@ -166,12 +208,12 @@ class Maintenance(Part):
     cluster_by: tuple[str, ...] = Field(
         (), description="Columns by which rows lie close together (Z-order), so that readers skip."
     )
-    keep_tombstones_days: Count | None = Field(
+    keep_tombstones_days: Days | None = Field(
         None,
         description="A delete is removed after this many days; an older record that arrives "
         "after that would bring its key back. Left out: never.",
     )
-    keep_quarantine_days: Count | None = Field(
+    keep_quarantine_days: Days | None = Field(
         None,
         description="Key, value and headers of a record that nobody has redriven are removed "
         "after this many days; its place and reason stay. Left out: never.",

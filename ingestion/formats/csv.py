@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyspark.sql import types as sql
 
 from ingestion.declaration.formats import CsvOptions
+from ingestion.errors import counted
 from ingestion.formats import decoder
 from ingestion.formats.coerce import Convert, columns_of, refuse_kind
 from ingestion.formats.connect import Hint, json_value
@@ -44,7 +45,8 @@ def opened(encoded: Encoded) -> Decode:
     def read(raw: bytes) -> Decoded:
         fields = split(text_of(raw))
         if len(fields) != len(names):
-            raise BadBytesError("malformed_csv", f"{len(fields)} fields, and {len(names)} columns")
+            widths = f"{counted(len(fields), 'field')}, and {counted(len(names), 'column')}"
+            raise BadBytesError("malformed_csv", widths)
         texts = (None if text == null and not is_quoted else text for text, is_quoted in fields)
         return Decoded(to_row(dict(zip(names, texts, strict=True))))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ingestion.errors import counted
 from ingestion.formats import decoder
 from ingestion.formats.arrays import Bytes, Flags, Numbers, spans
 from ingestion.formats.decoder import (
@@ -117,7 +118,7 @@ def _split_frame(raw: bytes, encoded: Encoded, schema_type: str) -> tuple[int, b
     if raw[:1] not in {b"", b"\0"}:
         raise BadBytesError("not_framed", f"the first byte is {raw[0]}, not 0")
     if len(raw) < HEADER_BYTES:
-        raise BadBytesError("short_header", f"{len(raw)} bytes")
+        raise BadBytesError("short_header", counted(len(raw), "byte"))
     number = int.from_bytes(raw[1:HEADER_BYTES])
     schema = encoded.writer_schemas.get(number)
     if schema is None:

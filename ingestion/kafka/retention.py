@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from ingestion.errors import IngestionError
+from ingestion.errors import IngestionError, counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.kafka.transactions import java_admin
@@ -138,7 +138,8 @@ class Headroom:
 
     def __str__(self) -> str:
         if self.lost:
-            return f"{self.at}: Kafka has deleted {self.lost:,} unread offsets from {self.offset}"
+            lost = counted(self.lost, "unread offset")
+            return f"{self.at}: Kafka has deleted {lost} from {self.offset}"
         about = "in about" if self.limit == "size" else "in"
         when = f"{about} {duration(self.seconds)}" if self.seconds else "at any moment"
         what = "Kafka may delete unread offset"

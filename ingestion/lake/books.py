@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ingestion.errors import counted
+
 DISPOSITIONS: Final = (
     "inserted",
     "updated",
@@ -59,7 +61,7 @@ def imbalances(
         rows = f" + exploded {of['exploded']}" if of["exploded"] else ""
         problems.append(f"records read {of['read']}{rows} ≠ {accounted} accounted for ({each})")
     if rows_of_seq != rows_expected:
-        found = f"the table holds {rows_of_seq} rows of this batch"
+        found = f"the table holds {counted(rows_of_seq, 'row')} of this batch"
         problems.append(f"{found}, expected {rows_expected}")
     problems += [f"{name} is {count}" for name, count in counts.items() if count < 0]
     return tuple(problems)

@@ -20,8 +20,8 @@ def remedy_for(table: Path) -> str:
         return f"oncelake run {stream}, which archives it and rebuilds it from the commits"
     if companion == "":
         return (
-            f"restore it from a backup; if there is none, oncelake reset {stream} archives the "
-            "tables (nothing is deleted) and ingests the topic again"
+            f"restore it from a backup; if there is none, oncelake reset {stream} --yes archives "
+            "the tables (nothing is deleted) and ingests the topic again"
         )
     given_up = {
         "quarantine": "the records in it",

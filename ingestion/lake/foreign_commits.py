@@ -41,10 +41,12 @@ def refuse_foreign_commits(stream: str, ours: Commit | None, others: Iterable[Co
     if altered is None:
         return
     last = f"version {ours.version}" if ours else "a version that has aged out of the log"
-    remedy = (
-        f"oncelake rewind {stream} --to seq:N --reason '…' to the last batch (oncelake history "
-        f"{stream}); or, if the table is as you want it, oncelake accept {stream} --reason '…'"
-    )
+    undo = f"oncelake history {stream} lists the batches to rewind to"
+    if ours and ours.metadata:
+        undo = (
+            f"oncelake rewind {stream} --to seq:{ours.metadata.seq} --reason '…' --yes undoes that"
+        )
+    remedy = f"{undo}; or, if the table is as you want it, oncelake accept {stream} --reason '…'"
     if altered.operation == "RESTORE":
         raise TableRestoredError(
             stream,

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.errors import TableSettingsError, first_line
+from ingestion.errors import TableSettingsError, counted, first_line
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.storage import is_disk_error
@@ -130,7 +130,7 @@ def _lost_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
         if found is None:
             yield f"data file {path} is missing"
         elif found != size:
-            yield f"data file {path} has {found:,} bytes, and {size:,} were committed"
+            yield f"data file {path} has {counted(found, 'byte')}, and {size:,} were committed"
 
 
 def _unreadable_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
@@ -196,7 +196,7 @@ def settings_error(stream: str, log: TableLog) -> TableSettingsError | None:
             stream,
             f"somebody enabled {name} on {log.path}: delta-rs, which audits the books, cannot read "
             "such a table.",
-            remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset {stream}"
-            ", to ingest the topic into a new table",
+            remedy=f"ALTER TABLE delta.`{log.path}` DROP FEATURE {name}, or oncelake reset "
+            f"{stream} --yes, to ingest the topic into a new table",
         )
     return None

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from ingestion.errors import DependencyError, IngestionError, SetupError
+from ingestion.errors import DependencyError, IngestionError, SetupError, counted
 from ingestion.kafka.java import find_java, pyspark_home
 from ingestion.settings import load_settings
 
@@ -48,9 +48,9 @@ def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Itera
     for conf in configurations:
         expected = {name: sha for name, sha in locked.items() if name.startswith(f"{conf}/")}
         if _sums(folder, conf) == expected:
-            yield f"{conf}: {len(expected)} jars, all there"
+            yield f"{conf}: {counted(len(expected), 'jar')}, all there"
             continue
-        yield f"{conf}: fetching {len(expected)} jars from Maven Central"
+        yield f"{conf}: fetching {counted(len(expected), 'jar')} from Maven Central"
         with _fetched(folder, conf) as incoming:
             _verify(_sums(incoming, conf), expected, cache=folder / "ivy")
             shutil.rmtree(folder / conf, ignore_errors=True)
@@ -70,7 +70,7 @@ def lock(folder: Path) -> Iterator[str]:
         with _fetched(folder, conf) as incoming:
             lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
     _LOCK.write_text("".join(lines))
-    yield f"{_LOCK.name}: {len(lines)} jars"
+    yield f"{_LOCK.name}: {counted(len(lines), 'jar')}"
 
 
 @contextmanager

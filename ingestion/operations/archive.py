@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
@@ -46,12 +46,17 @@ def list_archive(stream: str, settings: Settings) -> tuple[ArchiveEntry, ...]:
     return tuple(_describe(each, paths) for each in archived(paths))
 
 
-def waiting_records(stream: str, settings: Settings) -> int:
-    """Count the records in a stream's quarantine that no redrive has sent in, as far as it reads.
+def waiting_records(tables: Iterable[Path]) -> int:
+    """Count the records that no redrive has sent in, in the quarantine among a stream's tables.
 
-    They go wherever the quarantine goes: a rebuild, reset or restore takes them out of sight.
+    They go wherever it goes: a rebuild, reset or restore takes them out of sight. What cannot be
+    read is not counted.
     """
-    return known_waiting(StreamPaths.of(stream, settings), _EVERYTHING) or 0
+    return sum(
+        known_waiting(table, _EVERYTHING) or 0
+        for table in tables
+        if table.name.endswith("__quarantine")
+    )
 
 
 def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
@@ -120,7 +125,7 @@ def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
         raise RefusedError(
             paths.stream,
             f"a key was erased after {chosen.name} was archived, which may still hold it.",
-            remedy=f"oncelake archive prune {paths.stream} {chosen.name}",
+            remedy=f"oncelake archive prune {paths.stream} {chosen.name} --yes",
         )
 
 
@@ -136,7 +141,7 @@ def _refuse_to_forget_erasures(paths: StreamPaths, chosen: Sequence[Archived]) -
             raise RefusedError(
                 paths.stream,
                 f"{each.name} alone may tell that a key was erased, which {older} may hold.",
-                remedy=f"oncelake archive prune {paths.stream} {older} {each.name}",
+                remedy=f"oncelake archive prune {paths.stream} {older} {each.name} --yes",
             )
 
 
@@ -148,7 +153,7 @@ def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
             paths.stream,
             f"whether a key was erased before {entry.name} was archived is not known: "
             f"{error.problem}",
-            remedy=f"if none was, oncelake archive prune {paths.stream} {entry.name}",
+            remedy=f"if none was, oncelake archive prune {paths.stream} {entry.name} --yes",
         ) from error
 
 
@@ -176,8 +181,6 @@ def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
         why=each.why or "unknown",
         tables=each.tables,
         rows=rows,
-        waiting=known_waiting(
-            replace(paths, quarantine=each.path / paths.quarantine.name), _EVERYTHING
-        ),
+        waiting=known_waiting(each.path / paths.quarantine.name, _EVERYTHING),
         size_bytes=sum(file.stat().st_size for file in files),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, StreamLockedError
+from ingestion.errors import InvalidSpecError, StreamLockedError, counted
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archive_table, finish_swap, swap_tables
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
@@ -183,7 +183,8 @@ class _Refused:
     @property
     def problems(self) -> list[str]:
         """Why the books of the acceptance itself do not balance."""
-        ranges = [f"{len(self.lost)} ranges were lost"] if self.lost else []
+        lost = counted(len(self.lost), "range was lost", "ranges were lost")
+        ranges = [lost] if self.lost else []
         return [*ranges, *(f"{name} was given up" for name in self.forgotten)]
 
 

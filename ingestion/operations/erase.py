@@ -24,7 +24,6 @@ from deltalake.exceptions import DeltaError
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     IngestionError,
-    InvalidSpecError,
     RefusedError,
     first_line,
     no_table_yet,
@@ -41,6 +40,7 @@ from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.lake.table_log import TableLog, fenced_commit, open_dataset
+from ingestion.operations.erase_key import parse_key, read_loosely
 from ingestion.pipeline.erased import at_places
 from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.position import Position
@@ -56,14 +56,21 @@ class Certificate:
         row: Its row in the ledger, whose counts say how much was erased.
         unreadable: Records in quarantine whose key cannot be read; they may be of the key.
         archived: Tables in the lake's archive, which may hold the key.
-        in_kafka: What Kafka still holds of all that was read, records of the key among it;
-            ``None`` where it did not answer.
+        in_kafka: What Kafka still holds of all that was read; records of the key may be among it,
+            whether or not a trace of it was here. ``None`` where Kafka did not answer.
     """
 
     row: LedgerRow
     unreadable: int
     archived: tuple[Path, ...]
     in_kafka: tuple[Range, ...] | None
+
+    @property
+    def has_erased(self) -> bool:
+        """Tell whether this erase, or one of the key that it ended, may have had a trace of it."""
+        traces = ("erased_rows", "erased_tombstones", "erased_quarantined")
+        counts = self.row.counts
+        return any(map(counts.get, traces)) or any(name.startswith(COMPLETES) for name in counts)
 
 
 def erase(
@@ -95,7 +102,8 @@ def erase(
             raise no_table_yet(spec.name)
         refuse_damaged_side_tables(read_side_tables(paths, table.rows))
         _refuse_rewound(spec.name, table.position, table.rows)
-        ledger, erasing = Ledger(paths.ledger), _Erasing(spec, paths, _parse_key(spec, paths, key))
+        erasing = _Erasing(spec, paths, parse_key(spec, paths.data, key))
+        ledger = Ledger(paths.ledger)
         tell(f"{spec.name}: rows…")
         row = erasing.commit(table.position, reason=reason, run_id=run_id)
         tell(f"{spec.name}: tombstones and quarantine…")
@@ -164,43 +172,6 @@ def _refuse_rewound(stream: str, position: Position, rows: Sequence[LedgerRow]) 
             "the key there would come back.",
             remedy=f"oncelake run {stream}, then erase",
         )
-
-
-def _parse_key(spec: StreamSpec, paths: StreamPaths, text: str) -> pa.Table:
-    """Return the key as a table of one row, typed as the stream's table is.
-
-    Raises:
-        InvalidSpecError: it is none; says what it must be.
-    """
-    example = json.dumps(dict.fromkeys(spec.keys or ("customer",), "…"), ensure_ascii=False)
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or not values or None in values.values():
-        raise InvalidSpecError(f"{spec.name}: --key {text!r} is no JSON object such as {example}")
-    if spec.keys and set(values) != set(spec.keys):
-        raise InvalidSpecError(
-            f"{spec.name}: --key names {', '.join(values)}; `keys` are {', '.join(spec.keys)}. "
-            f"Next: write {example}"
-        )
-    schema = pa.schema(DeltaTable(paths.data).schema().to_arrow())
-    if unknown := [name for name in values if name not in {*spec.types} & {*schema.names}]:
-        raise InvalidSpecError(f"{spec.name}: --key: {unknown[0]!r} is not a column of `schema`")
-    names = spec.keys or tuple(values)
-    try:
-        return pa.table({name: _typed(values[name], schema.field(name).type) for name in names})
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidSpecError(
-            f"{spec.name}: --key {text!r} does not fit the columns: {error}"
-        ) from None
-
-
-def _typed(value: object, type_: pa.DataType) -> pa.Array:
-    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    if is_text or isinstance(value, bool):
-        return pa.array([value], type_)
-    return pa.array([str(value)]).cast(type_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,10 +294,10 @@ class _Erasing:
     def _has_key(self, row: Mapping[str, Any]) -> bool | None:
         try:
             return all(
-                _typed(row[n], self.key[n].type).equals(self.key[n].chunk(0))
+                read_loosely(row[n], self.key[n].type).equals(self.key[n].chunk(0))
                 for n in self.key.column_names
             )
-        except (KeyError, pa.ArrowException, TypeError):
+        except (KeyError, pa.ArrowException, TypeError, ValueError):
             return None
 
     def _is_bare_key(self, key: bytes | None) -> bool:
@@ -334,7 +305,8 @@ class _Erasing:
         if key is None or self.key.num_columns > 1:
             return False
         text = key.decode("utf-8", "replace").strip('"')
-        return bool(self._has_key({self.key.column_names[0]: text}))
+        is_raw = key == self.key[0][0].as_py()
+        return is_raw or bool(self._has_key({self.key.column_names[0]: text}))
 
 
 def _objects(*texts: bytes | None) -> Iterator[Mapping[str, Any]]:

@@ -54,8 +54,17 @@ class UpkeepReport:
 
     @property
     def bytes_saved(self) -> int:
-        """How much less lies on the disk."""
-        return sum(each.before.bytes_on_disk - each.after.bytes_on_disk for each in self.tables)
+        """How much less lies on the disk; 0 where it is more."""
+        return max(0, -self._growth)
+
+    @property
+    def bytes_added(self) -> int:
+        """How much more lies on the disk, for checkpoints and what older versions still need."""
+        return max(0, self._growth)
+
+    @property
+    def _growth(self) -> int:
+        return sum(each.after.bytes_on_disk - each.before.bytes_on_disk for each in self.tables)
 
 
 def maintain(

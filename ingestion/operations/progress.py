@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ingestion.errors import counted
 from ingestion.lake.ledger import LedgerRow
 
 Tell = Callable[[str], None]
@@ -32,11 +33,11 @@ class Progress:
         """The query starts, with so many offsets before it."""
         self._total = self._left = offsets
         self._began = time.monotonic()
-        self._step(f"reading {offsets:,} offsets…")
+        self._step(f"reading {counted(offsets, 'offset')}…")
 
     def merge(self, records: int) -> None:
         """A batch is read and counted, and so many of its records are written."""
-        self._step(f"merging {records:,} records… ({self._done})")
+        self._step(f"merging {counted(records, 'record')}… ({self._done})")
 
     def commit(self, row: LedgerRow, lag: int) -> None:
         """A batch is in the table."""
@@ -52,8 +53,8 @@ class Progress:
     @property
     def _done(self) -> str:
         if not self._total:
-            return f"{self._records:,} records"
-        return f"{self._total - self._left:,} of {self._total:,} offsets"
+            return counted(self._records, "record")
+        return f"{self._total - self._left:,} of {counted(self._total, 'offset')}"
 
     def _step(self, text: str) -> None:
         if time.monotonic() - self._last >= _LEAST_SECONDS:

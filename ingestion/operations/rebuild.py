@@ -202,7 +202,7 @@ def _erased_before(
         raise RefusedError(
             spec.name,
             f"the erase of batch {begun.seq} was cut short.",
-            remedy=f"oncelake erase {spec.name} again with the same key",
+            remedy="the same oncelake erase again",
         )
     for row, erased in ((row, row.erased) for row in rows if row.erased is not None):
         until = Offsets.from_json(erased["until"])
@@ -224,7 +224,7 @@ def _refuse_other_keys(spec: StreamSpec, row: LedgerRow, names: set[str]) -> Non
             f"batch {row.seq} erased a key by {', '.join(sorted(names))}, and "
             f"{', '.join(changed or sorted(computed))} has changed since: a new table would not "
             "recognise its records, and bring them back.",
-            remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --reason '…', "
+            remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --yes, "
             "run, and erase again",
         )
 

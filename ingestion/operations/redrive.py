@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError, RefusedError, no_table_yet
+from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_python
@@ -115,9 +115,9 @@ class Redrive:
         if self.spec.ignore_null_updates:
             raise RefusedError(
                 self.spec.name,
-                f"{waiting.total():,} records wait, and with `ignore_null_updates` each column "
-                "holds the last value that arrived, so that a record which is older than its row "
-                "cannot be applied.",
+                f"{counted(waiting.total(), 'record waits', 'records wait')}, and with "
+                "`ignore_null_updates` each column holds the last value that arrived, so that a "
+                "record which is older than its row cannot be applied.",
                 remedy=f"oncelake rebuild {self.spec.name}, which folds all in their order",
             )
 

@@ -201,7 +201,7 @@ class _Asked:
                 raise InvalidSpecError(
                     f"{name}: {option}: {at} {offset}: of that partition the table has read "
                     f"{read}. Next: oncelake ledger {name}; a table of other offsets is made by "
-                    f"`starting` and oncelake reset {name}"
+                    f"`starting` and oncelake reset {name} --yes"
                 )
         return named
 
@@ -236,6 +236,6 @@ def _refuse_modes_that_fold(spec: StreamSpec) -> None:
     raise NotReplayableError(
         spec.name,
         f"{what} {why}.",
-        remedy=f"oncelake rebuild {spec.name}, or oncelake rewind {spec.name} --to seq:N "
-        "--reason '…' and run again",
+        remedy=f"oncelake rebuild {spec.name}, or rewind to a batch that oncelake history "
+        f"{spec.name} lists, and run again",
     )

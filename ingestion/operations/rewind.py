@@ -27,6 +27,7 @@ from ingestion.errors import (
     DamagedTableError,
     InvalidSpecError,
     RewindError,
+    counted,
     first_line,
     no_table_yet,
 )
@@ -211,7 +212,10 @@ def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]
         elif metadata.kind == "rewind":
             undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
         if obstacle is None and restored_from is None:
-            obstacle = f"{missing} of its data files were removed (VACUUM)"
+            removed = counted(
+                missing, "of its data files was removed", "of its data files were removed"
+            )
+            obstacle = f"{removed} (VACUUM)"
         yield Savepoint(
             seq=metadata.seq,
             kind=metadata.kind,

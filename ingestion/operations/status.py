@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pyarrow.compute as pc
 
@@ -181,7 +182,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         rows, status.unknown = snapshot.rows, unknown_seqs(snapshot)
         sides = read_side_tables(paths, rows)
         refuse_damaged_side_tables(sides)
-        status.waiting = count_waiting(paths, status.position.seq)
+        status.waiting = count_waiting(paths.quarantine, status.position.seq)
         refuse_red(status.stream, rows)
         refuse_incomplete_side_tables(sides)
 
@@ -195,23 +196,23 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
         return None, None
 
 
-def known_waiting(paths: StreamPaths, last: int) -> int | None:
+def known_waiting(quarantine: Path, last: int) -> int | None:
     """Count what waits in quarantine, or return ``None`` where that cannot be read.
 
     For those who have something to report all the same: the next run says what is damaged.
     """
     try:
-        return count_waiting(paths, last)
+        return count_waiting(quarantine, last)
     except Exception:  # noqa: BLE001 (unknown is an answer here)
         return None
 
 
-def count_waiting(paths: StreamPaths, last: int) -> int:
+def count_waiting(quarantine: Path, last: int) -> int:
     """Count what waits in quarantine; what lies beyond the table's last batch did not happen."""
-    log = TableLog(paths.quarantine)
+    log = TableLog(quarantine)
     if not log.exists:
         return 0
     columns = [field.name for field in log.snapshot.schema().fields]
     is_marked_beyond = pc.coalesce(pc.field("redriven_seq") > last, pc.scalar(False))
     waits = is_waiting(columns) | is_marked_beyond
-    return count_rows(paths.quarantine, waits & (pc.field("_seq") <= last))
+    return count_rows(quarantine, waits & (pc.field("_seq") <= last))

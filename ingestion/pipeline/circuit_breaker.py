@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ingestion.declaration.messages import printable
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TooManyBadRecordsError
+from ingestion.errors import TooManyBadRecordsError, counted
 from ingestion.pipeline.counts import BatchCounts
 from ingestion.sinks.engine import Engine
 
@@ -44,7 +44,7 @@ def refuse_too_many_bad(engine: Engine, counts: BatchCounts, spec: StreamSpec) -
         return
     raise TooManyBadRecordsError(
         spec.name,
-        f"{bad:,} of the {new:,} records of a batch are bad, which is more than "
+        f"{bad:,} of the {counted(new, 'record')} of a batch cannot be applied, which is more than "
         f"{above:.0%}: {'; '.join(map(_describe, _reasons(engine)))}. Nothing was written, and no "
         "offset moved.",
         remedy=f"correct `schema` or `format` in {spec.name}.yaml, or the producer, and run again; "

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ingestion.errors import RecordsMissedError
+from ingestion.errors import RecordsMissedError, counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.pipeline.counts import BatchCounts
@@ -123,6 +123,7 @@ def _holes_between(engine: Engine, planned: Sequence[Range], counts: BatchCounts
 def _missed(missed: list[tuple[TopicPartition, int]]) -> RecordsMissedError:
     first = ", ".join(f"{at} offset {offset}" for at, offset in missed[:5])
     return RecordsMissedError(
-        f"Spark did not deliver {len(missed)} records that Kafka holds: {first}. Nothing was "
-        "committed. Next: run the same command again; if it stays, report it with these offsets"
+        f"Spark did not deliver {counted(len(missed), 'record')} that Kafka holds: {first}. "
+        "Nothing was committed. Next: run the same command again; if it stays, report it with "
+        "these offsets"
     )

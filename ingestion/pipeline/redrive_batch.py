@@ -146,8 +146,8 @@ class RedriveWriter(BatchWriter):
         if marked != counted.read:
             raise RecordsForgottenError(
                 self._spec.name,
-                f"{quarantine} holds {marked} rows of the {counted.read} records that would be "
-                "sent in again: some are gone, or there more than once.",
+                f"of the records that would be sent in again, {counted.read:,}, {quarantine} holds "
+                f"{marked:,}: some are gone, or there more than once.",
                 remedy=f"oncelake verify {self._spec.name} names them",
             )
         return 0

@@ -147,8 +147,8 @@ def position_of(
             f"the commits of {paths.data} have aged out of its log, and the ledger has no row of "
             f"seq {table.seq}: what was read, and from which topic, is unknown.",
             remedy=f"restore {paths.ledger} (an older one may be in {paths.archive}), or oncelake "
-            f"adopt-topic {paths.stream}: the rows stay, and the topic is read again from its "
-            "start, in a new epoch",
+            f"adopt-topic {paths.stream} --yes: the rows stay, and the topic is read again from "
+            "its start, in a new epoch",
         )
     return _position(snapshot, table, table.seq)
 
@@ -210,9 +210,9 @@ def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
                 stream,
                 f"the books of batch {row.seq} ({ranges}) do not balance: {row.says()}.",
                 remedy=f"oncelake verify {stream} shows the rows that differ. If they are wrong, "
-                f"oncelake rewind {stream} --to seq:{row.seq - 1} --reason '…', or oncelake "
-                f"rebuild {stream}; if they are right, and you know why the books are not, "
-                f"oncelake accept {stream} --reason '…'",
+                f"oncelake rewind {stream} --to seq:{row.seq - 1} --reason '…' --yes, or "
+                f"oncelake rebuild {stream}; if they are right, and you know why the books are "
+                f"not, oncelake accept {stream} --reason '…'",
             )
 
 
@@ -220,7 +220,8 @@ def _replaced(paths: StreamPaths, what: str) -> RefusedError:
     return TableReplacedError(
         paths.stream,
         f"the ledger records a table at {paths.data}, which {what}.",
-        remedy=f"restore the table, or oncelake reset {paths.stream}, to ingest the topic again",
+        remedy=f"restore the table, or oncelake reset {paths.stream} --yes, to ingest the topic "
+        "again",
     )
 
 

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal
 
-from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError
+from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
 from ingestion.lake.damage import remedy_for
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.ledger import LedgerRow, standing_rows
@@ -59,10 +59,10 @@ class SideTable:
         """What it should hold and does not, in a sentence without its subject."""
         what = "the table is gone, or was replaced by an older copy"
         if (rows := self.newest) and rows.there < rows.written:
-            found = f"{rows.there} rows of batch {rows.seq}, which wrote {rows.written}"
+            found = f"{counted(rows.there, 'row')} of batch {rows.seq}, which wrote {rows.written}"
         elif (marks := self.redriven) and marks.there < marks.written:
-            redriven = f"{marks.there} records that batch {marks.seq} has redriven"
-            found = f"{redriven}, which were {marks.written}"
+            redriven = f"{counted(marks.there, 'record')} that batch {marks.seq} has redriven"
+            found = f"{redriven}, of {marks.written}"
         else:
             return None
         return f"holds {found}: {what}"

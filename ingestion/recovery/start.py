@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError
+from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.erasure import Erasure, erasures, unfinished
@@ -101,7 +101,7 @@ def plan_start(stream: Stream) -> Start | None:
             *_ledger_notices(snapshot, healing),
             *(
                 f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
-                f"Run oncelake erase {spec.name} again with the same key"
+                "Next: the same oncelake erase again"
                 for erasure in unfinished(healing.rows)
             ),
         ),
@@ -172,7 +172,7 @@ def offsets_to_read(
         raise OffsetsExpiredError(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "
-            f"({sum(map(len, lost))} offsets).",
+            f"({counted(sum(map(len, lost)), 'offset')}).",
             remedy=f"if they cannot be restored, oncelake accept {spec.name} --reason '…' records "
             "the loss in the ledger and goes on after it",
         )
@@ -183,7 +183,8 @@ def offsets_to_read(
                 spec.name,
                 f"{at} ends at offset {ends[at]}, and the table has read up to {offset}: the topic "
                 "has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {spec.name}, to read on from the topic as it is now",
+                remedy=f"oncelake adopt-topic {spec.name} --yes, to read on from the topic as it "
+                "is now",
             )
     return begin, ends
 

@@ -108,8 +108,8 @@ def refuse_another_topic(spec: StreamSpec, kafka: Kafka, identity: Identity) -> 
                 spec.name,
                 f"topic {name} was deleted and created again: its id was {known} and is "
                 f"{topic_id}, so the table's offsets mean other records.",
-                remedy=f"oncelake adopt-topic {spec.name}, to read the new topic from its start "
-                "into the same table",
+                remedy=f"oncelake adopt-topic {spec.name} --yes, to read the new topic from its "
+                "start into the same table",
             )
     return found
 
@@ -124,5 +124,5 @@ def _refuse_another_cluster(
         f"the table was filled from cluster {identity.cluster_id}; {kafka.address} is cluster "
         f"{cluster_id}.",
         remedy=f"correct ONCELAKE_KAFKA, or, if this cluster replaces the other, "
-        f"oncelake adopt-topic {spec.name}",
+        f"oncelake adopt-topic {spec.name} --yes",
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ingestion.errors import counted
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
@@ -77,7 +78,8 @@ class UpsertSink:
             counts |= {name: found.get(name, 0) for name in LEFT_ALONE}
         problems = []
         if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
-            problems.append(f"{undead} deleted keys are still in the table")
+            still = counted(undead, "deleted key is", "deleted keys are")
+            problems.append(f"{still} still in the table")
         return WriteResult(counts=counts, rows_expected=rows_expected, problems=tuple(problems))
 
     @staticmethod

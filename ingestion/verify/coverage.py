@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import TopicTruncatedError
+from ingestion.errors import TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.recovery.topics import refuse_another_topic, refuse_changed_identity
@@ -136,7 +136,8 @@ class Coverage:
             yield from self._accepted(batch)
         if self.thinned:
             named = ", ".join(map(str, sorted(self.thinned)[:20]))
-            yield f"compaction has removed records of {len(self.thinned)} batches since: {named}"
+            batches_since = counted(len(self.thinned), "batch")
+            yield f"compaction has removed records of {batches_since} since: {named}"
 
     def _accepted(self, batch: Batch) -> Iterator[str]:
         if batch.counts.get("lost"):
@@ -198,7 +199,8 @@ def determine_coverage(spec: StreamSpec, settings: Settings, snapshot: Snapshot)
                 spec.name,
                 f"{at} ends at offset {stable.get(at, 'nowhere')}, and the table has read up to "
                 f"{end}: the topic has lost records that the table holds.",
-                remedy=f"oncelake adopt-topic {spec.name}, to read on from the topic as it is now",
+                remedy=f"oncelake adopt-topic {spec.name} --yes, to read on from the topic as it "
+                "is now",
             )
     accepted, through = accepted_in(batches)
     return Coverage(

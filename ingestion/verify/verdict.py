@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, Literal
 
+from ingestion.errors import counted
 from ingestion.kafka.offsets import Range
 
 Part = Literal["ledger", "dispositions", "quarantine", "tombstones", "rows"]
@@ -110,7 +111,7 @@ class Verdict:
         about = f"{self.stream} through batch {self.seq} (Delta version {self.delta_version})"
         if self.total:
             parts = ", ".join(f"{name} {n:,}" for name, n in self.difference_count.items())
-            return f"{about}: FAILED: differences {self.total:,} ({parts})"
+            return f"{about}: FAILED: {counted(self.total, 'difference')} ({parts})"
         if self.obstacles:
             return f"{about}: not proven: {'; '.join(self.obstacles)}"
         names = ("records", "batches", "commits", "rows", "quarantined")

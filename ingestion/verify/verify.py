@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
-from ingestion.errors import DamagedTableError
+from ingestion.errors import DamagedTableError, counted
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.integrity import altered_files, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
@@ -191,8 +191,8 @@ class _Proof:
         )
         if bare:
             self._limits.append(
-                f"{bare.total():,} records in quarantine are without key and value, which were "
-                "removed on purpose"
+                f"{counted(bare.total(), 'record in quarantine is', 'records in quarantine are')} "
+                "without key and value, which were removed on purpose"
             )
 
     def _prove_the_dispositions(self, snapshot: Snapshot, fold: Fold, redrives: Redrives) -> None:

@@ -73,7 +73,11 @@ def test_all_streams_are_maintained_that_ask_for_it(tmp_path: Path, maintained: 
 
 def test_named_streams_are_maintained_alone(tmp_path: Path, maintained: list[str]) -> None:
     """Also those that are left out at night; an unknown name is an error."""
-    assert run_job(tmp_path, "quiet").success
+    result = run_job(tmp_path, "quiet")
+
+    (output,) = (each for each in result.all_events if each.event_type_value == "STEP_OUTPUT")
+    (table,) = output.step_output_data.metadata["tables"].records
+    assert (table.data["bytes on disk"], table.data["bytes now"]) == (9, 1)
     assert maintained == ["quiet"]
     assert "there are: orders, held, quiet" in failure_of(run_job(tmp_path, "nosuch"))
 

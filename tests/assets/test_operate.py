@@ -149,11 +149,16 @@ def test_a_reset_archives_the_tables_with_the_reason(tmp_path: Path) -> None:
     """What the job archives is listed with why, and nothing of it is deleted."""
     settings = load_settings()
     write_deltalake(settings.lake / "orders", pa.table({"id": [1, 2]}))
+    waiting = {"_seq": [1, 1], "redriven_seq": pa.array([None, 2], pa.int64())}
+    write_deltalake(settings.lake / "orders__quarantine", pa.table(waiting))
 
-    assert operate(tmp_path, reset={"reason": "a fresh start"}).success
+    done = operate(tmp_path, reset={"reason": "a fresh start"})
 
     (entry,) = list_archive("orders", settings)
-    assert (entry.why, entry.tables, entry.rows) == ("reset: a fresh start", ("orders",), 2)
+    assert (entry.why, entry.rows) == ("reset: a fresh start", 2)
+    assert entry.tables == ("orders", "orders__quarantine")
+    (output,) = (each for each in done.all_events if each.event_type_value == "STEP_OUTPUT")
+    assert output.step_output_data.metadata["quarantined_archived"].value == 1
 
 
 def test_a_rewind_and_a_replay_reach_the_engine(

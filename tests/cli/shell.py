@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.settings import load_settings
 
+ROOT = Path(__file__).parents[2]
 ORDERS = "topic: orders\nschema: id INT NOT NULL, total INT\nkeys: [id]\n"
 
 
@@ -44,6 +48,25 @@ def declare(home: Path, stream: str, text: str) -> None:
 def oncelake(*words: str) -> Result:
     """Type a command."""
     return CliRunner().invoke(app, words)
+
+
+def type_on_terminal(*words: str, answer: str) -> tuple[int, str]:
+    """Type a command on a terminal and an answer; return its exit code and what it showed."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "ingestion", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        shown = b""
+        # Linux says EIO once nobody holds the other end any more.
+        with suppress(OSError):
+            while some := os.read(ours, 10_000):
+                shown += some
+    os.close(ours)
+    return process.returncode, shown.decode()
 
 
 def answer(result: Result) -> Any:

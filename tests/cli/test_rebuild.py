@@ -6,7 +6,9 @@ import os
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.pipeline.report import RunReport
@@ -43,6 +45,22 @@ def test_a_new_table_that_is_red_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     document = answer(result)
     assert (document["balanced"], document["swapped"]) == (False, False)
     assert [each["problems"] for each in document["batches"]] == [["1 ≠ 2"]]
+
+
+@pytest.mark.usefixtures("home")
+def test_records_that_went_out_of_sight_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the old quarantine is in the archive: no redrive finds them there."""
+    archived = tmp_path / "lake" / ".archive" / "orders" / "20261122T101500" / "orders__quarantine"
+    rows = {"_seq": [1, 1], "redriven_seq": pa.array([None, 2], pa.int64())}
+    write_deltalake(archived, pa.table(rows))
+    end(monkeypatch, report("orders"), archived)
+
+    result = oncelake("rebuild", "orders")
+
+    says = "orders: 1 record in quarantine that no redrive has sent in went into the archive"
+    assert says in result.stderr
 
 
 @pytest.mark.usefixtures("home")

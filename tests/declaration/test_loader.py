@@ -123,20 +123,22 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
         pytest.param("description:", "4: description: has no value; write one, or", id="no value"),
         pytest.param(
             'sensor_seconds: "5"',
-            "4: sensor_seconds: must be a whole number, without quotes; found '5'",
+            "4: sensor_seconds: write a whole number of seconds, at least 5, such as 60; found '5'",
             id="quoted number",
         ),
         pytest.param(
-            "sensor_seconds: 1", "4: sensor_seconds: must be at least 5; found 1", id="low"
+            "sensor_seconds: 1",
+            "4: sensor_seconds: write a whole number of seconds, at least 5",
+            id="low",
         ),
         pytest.param(
             "freshness_minutes: yes",
-            "4: freshness_minutes: must be a whole number, without quotes; found 'yes'",
+            "4: freshness_minutes: write a whole number of minutes from 1 to 525600, such as",
             id="yes is text",
         ),
         pytest.param(
             "quarantine_rate: {fail_above: 3}",
-            "4: quarantine_rate.fail_above: must be at most 1; found 3",
+            "4: quarantine_rate.fail_above: write a number from 0 to 1, such as 0.1; found 3",
             id="share",
         ),
         pytest.param(
@@ -146,8 +148,27 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
         ),
         pytest.param(
             "follow:\n  min_records: 0",
-            "5: follow.min_records: must be above 0; found 0",
+            "5: follow.min_records: write a whole number above 0, such as 100; found 0",
             id="part in lines",
+        ),
+        *(
+            pytest.param(
+                f"rewind_window_days: {days}",
+                "4: rewind_window_days: write a whole number of days from 1 to 36500, such as 7; "
+                f"found {days}",
+                id=f"{days} days",
+            )
+            for days in (0.002, 0, -1, 99_999_999_999)
+        ),
+        pytest.param(
+            "freshness_minutes: 99999999999999999",
+            "4: freshness_minutes: write a whole number of minutes from 1 to 525600",
+            id="more minutes than time has",
+        ),
+        pytest.param(
+            "starting: {offsets: {orders: {a: 1}}}",
+            "4: starting.offsets.orders.a: a partition is a whole number, at least 0",
+            id="partition",
         ),
         pytest.param("quarantine_rate: 3", "4: quarantine_rate: must be a map", id="not a map"),
         pytest.param(

@@ -272,4 +272,4 @@ def test_what_kafka_has_forgotten_is_not_proven(world: World) -> None:
     verdict = prove(world)
 
     assert (verdict.holds, verdict.rows) == (True, 1)
-    assert any("1 rows keep columns" in limit for limit in verdict.limits)
+    assert any("1 row keeps columns" in limit for limit in verdict.limits)

@@ -87,7 +87,7 @@ def test_no_mode_takes_a_record_twice(source: World, scenario: Scenario, tmp_pat
 
     if scenario.declared.get("mode") == "aggregate" or "ignore_null_updates" in scenario.declared:
         with pytest.raises(
-            NotReplayableError, match=r"would count twice.*rewind .* --to seq:N --reason"
+            NotReplayableError, match=r"would count twice.*rewind to a batch that oncelake history"
         ):
             world.replay()
         return

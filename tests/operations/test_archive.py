@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,9 +28,11 @@ from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings, load_settings
-from tests.cli.shell import home, oncelake, row
+from tests.cli.shell import home, oncelake, row, type_on_terminal
 
 __all__ = ["home"]
+
+WAITING = "1 record in quarantine that no redrive has sent in"
 
 
 @pytest.fixture
@@ -247,12 +250,12 @@ def test_a_damaged_entry_is_listed_and_can_be_pruned(settings: Settings) -> None
     paths = StreamPaths.of("orders", settings)
     damage(paths.data)
     damage(paths.quarantine)
-    archive_table(paths, [paths.data, paths.quarantine], why="damaged")
+    _, damaged_quarantine = archive_table(paths, [paths.data, paths.quarantine], why="damaged")
 
     sound, damaged = archive.list_archive("orders", settings)
 
     assert (sound.rows, damaged.rows, damaged.waiting) == (1, None, None)
-    assert archive.waiting_records("orders", settings) == 0
+    assert archive.waiting_records([damaged_quarantine]) == 0
     assert archive.prune("orders", (damaged.entry,), settings, run_id="r") == (damaged,)
 
 
@@ -267,6 +270,22 @@ def test_no_entry_outlives_what_tells_of_its_erased_key(settings: Settings) -> N
     archive.prune("orders", (certificate, older, older), settings, run_id="r")
 
     assert archive.list_archive("orders", settings) == ()
+
+
+def test_a_remedy_can_be_typed_as_it_is_printed(home: Path) -> None:
+    """Where there is no terminal, too."""
+    settings = load_settings()
+    fill(settings, 0)
+    reset("orders", settings, run_id="r")
+    fill(settings, 1)
+    erase_all(settings)
+    (entry,) = archive.list_archive("orders", settings)
+    with pytest.raises(RefusedError) as refused:
+        archive.restore("orders", entry.entry, settings, run_id="r")
+
+    result = oncelake(*refused.value.remedy.split()[1:])
+
+    assert (result.exit_code, archive.list_archive("orders", settings)) == (0, ()), result.output
 
 
 def test_copies_of_a_killed_restore_go_with_their_entry(settings: Settings) -> None:
@@ -292,7 +311,7 @@ def test_pruning_waits_for_no_run(settings: Settings) -> None:
 
 
 def test_a_restore_says_what_waits_in_quarantine(home: Path) -> None:
-    """It goes into the archive, where no redrive finds it, as with a reset."""
+    """It went into the archive, where no redrive finds it, as with a reset."""
     settings = load_settings()
     fill(settings, 0)
     reset("orders", settings, run_id="r")
@@ -301,7 +320,44 @@ def test_a_restore_says_what_waits_in_quarantine(home: Path) -> None:
 
     result = oncelake("archive", "restore", "orders", entry.entry, "--yes")
 
-    assert "1 record in quarantine, which no redrive has sent in" in result.stderr
+    assert f"orders: {WAITING} went into the archive" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param("archive restore orders none --yes", 2, id="no such entry"),
+        pytest.param("archive restore orders none", 2, id="nobody to ask"),
+        pytest.param("reset orders", 2, id="nobody to ask for a reset"),
+        pytest.param("reset orders --yes", 4, id="held by a run"),
+        pytest.param("rebuild orders", 5, id="a rebuild without Kafka"),
+    ],
+)
+def test_what_is_refused_moves_nothing_and_says_so_of_nothing(
+    home: Path, command: str, code: int
+) -> None:
+    """Records of the quarantine are said to be archived only once they are."""
+    settings = load_settings()
+    fill(settings, 0)
+    paths = StreamPaths.of("orders", settings)
+
+    with held_by_python(paths, Holder.me("other")) if code == 4 else nullcontext():
+        result = oncelake(*command.split())
+
+    assert result.exit_code == code
+    assert "into the archive" not in result.output.replace("its tables, which go into the", "")
+    assert paths.quarantine.exists()
+
+
+@pytest.mark.parametrize("command", ["reset orders", "archive restore orders none"])
+def test_a_question_says_what_waits(home: Path, command: str) -> None:
+    """Whoever is asked knows how many records would go out of sight."""
+    fill(load_settings(), 0)
+
+    code, shown = type_on_terminal(*command.split(), answer="n")
+
+    assert (code, f", with {WAITING}? [y/N]" in shown) == (3, True), shown
+    assert "into the archive" not in shown
 
 
 def test_pruning_deletes_what_is_named_and_nothing_else(settings: Settings) -> None:

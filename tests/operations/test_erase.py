@@ -112,7 +112,7 @@ def test_nothing_of_the_key_is_left(ingested: World, world: World) -> None:
     verdict = prove(world)
     assert verdict.holds, verdict.differences
     assert verdict.limits == (
-        "1 records in quarantine are without key and value, which were removed on purpose",
+        "1 record in quarantine is without key and value, which were removed on purpose",
     )
 
 
@@ -201,7 +201,7 @@ def test_a_rebuild_waits_for_the_end_of_an_erase(world: World) -> None:
     with crashing_at(Failpoint.SIDES_CLEARED), pytest.raises(PlannedError):
         erased(world)
 
-    with pytest.raises(RefusedError, match=r"cut short.*with the same key"):
+    with pytest.raises(RefusedError, match=r"cut short.*the same oncelake erase again"):
         world.rebuild()
 
 
@@ -313,7 +313,7 @@ def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
     assert status.unknown == (1, 2, 3)
     assert [(each.evidence, remedy in each.command) for each in findings] == [("seq 1 to 3", True)]
     assert [str(each).partition(",")[0] for each in verdict.differences] == [
-        "neither ledger nor log has 3 of its batches"
+        "neither ledger nor log has seq 1 to 3"
     ]
     assert any("no known batch has read" in each for each in verdict.limits)
 
@@ -347,25 +347,32 @@ def test_other_modes_forget_as_well(
 
 
 @pytest.mark.parametrize(
-    ("engine", "type_", "key", "other"),
+    ("engine", "type_", "key", "bad_key", "other"),
     [
-        pytest.param(
-            "delta_rs", "TIMESTAMP", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", id="t"
-        ),
-        pytest.param("spark", "TIMESTAMP", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", id="st"),
-        pytest.param("delta_rs", "DECIMAL(12, 2)", 42, 43, id="d"),
-        pytest.param("spark", "DATE", "2026-01-01", "2026-01-02", id="sd"),
+        pytest.param("delta_rs", "TIMESTAMP", *MOMENTS[:1] * 2, MOMENTS[1], id="t"),
+        pytest.param("spark", "TIMESTAMP", *MOMENTS[:1] * 2, MOMENTS[1], id="st"),
+        pytest.param("delta_rs", "DECIMAL(12, 2)", 42, "42.00", 43, id="d"),
+        pytest.param("spark", "DATE", "2026-01-01", "2026-01-01", "2026-01-02", id="sd"),
+        pytest.param("delta_rs", "BIGINT", 42, "42", 43, id="a number that is written as text"),
+        pytest.param("delta_rs", "STRING", "42", 42, "43", id="a text that is written as number"),
+        pytest.param("delta_rs", "BINARY", "YWRh", "YWRh", "Ym9i", id="bytes in base64"),
     ],
 )
 def test_keys_of_every_type_are_recognised(
-    settings: Settings, spark: SparkSession, engine: str, type_: str, key: Any, other: Any
+    settings: Settings,
+    spark: SparkSession,
+    engine: str,
+    type_: str,
+    key: Any,
+    bad_key: Any,
+    other: Any,
 ) -> None:
     """In table, quarantine and what is read again, by both engines."""
     chosen = settings.model_copy(update={"merge_engine": engine})
     with World.made(chosen, spark) as world:
         world.declare(schema=f"id {type_} NOT NULL, name STRING NOT NULL")
         world.send(
-            {"id": key, "name": PERSON}, {"id": other, "name": "b"}, {"id": key, "x": PERSON}
+            {"id": key, "name": PERSON}, {"id": other, "name": "b"}, {"id": bad_key, "x": PERSON}
         )
         world.run()
 
@@ -595,15 +602,17 @@ def test_what_a_rewind_will_read_again_comes_first(world: World) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        pytest.param("42", "is no JSON object such as", id="bare"),
-        pytest.param('{"name": "x"}', "`keys` are id", id="other column"),
-        pytest.param('{"id": "many"}', "does not fit the columns", id="type"),
+        pytest.param("42", "is no JSON object", id="bare"),
+        pytest.param('{"id": "42"}', "id: expected INT", id="type"),
     ],
 )
 def test_a_key_that_is_none_is_refused(world: World, key: str, message: str) -> None:
     """Before anything is changed."""
+    version = DeltaTable(world.paths.data).version()
+
     with pytest.raises(InvalidSpecError, match=message):
         erased(world, key)
+    assert DeltaTable(world.paths.data).version() == version
 
 
 def test_a_group_cannot_be_taken_apart(world: World) -> None:
@@ -626,8 +635,22 @@ def test_an_erase_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
     assert (unasked.exit_code, "cannot be undone" in unasked.stderr) == (2, True)
     assert done.exit_code == 0
-    assert "1 rows of the table" in done.stdout
-    assert "Kafka still holds" in done.stdout
+    assert "erased (seq 4" in done.stdout
+    assert "1 row of the table" in done.stdout
+    assert f"Kafka still holds {world.topic}-0 [0, 10), which the table has read" in done.stdout
     last = Ledger(world.paths.ledger).rows()[-1]
     assert (last.kind, last.accepted, last.is_red) == ("erase", "a request", False)
     assert DeltaTable(world.paths.data).version() == last.delta_version
+
+
+def test_an_erase_of_a_key_that_never_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that nothing of it was found, and of Kafka only what can be known."""
+    world.set_environment(monkeypatch)
+    command = ["erase", world.topic, "--key", '{"id": 7}', "--reason", "a request", "--yes"]
+
+    done = CliRunner().invoke(app, command)
+
+    assert done.exit_code == 0
+    assert "nothing of the key was found" in done.stdout
+    assert "0 rows of the table" in done.stdout
+    assert "records of the key may be among them" in done.stdout

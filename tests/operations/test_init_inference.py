@@ -371,7 +371,12 @@ def test_a_topic_written_by_no_key_is_ordered_across_its_partitions() -> None:
         pytest.param([b"\xff\xfe", b"\x80"], "bytes that are no text", "format: raw", id="bytes"),
         pytest.param([b"a line", b"b"], "text that is no JSON", "format: string", id="text"),
         pytest.param([b"1", b"[]"], "JSON that is no object", "format: string", id="scalars"),
-        pytest.param([b'{"a": 1}', b"x"], "1 are JSON objects", "format: raw", id="mixed"),
+        pytest.param(
+            [b'{"a": 1}', b"x"],
+            "JSON objects (1), text that is no JSON (1)",
+            "format: raw",
+            id="mixed",
+        ),
         pytest.param([None, None], "every value is null", "--sample", id="nulls"),
         pytest.param([b"\0\0\0\0\7x"], "(7)", "ONCELAKE_SCHEMA_REGISTRY", id="framed"),
     ],

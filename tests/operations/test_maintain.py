@@ -263,3 +263,25 @@ def test_maintenance_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch)
     assert streams["new"]["tables"] == []
     assert {each["after"]["files"] for each in streams[world.topic]["tables"]} == {1}
     assert len(Ledger(world.paths.ledger).rows()) == BATCHES
+
+
+def test_a_folder_that_grew_is_said_to_have_grown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What older versions need stays beside what replaces it: nothing was saved, not even less."""
+    world.set_environment(monkeypatch)
+
+    done = CliRunner().invoke(app, ["maintain", world.topic])
+
+    assert "MB more on disk, since older versions still need" in done.stdout
+    assert "saved" not in done.stdout
+
+
+def test_what_was_saved_and_added_are_never_below_0(world: World) -> None:
+    """One of them is 0, and the other what the folders differ by."""
+    grown = tidied(world)
+    shrunk = tidied(world, NO_WINDOW)
+
+    assert (grown.bytes_saved, shrunk.bytes_added) == (0, 0)
+    assert grown.bytes_added > 0
+    assert shrunk.bytes_saved > 0

@@ -194,7 +194,7 @@ def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
 
     report = world.redrive(reason="tombstone_quarantined")
 
-    assert "1 records in quarantine were bad for another declaration" in limits[0]
+    assert "1 record in quarantine was bad for another declaration" in limits[0]
     assert (report.redriven, report.batches[0].counts["deleted"]) == (1, 1)
     assert [each["redriven_seq"] for each in world.quarantined()] == [None, 3, None]
     assert world.quarantined()[2]["engine_version"] == "0.1.0"
@@ -247,7 +247,7 @@ def test_a_partial_update_is_not_sent_in_late(world: World) -> None:
     world.run()
     world.declare(schema=LENIENT)
 
-    with pytest.raises(RefusedError, match=r"1 records wait.*oncelake rebuild"):
+    with pytest.raises(RefusedError, match=r"1 record waits.*oncelake rebuild"):
         world.redrive(spark=no_spark)
     world.rebuild()
 

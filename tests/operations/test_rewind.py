@@ -155,7 +155,7 @@ def test_files_that_are_gone_are_named(world: World) -> None:
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     before = world.log.versions()[0]
 
-    with pytest.raises(RewindError, match=r"seq 1 .*data files were removed \(VACUUM\)"):
+    with pytest.raises(RewindError, match=r"seq 1 .*data files was removed \(VACUUM\)"):
         go_back(world, "seq:1")
 
     assert world.log.versions()[0] == before
@@ -189,6 +189,7 @@ def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) ->
         app, ["rewind", world.topic, "--to", "seq:1", "--reason", "a test", "--yes", "--json"]
     )
     listed = shell.invoke(app, ["history", world.topic, "--json"])
+    shown = shell.invoke(app, ["history", world.topic])
 
     assert (unasked.exit_code, "add --yes" in unasked.stderr) == (2, True)
     document = json.loads(done.stdout)
@@ -196,3 +197,5 @@ def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert [each["reachable"] for each in json.loads(listed.stdout)["savepoints"]] == [
         True, False, False, False, True, True
     ]  # fmt: skip
+    kinds = [each["kind"] for each in json.loads(listed.stdout)["savepoints"]]
+    assert [line.split()[2] for line in shown.stdout.splitlines()[2:]] == kinds

@@ -22,7 +22,7 @@ def test_a_batch_that_is_mostly_bad_is_not_written(world: World) -> None:
         world.run()
 
     told = str(refused.value)
-    assert "90 of the 110 records of a batch are bad, which is more than 50%" in told
+    assert "90 of the 110 records of a batch cannot be applied, which is more than 50%" in told
     assert f"60 malformed_json, first at {world.topic}-0 offset 2" in told
     assert "30 missing_key" in told
     assert r"\x1b[31mred" in told

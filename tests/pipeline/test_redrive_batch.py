@@ -119,8 +119,8 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     assert ["is marked as redriven by batch 1" in each.what for each in false_marks] == [True]
     assert can_recount
     assert limits == [
-        "2 records in quarantine were bad for another declaration or engine, or without their "
-        "schema, and are good today; oncelake redrive sends them in"
+        "2 records in quarantine were bad for another declaration or engine, or without a schema, "
+        "and can be applied today, by oncelake redrive"
     ]
     counts = {"offsets": 0, "gaps": 0, "read": 1, "inserted": 1}
     assert list(miscounts(batch(2, kind="redrive", counts=counts), second)) == []

@@ -46,4 +46,4 @@ def test_rows_that_do_not_carry_their_seq_turn_the_books_red(
 
     report = world.run()
 
-    assert report.batches[0].problems == ("the table holds 1 rows of this batch, expected 2",)
+    assert report.batches[0].problems == ("the table holds 1 row of this batch, expected 2",)

@@ -323,7 +323,7 @@ def test_rows_changed_by_somebody_else_are_refused_until_accepted(
     assert callable(alter)
     alter(copied)
 
-    undo = f"oncelake rewind {copied.topic} --to seq:N --reason '…'"
+    undo = f"oncelake rewind {copied.topic} --to seq:{BATCHES} --reason '…' --yes"
     assert_refused(copied, error, said, undo, f"oncelake accept {copied.topic}")
     accept(copied.spec, copied.settings, reason="asked for", run_id="me")
 

@@ -234,7 +234,7 @@ def test_an_unrecorded_acceptance_reaches_the_batch_it_accepts() -> None:
         ),
         pytest.param(
             SideTable(path=PATHS.quarantine, redriven=Held(seq=5, written=2, there=0)),
-            "holds 0 records that batch 5 has redriven, which were 2",
+            "holds 0 records that batch 5 has redriven, of 2",
             id="marks",
         ),
     ],

@@ -132,7 +132,7 @@ def test_a_row_from_before_coverage_is_not_compared_alone() -> None:
     """A record that Kafka no longer holds may have said anything, and is counted as unseen."""
     with proof(full_coverage(**BLIND)) as made:
         assert list(made.differences([*SOUND, row_of(3)])) == []
-        assert "1 rows come from records that Kafka no longer holds" in next(made.limits())
+        assert "1 row comes from records that Kafka no longer holds" in next(made.limits())
 
 
 @pytest.mark.parametrize(

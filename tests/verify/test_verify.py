@@ -452,7 +452,7 @@ def test_what_retention_took_is_a_limit_and_the_rest_is_proven(world: World) -> 
     assert verdict.limits[0] == (
         f"{world.topic}-0: proven from offset 4 on; Kafka no longer holds [0, 4)"
     )
-    assert "1 rows come from records that Kafka no longer holds" in verdict.limits[1]
+    assert "1 row comes from records that Kafka no longer holds" in verdict.limits[1]
     assert worse == [f"key (id=4) · {world.topic}-0 offset 5 · batch 2: is missing from the table"]
 
 

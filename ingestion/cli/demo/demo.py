@@ -25,7 +25,7 @@ from ingestion.cli.demo.flights import Message
 from ingestion.cli.end_process import run_to_the_end
 from ingestion.cli.output import out, say, table
 from ingestion.declaration.loader import find_stream
-from ingestion.errors import IngestionError
+from ingestion.errors import IngestionError, counted
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import open_dataset
@@ -91,7 +91,7 @@ class Demo:
             if there < len(messages):
                 produce(self._settings, _STREAM, messages)
         if there >= len(messages):
-            say(f"  topic {_STREAM} holds {there:,} records already: nothing sent")
+            say(f"  topic {_STREAM} holds {counted(there, 'record')} already: nothing sent")
         else:
             _print_sent(messages)
 
@@ -227,7 +227,7 @@ def _print_rows(table_of_flights: DeltaTable, *, limit: int = 10) -> None:
         .to_pylist()
     ]
     columns = ["flight", "from → to", "status", "arr_delay", "updated_at", *_COORDINATES]
-    say(f"\n{limit} rows of the table", "italic")
+    say(f"\n{counted(limit, 'row')} of the table", "italic")
     table(columns, rows)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_reader
 
+from ingestion.errors import counted
 from ingestion.formats import wire_format
 from ingestion.formats.avro.columns import flat_decoding
 from ingestion.formats.avro.types import (
@@ -93,7 +94,9 @@ def _reader(root: Any) -> Callable[[bytes], Any]:
             said = "" if str(error).startswith("cannot read") else f": {error}"
             raise BadBytesError("malformed_avro", f"{type(error).__name__}{said}") from None
         if left := len(payload) - stream.tell():
-            raise BadBytesError("malformed_avro", f"{left} bytes are left over")
+            raise BadBytesError(
+                "malformed_avro", counted(left, "byte is left over", "bytes are left over")
+            )
         return value
 
     return read

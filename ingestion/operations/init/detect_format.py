@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 from ingestion.formats import avro
 from ingestion.formats.avro.types import fields, is_record, record_in
 from ingestion.formats.decoder import BadBytesError
@@ -57,15 +57,16 @@ def detect_format(sample: Sample, settings: Settings) -> Detected:
     values = [each.value for each in sample.records if each.value is not None]
     if not values:
         _refuse(sample, "every value is null", "sample more of them with --sample")
-    counted = Counter(map(_kind, values))
-    (kind, count), *_ = counted.most_common()
+    kinds = Counter(map(_kind, values))
+    (kind, count), *_ = kinds.most_common()
     if count < _SHARE * len(values):
-        found = ", ".join(f"{number:,} are {kind}" for kind, number in counted.most_common())
-        _refuse(sample, f"{found}, so that no one format fits", _by_hand(sample, "raw", "BINARY"))
+        found = ", ".join(f"{kind} ({number:,})" for kind, number in kinds.most_common())
+        _refuse(sample, f"there are {found}: no format fits all", _by_hand(sample, "raw", "BINARY"))
     if kind == _FRAMED:
         return _framed([each for each in values if _kind(each) == kind], sample, settings)
     if kind == _OBJECT:
-        found = f"{count:,} of {len(values):,} values are JSON objects"
+        are = counted(len(values), "value is a JSON object", "values are JSON objects")
+        found = f"{count:,} of {are}"
         return _json([parse(each) for each in values if _kind(each) == kind], found)
     remedy = _by_hand(sample, "raw", "BINARY")
     if kind != _BYTES:
@@ -153,12 +154,14 @@ def _framed(values: Sequence[bytes], sample: Sample, settings: Settings) -> Dete
     (type_, count), *_ = types.most_common() or [("", 0)]
     if count < _SHARE * len(values):
         at = f"the registry at {settings.schema_registry}"
-        problem = f"{at} knows the schema ids of only {types.total():,} of {len(values):,} values"
+        of = counted(len(values), "value")
+        problem = f"{at} knows the schema ids of only {types.total():,} of {of}"
         if types.total() >= _SHARE * len(values):
             problem = f"the schemas are of several types: {', '.join(types)}"
         _refuse(sample, problem, _by_hand(sample, "raw", "BINARY"))
     own = [each for each in schemas.values() if each.type == type_]
-    why = f"{count:,} of {len(values):,} values have an id of a schema of {type_} in the registry"
+    have = counted(len(values), "value has", "values have")
+    why = f"{count:,} of {have} an id of a schema of {type_} in the registry"
     if type_ == "AVRO":
         return _avro(own, sample, f"{why}; the types are those of schema {own[0].id}")
     if type_ == "JSON":
@@ -196,5 +199,5 @@ def _by_hand(sample: Sample, format_: str, type_: str) -> str:
 
 
 def _refuse(sample: Sample, problem: str, remedy: str) -> NoReturn:
-    read = f"of {len(sample.records):,} sampled"
-    raise InvalidSpecError(f"topic {sample.topic!r}: {read} records, {problem}. Next: {remedy}")
+    read = f"of {counted(len(sample.records), 'sampled record')}"
+    raise InvalidSpecError(f"topic {sample.topic!r}: {read}, {problem}. Next: {remedy}")

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import PLAIN_NAME, SqlType
+from ingestion.errors import counted
 from ingestion.operations.init.decode_sample import DecodedRecord
 
 # Equality of these is reliable, and a Kafka key can hold them.
@@ -171,7 +172,7 @@ def find_deletes(
         if condition is not None:
             text, deletes = condition
             selected = sum(row[name] in deletes for row in rows)
-            return text, f"it selects {selected:,} of the {len(rows):,} rows sampled"
+            return text, f"it selects {selected:,} of {counted(len(rows), 'row')} sampled"
     return None
 
 

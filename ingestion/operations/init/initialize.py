@@ -14,7 +14,7 @@ from ingestion.declaration.messages import printable
 from ingestion.declaration.names import name_problem, nearest_allowed
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import read_tree
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 from ingestion.operations.init.decode_sample import validate_sample
 from ingestion.operations.init.propose import Proposal, propose
 from ingestion.operations.init.sample import Sample, read_sample
@@ -112,7 +112,7 @@ def write_text(proposal: Proposal, sample: Sample, *, has_schema: bool = False) 
     """Write a proposal as YAML, the reasons for each field before it."""
     lines = ["# yaml-language-server: $schema=../stream.schema.json"] if has_schema else []
     places = ", ".join(map(str, sample.ranges))
-    read = f"{len(sample.records):,} record{'s' * (len(sample.records) != 1)}"
+    read = counted(len(sample.records), "record")
     lines += _comment(f"Proposed by `oncelake init` from the last {read}: {places}.")
     lines += _comment("Check what the comments say; all fields: docs/streams.md")
     for name, notes in proposal.notes.items():

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from ingestion.declaration.ddl import parse_columns, parse_type
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
+from ingestion.errors import counted
 from ingestion.formats.coerce import moment
 from ingestion.formats.json.strict import DATE, DAY, MOMENT, MOST_DIGITS
 from ingestion.formats.strict_json import StrictParser, of_sane_length
@@ -67,8 +68,9 @@ def _text(texts: Sequence[str]) -> Guess:
     if all(map(DAY.fullmatch, texts)):
         return Guess(SqlType(word="DATE"), "every text is a date; any other goes to quarantine")
     without = sum(not found[1] for found in moments if found)
-    note = f"{without:,} of {len(texts):,} have no zone and are read as UTC" if without else ""
-    return Guess(SqlType(word="TIMESTAMP"), note)
+    of = f"of {len(texts):,}"
+    zoneless = counted(without, f"{of} has no zone and is", f"{of} have no zone and are")
+    return Guess(SqlType(word="TIMESTAMP"), f"{zoneless} read as UTC" if without else "")
 
 
 def _text_of_debezium(texts: Sequence[str]) -> Guess:
@@ -137,11 +139,10 @@ def _most_of(values: Sequence[Any], kinds: Counter[str], dialect: Dialect) -> Gu
     if dialect is DEBEZIUM and set(kinds) == {"numbers", "texts"} and texts <= _NOT_FINITE:
         return Guess(SqlType(word="DOUBLE"), "some numbers are not finite")
     ((kind, count), *others) = kinds.most_common()
-    found = ", ".join(
-        f"{number:,} {other if number > 1 else other.removesuffix('s')}" for other, number in others
-    )
+    found = ", ".join(counted(number, other.removesuffix("s")) for other, number in others)
     if count < _NEARLY_ALL * len(values):
-        return _mixed(dialect, f"values of several types were seen: {count:,} {kind}, {found}")
+        most_often = counted(count, kind.removesuffix("s"))
+        return _mixed(dialect, f"values of several types were seen: {most_often}, {found}")
     most = guess([value for value in values if _KINDS[type(value)] == kind], dialect)
     others_note = f"{count:,} values are {kind}; a record with another ({found}) goes to quarantine"
     notes = (others_note, most.note)

@@ -14,7 +14,7 @@ from ingestion.declaration.messages import printable
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import PLAIN_NAME, SqlType
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, counted
 from ingestion.operations.init.decode_sample import decode_values
 from ingestion.operations.init.detect_format import Detected, detect_format
 from ingestion.operations.init.evidence import Evidence
@@ -179,7 +179,8 @@ def _find_order(stream: str, keys: Keys, evidence: Evidence) -> _Order:
         why = f"the key {crossing} comes from several partitions"
     if found and not evidence.tombstones:
         return _by_column(found, why)
-    nulls = f"a null value has no other order, and {evidence.tombstones:,} were seen"
+    seen = counted(evidence.tombstones, "was seen", "were seen")
+    nulls = f"a null value has no other order, and {seen}"
     return _Order(columns=(_KAFKAS_TIME,), why=[why, nulls if evidence.tombstones else _BY_TIME])
 
 
@@ -203,7 +204,8 @@ def _order_beside_kafkas(found: OrderColumn | None, evidence: Evidence) -> _Orde
     if not evidence.tombstones:
         return _Order(columns=(), why=[f"left out: {_NO_COLUMN}, and Kafka's offsets do"])
     though = f", though {found.column} would order the others" if found else ""
-    why = f"left out{though}: the {evidence.tombstones:,} null values seen have no column, and "
+    nulls = ("null value seen has no column", "null values seen have no column")
+    why = f"left out{though}: {counted(evidence.tombstones, *nulls)}, and "
     why += "would go to quarantine; Kafka keeps the order of a key while its partition is one"
     return _Order(columns=(), why=[why])
 
@@ -239,7 +241,7 @@ def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys, order: 
     found = find_deletes(evidence.types, evidence.rows) if keys.columns else None
     if found:
         proposal.add("apply_as_deletes", found[0], f"check: {found[1]}")
-    nulls = f"{evidence.tombstones:,} null values were seen; "
+    nulls = f"{counted(evidence.tombstones, 'null value was', 'null values were')} seen; "
     if not evidence.tombstones:
         if not set(order.columns) <= {*keys.columns, _KAFKAS_TIME}:
             why = f"no null value was seen; one would have no {', '.join(order.columns)}, so that "

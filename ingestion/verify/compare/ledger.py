@@ -8,7 +8,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from ingestion.errors import counted
 from ingestion.kafka.offsets import TopicPartition
+from ingestion.lake.ledger import written_seqs
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.fold.rule import Recount
 from ingestion.verify.read.snapshot import Batch, LoggedCommit, OffsetRange
@@ -74,9 +76,8 @@ def broken_numbers(
     """
     if unknown:
         yield _wrong(
-            f"neither ledger nor log has {len(unknown)} of its batches, seq {unknown[0]} to "
-            f"{unknown[-1]}, so that what they read is unknown; restore the ledger from a backup, "
-            "or rebuild"
+            f"neither ledger nor log has seq {written_seqs(unknown)}, so that nothing tells what "
+            "was read; restore the ledger from a backup, or rebuild"
         )
     for batch in batches:
         if batch.table_id != table_id:
@@ -231,7 +232,10 @@ def _unlike(
 
 
 def _written(ranges: Iterable[OffsetRange]) -> str:
-    return ", ".join(f"{r} with {r.records} records, {r.gaps} gaps" for r in sorted(ranges))
+    return ", ".join(
+        f"{part} with {counted(part.records, 'record')}, {counted(part.gaps, 'gap')}"
+        for part in sorted(ranges)
+    )
 
 
 def _broken(seq: int, part: OffsetRange, what: str, expected: str | None = None) -> Difference:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ingestion.declaration.modes import INDEX_COLUMN
 from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import counted
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, text_of
@@ -77,22 +78,23 @@ class RowsProof:
         """Say which rows could not be compared, a sentence each."""
         if self.unseen:
             yield (
-                f"{self.unseen:,} rows come from records that Kafka no longer holds, or that no "
-                "known batch has read; no newer record of their keys is there, and their values "
-                "were not compared"
+                f"{counted(self.unseen, 'row comes', 'rows come')} from records that Kafka no "
+                "longer holds, or that no known batch has read; no newer record of the key is "
+                "there, and the values were not compared"
             )
         if self.partly:
             yield (
-                f"{self.partly:,} rows keep columns that only records had which Kafka no longer "
-                "holds; those columns were not compared"
+                f"{counted(self.partly, 'row keeps', 'rows keep')} columns that only records had "
+                "which Kafka no longer holds; those columns were not compared"
             )
         if self.explained:
             yield (
-                f"{self.explained:,} rows are missing that a delete may have removed which Kafka "
-                "no longer holds; the engine has stored a delete for each"
+                f"{counted(self.explained, 'row is', 'rows are')} missing that a delete may have "
+                "removed which Kafka no longer holds; the engine has stored a delete for each"
             )
         if self.accepted:
-            yield f"{self.accepted:,} rows differ in what a person has accepted"
+            rows = counted(self.accepted, "row differs", "rows differ")
+            yield f"{rows} in what a person has accepted"
 
     def _compared(self, row: Row, change: RowChange | None) -> Iterator[Difference]:
         place, seq = self._rule.place_of(row), row[-1]

@@ -19,6 +19,7 @@ from avro.name import Names
 from avro.schema import Schema, UnionSchema, make_avsc_object
 
 from ingestion.declaration.types import SqlType
+from ingestion.errors import counted
 from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, ReadFramed, coerce
 from ingestion.verify.decode.coerce import TICKS, BadRecordError, Read, refuse
@@ -116,7 +117,7 @@ def read_datum(node: Schema, payload: bytes) -> Any:
     except (AvroException, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadRecordError(f"not Avro of its schema: {error}".partition("\n")[0]) from None
     if left_over := decoder.bytes_remaining():
-        raise BadRecordError(f"{left_over} bytes are left over")
+        raise BadRecordError(counted(left_over, "byte is left over", "bytes are left over"))
     return value
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ingestion.declaration.formats import CsvOptions
 from ingestion.declaration.types import SqlType
+from ingestion.errors import counted
 from ingestion.verify.decode import Decode, DecodedRecord, Expected, coerce
 from ingestion.verify.decode.coerce import SCALARS, BadRecordError, refuse, written
 
@@ -30,7 +31,7 @@ def reading(expected: Expected) -> Decode:
     def read(raw: bytes) -> DecodedRecord:
         fields = list(_fields(coerce.utf8(raw), options.delimiter, options.quote))
         if len(fields) != len(readers):
-            raise BadRecordError(f"{len(fields)} fields")
+            raise BadRecordError(counted(len(fields), "field"))
         return DecodedRecord(
             values=tuple(
                 None if field == (options.null_value, False) else take(field[0])

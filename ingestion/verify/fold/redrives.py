@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from deltalake import DeltaTable
 
 from ingestion.declaration.spec import engine_version
+from ingestion.errors import counted
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import Batch, rows_of
@@ -146,14 +147,14 @@ class Redrives:
         for seq, marks in sorted(self._marks.items()):
             if gone := marks - self._found[seq]:
                 yield (
-                    f"batch {seq} redrove {gone:,} records that Kafka no longer holds, so its "
-                    "counts were not recounted"
+                    f"batch {seq} redrove {counted(gone, 'record')} that Kafka no longer holds, so "
+                    "its counts were not recounted"
                 )
         if self.good_today:
+            were = ("record in quarantine was", "records in quarantine were")
             yield (
-                f"{self.good_today:,} records in quarantine were bad for another declaration or "
-                "engine, or without their schema, and are good today; oncelake redrive sends them "
-                "in"
+                f"{counted(self.good_today, *were)} bad for another declaration or engine, or "
+                "without a schema, and can be applied today, by oncelake redrive"
             )
 
     def _is_redrive(self, mark: int, seq: int) -> bool:

@@ -344,7 +344,7 @@ def _no_table(
     return TableReplacedError(
         spec.name,
         f"the ledger records a table at {paths.data}, which is gone.",
-        remedy=f"restore the table, or oncelake reset {spec.name}, to ingest the topic again",
+        remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic again",
     )
 
 

@@ -1,0 +1,109 @@
+"""The key of an erase, as a person writes it: no value may be taken for another.
+
+It is read as a strict record of JSON is, whatever the stream's format; a DECIMAL may stand in
+quotes, too. A raw record is compared with it loosely: it may be bad for how its key is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from ingestion.declaration.formats import Options
+from ingestion.declaration.spec import StreamSpec
+from ingestion.errors import InvalidSpecError
+from ingestion.formats.coerce import from_base64
+from ingestion.formats.decoder import BadBytesError, Encoded
+from ingestion.formats.json import REASONS
+from ingestion.formats.json.strict import StrictReader
+
+# A value of each type, as JSON has it; of all others, 42.
+_EXAMPLES: Final[Mapping[str, Any]] = {
+    "STRING": "ada",
+    "VARCHAR": "ada",
+    "BINARY": "YWRh",
+    "BOOLEAN": True,
+    "DATE": "2026-11-22",
+    "TIMESTAMP": "2026-11-22T10:00:00Z",
+    "TIMESTAMP_NTZ": "2026-11-22T10:00:00",
+}
+
+
+def parse_key(spec: StreamSpec, table: Path, text: str) -> pa.Table:
+    """Return a key that is written as JSON as a table of one row, typed as the stream's table is.
+
+    Raises:
+        InvalidSpecError: it is none; says what it must be.
+    """
+    schema = pa.schema(DeltaTable(table).schema().to_arrow())
+    values = _parse_object(spec, text)
+    if problem := next(_problems(spec, schema, values), None):
+        raise _bad_key(spec, problem, values)
+    names = spec.keys or tuple(values)
+    columns = pa.schema([schema.field(name) for name in names])
+    encoded = Encoded(
+        schema=from_arrow_schema(columns, prefer_timestamp_ntz=True),
+        is_key=False,
+        options=Options(),
+        extra_fields="reject",
+        lenient=frozenset(each.name for each in columns if pa.types.is_decimal(each.type)),
+    )
+    try:
+        row = StrictReader(encoded)(text.encode(errors="surrogateescape")).row
+    except BadBytesError as error:
+        raise _bad_key(spec, f"{error} ({REASONS[error.reason]})", values) from None
+    return pa.table(
+        [pa.array([value], each.type) for value, each in zip(row, columns, strict=True)], columns
+    )
+
+
+def read_loosely(value: object, type_: pa.DataType) -> pa.Array:
+    """Return a raw value as the table has it, also where a producer writes it as another type.
+
+    Raises:
+        TypeError: it is null.
+        ValueError, ArrowException: it is none of the type.
+    """
+    if value is None:
+        raise TypeError("null is no value")
+    if pa.types.is_binary(type_):
+        return pa.array([from_base64(str(value))], type_)
+    return pa.array([value if isinstance(value, str) else json.dumps(value)]).cast(type_)
+
+
+def _parse_object(spec: StreamSpec, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise _bad_key(spec, f"{text!r} is no JSON object", {})
+    return values
+
+
+def _problems(spec: StreamSpec, schema: pa.Schema, values: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is wrong with a key, but for the types of its values."""
+    if not values or (spec.keys and set(values) != set(spec.keys)):
+        own = f"; `keys` are {', '.join(spec.keys)}" if spec.keys else ""
+        yield f"it names {', '.join(values) or 'no column'}{own}"
+    for name, value in values.items():
+        if name not in {*spec.types} & {*schema.names}:
+            yield f"{name!r} is not a column of `schema`"
+        elif value is None:
+            yield f"{name} is null, and a key column cannot be null"
+        elif pa.types.is_nested(schema.field(name).type):
+            yield f"{name} is {spec.types[name]}, which no key can be of"
+
+
+def _bad_key(spec: StreamSpec, problem: str, values: Iterable[str]) -> InvalidSpecError:
+    """Return the error of a key, with an example of one."""
+    names = spec.keys or [name for name in values if name in spec.types] or [spec.columns[0].name]
+    examples = {name: _EXAMPLES.get(spec.types[name].word, 42) for name in names}
+    example = json.dumps(examples, ensure_ascii=False)
+    return InvalidSpecError(f"{spec.name}: --key: {problem}. Next: write for example '{example}'")

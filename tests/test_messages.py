@@ -1,0 +1,64 @@
+"""Numbers in messages agree with their nouns and verbs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ingestion.errors import counted
+from tests.support.world import ROOT
+
+# A noun in the plural after a number, with up to two words between them.
+PLURAL = re.compile(r" (?:[a-z]+ ){0,2}?[a-z]{2,}(?<![sui])s\b")
+# Sizes that are refused for being large, and what a sample shows at least nine times.
+NEVER_ONE = (
+    *("characters", "a batch of", "bytes are free", "hashlib"),
+    *("records/s", "values are", "different names"),
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        pytest.param(1, ("record",), "1 record", id="one"),
+        pytest.param(0, ("record",), "0 records", id="none"),
+        pytest.param(1_200, ("batch",), "1,200 batches", id="many"),
+        pytest.param(1, ("record waits", "records wait"), "1 record waits", id="one does"),
+        pytest.param(2, ("record waits", "records wait"), "2 records wait", id="two do"),
+    ],
+)
+def test_a_number_agrees_with_its_words(number: int, words: tuple[str, ...], text: str) -> None:
+    """One is written in the singular, its verb too, and everything else in the plural."""
+    assert counted(number, *words) == text
+
+
+def test_no_message_puts_a_number_before_a_plural() -> None:
+    """What may be one is written by ``counted``, which knows the singular."""
+    bare = numbers_before_plurals("ingestion", "assets", "resources")
+
+    assert [each for each in bare if not any(text in each for text in NEVER_ONE)] == []
+
+
+def numbers_before_plurals(*packages: str) -> Iterator[str]:
+    """The texts of the code that put a number, as it is, before a noun in the plural."""
+    for module in (each for package in packages for each in (ROOT / package).rglob("*.py")):
+        for text in ast.walk(ast.parse(module.read_text())):
+            if isinstance(text, ast.JoinedStr):
+                for value, after in zip(text.values, text.values[1:], strict=False):
+                    text_after = after.value if isinstance(after, ast.Constant) else ""
+                    if is_number(value) and PLURAL.match(text_after):
+                        yield f"{module.relative_to(ROOT)}:{text.lineno}: {ast.unparse(text)}"
+
+
+def is_number(part: ast.expr) -> bool:
+    """Tell whether a part of a text is a count: with separators, or a length or sum."""
+    if not isinstance(part, ast.FormattedValue):
+        return False
+    if isinstance(part.value, ast.Name) and part.value.id.isupper():
+        return False
+    called = ast.unparse(part.value.func) if isinstance(part.value, ast.Call) else ""
+    spec = ast.unparse(part.format_spec) if part.format_spec else ""
+    return "," in spec or called in {"len", "sum"} or called.endswith(".total")
