@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -164,6 +164,36 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
             yield
     finally:
         _HELD_HERE.discard(paths.lock)
+
+
+class CommitterLock:
+    """A stream's lock in the hands of this process, which may pass it on to the JVM."""
+
+    def __init__(self, stack: ExitStack, paths: StreamPaths, holder: Holder) -> None:
+        self._stack, self._paths, self._holder = stack, paths, holder
+
+    def pass_to_jvm(self, start: Callable[[], SparkSession]) -> SparkSession:
+        """Let the JVM of a session that is started now hold it; nobody does while that starts.
+
+        Raises:
+            StreamLockedError: somebody took it meanwhile; names the run.
+        """
+        self._stack.close()
+        spark = start()
+        self._stack.enter_context(held_by_jvm(spark, self._paths, self._holder))
+        return spark
+
+
+@contextmanager
+def held_by_committer(paths: StreamPaths, holder: Holder) -> Iterator[CommitterLock]:
+    """Hold a stream's lock while the block runs, in this process or where it is passed on to.
+
+    Raises:
+        StreamLockedError: a run holds it; names the run.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(held_by_python(paths, holder))
+        yield CommitterLock(stack, paths, holder)
 
 
 def holder_of(paths: StreamPaths) -> Holder | None:

@@ -21,12 +21,12 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import is_waiting, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import open_dataset
-from ingestion.operations.run import start_with_spark
+from ingestion.operations.run import start_committer
 from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
@@ -34,7 +34,7 @@ from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.start import Start, plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
+from ingestion.sinks.choose_engine import EngineName, choose_engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,21 +95,29 @@ class Redrive:
 
     def _execute(self, stream: Stream) -> RedriveReport:
         paths, me = stream.paths, Holder.me(self.run_id)
-        with held_by_python(paths, me):
-            first = plan_start(stream)
-            if first is None:
+        with held_by_committer(paths, me) as lock:
+            planned = plan_start(stream)
+            if planned is None:
                 raise no_table_yet(self.spec.name)
             waiting = self._waiting(paths)
+            report = RedriveReport(
+                stream=stream.name, run_id=self.run_id, recovered=planned.recovered
+            )
+            if not waiting:
+                return report
+            self._refuse_partial_updates(waiting)
             engine, _ = choose_engine(stream, alters=alters_table(stream))
-        report = RedriveReport(stream=stream.name, run_id=self.run_id, recovered=first.recovered)
-        if not waiting:
-            return report
-        self._refuse_partial_updates(waiting)
-        spark = self.spark(waiting.total())
-        with held_by_committer(engine, spark, stream, me):
-            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
-            report = replace(report, recovered=(*first.recovered, *start.recovered))
-            return self._send(spark, stream, engine, start, report)
+            spark, start = start_committer(
+                stream,
+                engine,
+                planned,
+                lock,
+                start=lambda: self.spark(waiting.total()),
+                run_id=self.run_id,
+            )
+            return self._send(
+                spark, stream, engine, start, replace(report, recovered=start.recovered)
+            )
 
     def _refuse_partial_updates(self, waiting: Counter[int]) -> None:
         if self.spec.ignore_null_updates:

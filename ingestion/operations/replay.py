@@ -18,10 +18,10 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
 from ingestion.operations.rewind import moment_of
-from ingestion.operations.run import start_with_spark
+from ingestion.operations.run import start_committer
 from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.replay_batch import ReplayWriter
 from ingestion.pipeline.session import SessionFor
@@ -31,7 +31,7 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, lost_ranges, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
+from ingestion.sinks.choose_engine import EngineName, choose_engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,25 +96,30 @@ class Replay:
 
     def _execute(self, stream: Stream) -> ReplayReport:
         me = Holder.me(self.run_id)
-        with held_by_python(stream.paths, me):
-            first = plan_start(stream)
-            if first is None:
+        with held_by_committer(stream.paths, me) as lock:
+            planned = plan_start(stream)
+            if planned is None:
                 raise no_table_yet(stream.name)
-            ranges = self._ranges(stream, first.position)
+            ranges = self._ranges(stream, planned.position)
+            report = ReplayReport(
+                stream=stream.name, run_id=self.run_id, ranges=ranges, recovered=planned.recovered
+            )
+            if not ranges:
+                return report
             engine, _ = choose_engine(stream, alters=alters_table(stream))
-        report = ReplayReport(
-            stream=stream.name, run_id=self.run_id, ranges=ranges, recovered=first.recovered
-        )
-        if not ranges:
-            return report
-        spark = self.spark(sum(map(len, ranges)))
-        with held_by_committer(engine, spark, stream, me):
-            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
-            # While Spark started, nobody held the stream.
-            ranges = self._ranges(stream, start.position)
+            spark, start = start_committer(
+                stream,
+                engine,
+                planned,
+                lock,
+                start=lambda: self.spark(sum(map(len, ranges))),
+                run_id=self.run_id,
+            )
+            if engine == "spark":
+                # While the JVM started, nobody held the stream.
+                ranges = self._ranges(stream, start.position)
             rows = tuple(self._batches(spark, stream, engine, start, ranges))
-            report = replace(report, ranges=ranges, batches=rows)
-            return replace(report, recovered=(*first.recovered, *start.recovered))
+            return replace(report, ranges=ranges, batches=rows, recovered=start.recovered)
 
     def _batches(
         self,

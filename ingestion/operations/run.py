@@ -31,7 +31,7 @@ from ingestion.kafka.transactions import find_stalls
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.lock import Holder, held_by_python
+from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem
 from ingestion.lake.stream import Stream
@@ -54,7 +54,7 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName, choose_engine, held_by_committer
+from ingestion.sinks.choose_engine import EngineName, choose_engine
 
 OnBatch = Callable[[LedgerRow, int], None]
 
@@ -127,7 +127,7 @@ class Run:
         me, progress = Holder.me(self.run_id), Progress(self.tell)
         progress.look()
         hit(Failpoint.BEFORE_LOCK)
-        with held_by_python(stream.paths, me):
+        with held_by_committer(stream.paths, me) as lock:
             hit(Failpoint.LOOKING)
             probe_filesystem(stream.paths)
             finish_swap(stream.paths)
@@ -136,10 +136,9 @@ class Run:
                 return self._report(stream, first.position, first)
             engine, why = choose_engine(stream, alters=first is not None and alters_table(stream))
             backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
-        spark = self.spark(backlog)
-        with held_by_committer(engine, spark, stream, me):
-            hit(Failpoint.LOCK_HELD)
-            start = start_with_spark(spark, stream, engine, run_id=self.run_id)
+            spark, start = start_committer(
+                stream, engine, first, lock, start=lambda: self.spark(backlog), run_id=self.run_id
+            )
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             hit(Failpoint.TABLE_READ)
             checkpoint, notices = _open_checkpoint(stream.paths, start)
@@ -154,9 +153,8 @@ class Run:
             )
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
                 self._read(spark, stream, writer, start, checkpoint, committed, progress)
-            starts = (first, start) if first else (start,)
             report = self._report(
-                stream, writer.position, *starts, batches=tuple(committed), notices=notices
+                stream, writer.position, start, batches=tuple(committed), notices=notices
             )
             return replace(report, engine=engine)
 
@@ -199,7 +197,8 @@ class Run:
         self,
         stream: Stream,
         at: Position,
-        *starts: Start,
+        start: Start,
+        *,
         batches: tuple[LedgerRow, ...] = (),
         notices: tuple[str, ...] = (),
     ) -> RunReport:
@@ -207,13 +206,12 @@ class Run:
         partitions = kafka.topics(stream.name, stream.spec.subscribed).partitions
         stalls = find_stalls(partitions, kafka, stream.settings)
         hit(Failpoint.REPORTED)
-        healed = (notice for start in starts for notice in start.notices)
         return RunReport(
             stream=stream.name,
             run_id=self.run_id,
             batches=batches,
-            recovered=tuple(row for start in starts for row in start.recovered),
-            notices=(*healed, *notices, *map(str, stalls)),
+            recovered=start.recovered,
+            notices=(*start.notices, *notices, *map(str, stalls)),
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,
@@ -225,21 +223,46 @@ class Run:
         )
 
 
-def start_with_spark(
-    spark: SparkSession, stream: Stream, engine: EngineName, *, run_id: str
-) -> Start:
-    """Plan the start under the committer's lock; on the first run, make the table first."""
+def start_committer(
+    stream: Stream,
+    engine: EngineName,
+    planned: Start | None,
+    lock: CommitterLock,
+    *,
+    start: Callable[[], SparkSession],
+    run_id: str,
+) -> tuple[SparkSession, Start]:
+    """Start Spark, and let whoever commits hold the lock and know where the table stands.
+
+    Args:
+        stream: The stream; its table is made where there is none yet.
+        engine: Who commits: this process, or the JVM, for which the start is planned again.
+        planned: The start as it is planned; ``None`` without a table.
+        lock: In the hands of this process.
+        start: Starts Spark.
+        run_id: Names the commits that prepare the table.
+    """
+    spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
+    hit(Failpoint.LOCK_HELD)
     refuse_bad_condition(spark, stream.spec)
     refuse_bad_transformation(spark, stream.spec)
-    start = plan_start(stream)
-    if start is None:
+    begun = planned if engine == "delta_rs" else plan_start(stream)
+    if begun is None:
         create_table(spark, stream, engine, run_id=run_id)
-        start = plan_start(stream)
-        assert start is not None, "the table that was just opened is not there"
-    position, changes = evolve_schema(spark, stream, start.position, run_id=run_id)
+        begun = plan_start(stream)
+        assert begun is not None, "the table that was just opened is not there"
+    position, changes = evolve_schema(spark, stream, begun.position, run_id=run_id)
     # Told until a first batch is in the table: the run that made it may have failed after that.
     to_decide = () if position.seq else notices_of(stream.spec)
-    return replace(start, position=position, notices=(*start.notices, *changes, *to_decide))
+    # What the first plan has healed, the second does not find.
+    plans = [planned, begun] if planned is not None and planned is not begun else [begun]
+    healed = dict.fromkeys(notice for plan in plans for notice in plan.notices)
+    return spark, replace(
+        begun,
+        position=position,
+        recovered=tuple(row for plan in plans for row in plan.recovered),
+        notices=(*healed, *changes, *to_decide),
+    )
 
 
 class _RedBatchError(Exception):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, Literal
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.lake.lock import Holder, held_by_jvm, held_by_python
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.sinks.engine import Engine
@@ -58,21 +56,6 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
     scratch = scratch_of_this_process(stream.settings.state)
     scratch.mkdir(parents=True, exist_ok=True)
     return LocalEngine(stream.name, scratch)
-
-
-@contextmanager
-def held_by_committer(
-    name: EngineName, spark: SparkSession, stream: Stream, holder: Holder
-) -> Iterator[None]:
-    """Hold a stream's lock in the process that commits while the block runs.
-
-    Raises:
-        StreamLockedError: another run holds it; names the run.
-    """
-    paths = stream.paths
-    held = held_by_python(paths, holder)
-    with held_by_jvm(spark, paths, holder) if name == "spark" else held:
-        yield
 
 
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import ingestion.lake.foreign_commits
 import ingestion.lake.ledger
+import ingestion.lake.lock
 import ingestion.lake.stream
 import ingestion.operations.decisions
 import ingestion.operations.run
@@ -58,8 +59,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "TableLog": ModelLog,
                 "Holder": SimpleNamespace(me=_me),
-                "held_by_python": held,
-                "held_by_committer": lambda name, spark, stream, holder: held(stream.paths, holder),
                 "choose_engine": lambda stream, alters: (stream.settings.engine, None),
                 "alters_table": nothing,
                 "refuse_bad_condition": nothing,
@@ -90,6 +89,13 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_damaged": nothing,
                 "settings_error": nothing,
                 "refuse_half_swapped": nothing,
+            },
+        ),
+        (
+            ingestion.lake.lock,
+            {
+                "held_by_python": held,
+                "held_by_jvm": lambda spark, paths, holder: held(paths, holder),
             },
         ),
         (ingestion.lake.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import ingestion.lake.lock
 import ingestion.operations.decisions
-import ingestion.operations.run
 import ingestion.recovery.heal
 import ingestion.recovery.start
 from ingestion.lake.ledger import LedgerRow
@@ -29,8 +29,8 @@ def no_lock() -> AbstractContextManager[Any]:
         return nullcontext()
 
     return together(
-        patch.object(ingestion.operations.run, "held_by_python", free),
-        patch.object(ingestion.operations.run, "held_by_committer", free),
+        patch.object(ingestion.lake.lock, "held_by_python", free),
+        patch.object(ingestion.lake.lock, "held_by_jvm", free),
     )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import InvalidSpecError, OffsetsExpiredError
+from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLockedError
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.decisions import accept
@@ -158,11 +158,28 @@ def test_what_kafka_has_deleted_is_named(settings: Settings, spark: SparkSession
         assert end > 1
 
 
+def test_nobody_takes_the_stream_while_a_replay_starts_spark(
+    settings: Settings, spark: SparkSession
+) -> None:
+    """Where this process commits, it plans once, and holds the stream from then on."""
+    with World.made(settings, spark) as world:
+        world.send(row(1, "a"))
+        world.run()
+
+        def rewind_meanwhile(_: int) -> SparkSession:
+            rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="r")
+            return world.spark
+
+        with pytest.raises(StreamLockedError, match="run-2"):
+            world.replay(spark=rewind_meanwhile)
+
+
 def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
     settings: Settings, spark: SparkSession
 ) -> None:
-    """While Spark starts nobody holds the stream: what to read again is decided after that."""
-    with World.made(settings, spark) as world:
+    """While the JVM that commits starts nobody holds the stream: what to read is decided then."""
+    by_spark = settings.model_copy(update={"merge_engine": "spark"})
+    with World.made(by_spark, spark) as world:
         world.declare(mode="append", keys=[])
         world.send(row(1, "a"))
         world.run()
