@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -26,7 +27,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import is_waiting, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import open_dataset
-from ingestion.operations.run import start_committer
+from ingestion.operations.run import on_fitting_engine, start_committer
 from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
@@ -91,9 +92,10 @@ class Redrive:
         """
         stream = Stream(spec=self.spec, settings=self.settings)
         with translate_engine_errors(stream):
-            return self._execute(resolve_topics(stream))
+            rows: list[LedgerRow] = []
+            return on_fitting_engine(resolve_topics(stream), partial(self._execute, rows))[0]
 
-    def _execute(self, stream: Stream) -> RedriveReport:
+    def _execute(self, rows: list[LedgerRow], stream: Stream) -> RedriveReport:
         paths, me = stream.paths, Holder.me(self.run_id)
         with held_by_committer(paths, me) as lock:
             planned = plan_start(stream)
@@ -115,9 +117,8 @@ class Redrive:
                 start=lambda: self.spark(waiting.total()),
                 run_id=self.run_id,
             )
-            return self._send(
-                spark, stream, engine, start, replace(report, recovered=start.recovered)
-            )
+            report = replace(report, recovered=start.recovered)
+            return self._send(spark, stream, engine, start, report, rows)
 
     def _refuse_partial_updates(self, waiting: Counter[int]) -> None:
         if self.spec.ignore_null_updates:
@@ -136,9 +137,12 @@ class Redrive:
         engine: EngineName,
         start: Start,
         report: RedriveReport,
+        rows: list[LedgerRow],
     ) -> RedriveReport:
+        """Send in what waits, an epoch after the other; add the rows of what is committed."""
         paths = stream.paths
-        waiting, rows, still_bad = self._waiting(paths), [], Counter[str]()
+        waiting, still_bad = self._waiting(paths), Counter[str]()
+        sent = sum(row.counts["read"] for row in rows)
         for epoch in epochs_of(Ledger(paths.ledger).rows_of(start.position.table_id)):
             if not any(map(epoch.has, waiting)):
                 continue
@@ -152,7 +156,7 @@ class Redrive:
             if row and row.is_red:
                 break
         return replace(
-            report, waiting=waiting.total(), still_bad=dict(still_bad), batches=tuple(rows)
+            report, waiting=waiting.total() + sent, still_bad=dict(still_bad), batches=tuple(rows)
         )
 
     def _waiting(self, paths: StreamPaths) -> Counter[int]:

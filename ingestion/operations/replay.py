@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,7 @@ from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
 from ingestion.operations.rewind import moment_of
-from ingestion.operations.run import start_committer
+from ingestion.operations.run import on_fitting_engine, start_committer
 from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.replay_batch import ReplayWriter
 from ingestion.pipeline.session import SessionFor
@@ -92,9 +93,10 @@ class Replay:
         _refuse_modes_that_fold(self.spec)
         stream = Stream(spec=self.spec, settings=self.settings)
         with translate_engine_errors(stream):
-            return self._execute(resolve_topics(stream))
+            rows: list[LedgerRow] = []
+            return on_fitting_engine(resolve_topics(stream), partial(self._execute, rows))[0]
 
-    def _execute(self, stream: Stream) -> ReplayReport:
+    def _execute(self, rows: list[LedgerRow], stream: Stream) -> ReplayReport:
         me = Holder.me(self.run_id)
         with held_by_committer(stream.paths, me) as lock:
             planned = plan_start(stream)
@@ -118,26 +120,28 @@ class Replay:
             if engine == "spark":
                 # While the JVM started, nobody held the stream.
                 ranges = self._ranges(stream, start.position)
-            rows = tuple(self._batches(spark, stream, engine, start, ranges))
-            return replace(report, ranges=ranges, batches=rows, recovered=start.recovered)
+            self._read(spark, stream, engine, start, ranges, rows)
+            return replace(report, ranges=ranges, batches=tuple(rows), recovered=start.recovered)
 
-    def _batches(
+    def _read(
         self,
         spark: SparkSession,
         stream: Stream,
         engine: EngineName,
         start: Start,
         ranges: Sequence[Range],
-    ) -> Iterator[LedgerRow]:
+        rows: list[LedgerRow],
+    ) -> None:
+        """Read ranges batch by batch, but for those that have rows; add the others' rows."""
         writer = ReplayWriter(stream, start=start, run_id=self.run_id, engine=engine)
-        left = sum(map(len, ranges))
+        parts = list(cut(ranges, stream.spec.max_offsets_per_trigger))[len(rows) :]
+        left = sum(len(each) for part in parts for each in part)
         with recheck_kafka_on_failure(lambda: recheck_start(stream, start.position)):
-            for part in cut(ranges, stream.spec.max_offsets_per_trigger):
-                row = writer.replay(read_ranges(spark, stream.settings, part), part)
+            for part in parts:
+                rows.append(writer.replay(read_ranges(spark, stream.settings, part), part))
                 left -= sum(map(len, part))
-                self.on_batch(row, left)
-                yield row
-                if row.is_red:
+                self.on_batch(rows[-1], left)
+                if rows[-1].is_red:
                     return
 
     def _ranges(self, stream: Stream, position: Position) -> tuple[Range, ...]:

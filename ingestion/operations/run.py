@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -57,6 +57,7 @@ from ingestion.settings import Settings
 from ingestion.sinks.choose_engine import EngineName, choose_engine
 
 OnBatch = Callable[[LedgerRow, int], None]
+Report = TypeVar("Report")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +111,17 @@ class Run:
             stream = resolve_topics(stream)
             committed: list[LedgerRow] = []
             try:
-                return self._execute(stream, committed)
-            except BatchTooLargeError as too_large:
-                by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
-                stream = replace(stream, settings=by_spark)
-                notice = f"Spark merged: {too_large.problem}"
+                return self._execute_on_fitting_engine(stream, committed)
             except RefusedError as refusal:
                 decision = _apply_delivery_policy(stream, refusal, run_id=self.run_id)
                 if decision is None:
                     raise
-                notice = decision
-            report = self._execute(stream, committed)
-            return replace(report, notices=(notice, *report.notices))
+            report = self._execute_on_fitting_engine(stream, committed)
+            return replace(report, notices=(decision, *report.notices))
+
+    def _execute_on_fitting_engine(self, stream: Stream, committed: list[LedgerRow]) -> RunReport:
+        report, notice = on_fitting_engine(stream, lambda at: self._execute(at, committed))
+        return replace(report, notices=(*filter(None, [notice]), *report.notices))
 
     def _execute(self, stream: Stream, committed: list[LedgerRow]) -> RunReport:
         me, progress = Holder.me(self.run_id), Progress(self.tell)
@@ -221,6 +221,21 @@ class Run:
             table=str(log.path),
             stalls=stalls,
         )
+
+
+def on_fitting_engine(
+    stream: Stream, execute: Callable[[Stream], Report]
+) -> tuple[Report, str | None]:
+    """Execute, once more by Spark where a batch is too large for this process; say so then.
+
+    What was committed before that stays, so ``execute`` must go on behind it.
+    """
+    try:
+        return execute(stream), None
+    except BatchTooLargeError as too_large:
+        by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
+        notice = f"Spark merged: {too_large.problem}"
+        return execute(replace(stream, settings=by_spark)), notice
 
 
 def start_committer(

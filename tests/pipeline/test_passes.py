@@ -64,6 +64,25 @@ def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
     assert find_problems(world) == ()
 
 
+def test_what_is_read_again_goes_on_with_spark_where_it_is_too_large(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay and a redrive change the engine as a run does, and do nothing twice."""
+    world.declare(max_offsets_per_trigger=1)
+    world.send(row(1, "a"), row(2, "b" * 100_000), row(3, "c"))
+    world.send({"id": 4, "name": "d" * 100_000, "at": "7"})
+    world.run()
+    world.declare(types={"at": "lenient"})
+    monkeypatch.setattr(local_engine, "LARGEST_BATCH_BYTES", 50_000)
+
+    replayed, redriven = world.replay(), world.redrive()
+
+    assert [batch.counts["unchanged"] for batch in replayed.batches] == [1, 1, 1, 0]
+    assert (redriven.waiting, redriven.redriven, redriven.is_balanced) == (1, 1, True)
+    assert [each["id"] for each in world.rows()] == [1, 2, 3, 4]
+    assert find_problems(world) == ()
+
+
 def test_bytes_of_good_records_are_not_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
