@@ -102,10 +102,11 @@ def rewind(
             at or before it.
 
     Returns:
-        The savepoint, and the ledger row of the rewind.
+        The savepoint, and the ledger row of the rewind; of the newest batch, where the stream
+        stands there already: a rewind that was killed has happened, or not.
 
     Raises:
-        InvalidSpecError: ``to`` names no savepoint, or the stream stands there already.
+        InvalidSpecError: ``to`` names no savepoint.
         RewindError: the stream cannot go back there; says why.
         RefusedError: the table is not the one that the ledger remembers, or is damaged.
         StreamLockedError: a run holds the stream.
@@ -116,6 +117,8 @@ def rewind(
         if table is None:
             raise no_table_yet(spec.name)
         point = wanted.choose(_savepoints(paths, TableLog(paths.data), table.rows))
+        if _stands_at(table, point):
+            return point, table.rows[-1]
         _refuse_unreachable(table, point)
         return point, _commit(paths, table.position, point, reason=reason, run_id=run_id)
 
@@ -255,12 +258,16 @@ def _gone(table: Path, names: Iterable[str]) -> set[str]:
     return {name for name in names if not (table / name).is_file()}
 
 
+def _stands_at(table: HealedTable, point: Savepoint) -> bool:
+    """Tell whether there is nothing to undo since, and nothing that others did."""
+    position, state = table.position, table.snapshot.table
+    is_there = bool(table.rows) and point.seq in {position.seq, position.sides_reach}
+    return is_there and state is not None and not foreign_commits(state.others)
+
+
 def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
-    """Make sure that the stream can go back there, and is not there already."""
+    """Make sure that the stream can go back there."""
     snapshot, position, stream = table.snapshot, table.position, table.snapshot.paths.stream
-    assert snapshot.table is not None, "a table without a position was refused"
-    if point.seq == position.seq and not foreign_commits(snapshot.table.others):
-        raise InvalidSpecError(f"{stream}: it stands at seq {point.seq} already; nothing to undo")
     undone = [row for row in standing_rows(table.rows) if row.seq > point.seq]
     obstacle = point.obstacle
     if point.epoch != position.epoch:
@@ -302,6 +309,7 @@ def _commit(
         position.next_metadata(run_id, kind="rewind", counts=undone),
         identity=point.metadata.identity,
         columns=point.metadata.columns,
+        declaration=point.metadata.declaration,
         next=point.metadata.next,
         reason=reason,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -170,13 +171,29 @@ def test_files_that_are_gone_are_named(world: World) -> None:
         pytest.param("41", "is none of seq:41, version:57", id="bare"),
         pytest.param("2026-11-22T10:00", "with its zone", id="no zone"),
         pytest.param("2020-01-01T00:00Z", "there is no savepoint", id="too early"),
-        pytest.param("seq:4", "stands at seq 4 already", id="here"),
     ],
 )
 def test_what_cannot_be_meant_is_said(world: World, to: str, message: str) -> None:
     """A target that is none is refused with what to write instead."""
     with pytest.raises(InvalidSpecError, match=message):
         go_back(world, to)
+
+
+@pytest.mark.parametrize("place", [None, Failpoint.DECIDED, Failpoint.SIDES_CLEARED])
+def test_a_rewind_is_done_once(world: World, place: Failpoint | None) -> None:
+    """One that was killed behind its commit has happened, and the same command ends with that."""
+    dying = crashing_at(place) if place else nullcontext()
+    with dying, suppress(PlannedError):
+        go_back(world, "seq:2")
+    before = world.log.versions()[0]
+
+    again = go_back(world, "seq:2")
+    here = go_back(world, f"seq:{again.seq}")
+
+    assert (again.kind, here) == ("rewind", again)
+    if place is not None:
+        assert world.log.versions()[0] == before
+    assert [each["name"] for each in world.rows()] == ["a2", "b", "c"]
 
 
 def test_a_rewind_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
