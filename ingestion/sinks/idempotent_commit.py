@@ -15,11 +15,12 @@ from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
 )
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ingestion.errors import TableBusyError
+from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
@@ -61,17 +62,36 @@ def retry_on_conflict(
 
     Raises:
         TableBusyError: it lost three times.
+        CommitConflictError: another writer of ours has committed meanwhile.
     """
     for _ in range(_ATTEMPTS - 1):
-        with suppress(*hindered):
+        with suppress(*hindered), refuse_second_writer(stream):
             return statement()
     try:
-        return statement()
+        with refuse_second_writer(stream):
+            return statement()
     except hindered as error:
         raise TableBusyError(
             f"{stream}: somebody else changed the table {_ATTEMPTS} times while a batch was being "
             f"merged ({type(error).__name__}). Nothing is lost. Next: oncelake run {stream}, when "
             "that is over"
+        ) from error
+
+
+@contextmanager
+def refuse_second_writer(stream: str) -> Iterator[None]:
+    """Translate that Delta found a commit of our own name behind the version that was read.
+
+    Raises:
+        CommitConflictError: names the stream.
+    """
+    try:
+        yield
+    except ConcurrentTransactionException as error:
+        raise CommitConflictError(
+            stream,
+            "another run has committed a batch of this stream in between; nothing was written.",
+            remedy=f"oncelake status {stream}, then run again from the table's offsets",
         ) from error
 
 
@@ -93,11 +113,17 @@ def commit_without_rows(
 ) -> None:
     """Commit metadata that changes no row: offsets move, and nothing else does."""
     nothing = spark.read.format("delta").load(str(path)).where(F.lit(False))
-    (
-        nothing.write.format("delta")
-        .mode("append")
-        .option("txnAppId", app_id(stream))
-        .option("txnVersion", metadata.seq)
-        .option("userMetadata", metadata.to_json())
-        .save(str(path))
-    )
+    append_rows(nothing, stream, path, metadata)
+
+
+def append_rows(rows: DataFrame, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    """Commit rows, which are added to those that are there."""
+    with refuse_second_writer(stream):
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id(stream))
+            .option("txnVersion", metadata.seq)
+            .option("userMetadata", metadata.to_json())
+            .save(str(path))
+        )

@@ -17,13 +17,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.sql import quoted
-from ingestion.lake.commit_metadata import CommitMetadata, app_id
+from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.side_tables import overwrite_seq
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import IncomparableError, Merge
 from ingestion.sinks.frame_cache import FrameCache
 from ingestion.sinks.idempotent_commit import (
+    append_rows,
     commit_without_rows,
     from_materialized,
     idempotent,
@@ -107,15 +108,7 @@ class SparkEngine:
 
     def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
         """Commit rows."""
-        (
-            self._query(sql)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id(stream))
-            .option("txnVersion", metadata.seq)
-            .option("userMetadata", metadata.to_json())
-            .save(str(path))
-        )
+        append_rows(self._query(sql), stream, path, metadata)
 
     def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""

@@ -6,11 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 from delta.exceptions import ConcurrentDeleteReadException, ConcurrentTransactionException
+from pyspark.sql import SparkSession
 
-from ingestion.errors import TableBusyError
+from ingestion.errors import CommitConflictError, TableBusyError
+from ingestion.lake import failpoints
+from ingestion.lake.failpoints import Failpoint
+from ingestion.settings import Settings
 from ingestion.sinks.idempotent_commit import retry_on_conflict
 from tests.support.proof import find_problems
 from tests.support.world import World, row
@@ -76,9 +81,37 @@ def test_a_second_writer_of_ours_is_not_outwaited() -> None:
         made.append(1)
         raise ConcurrentTransactionException("oncelake:orders")
 
-    with pytest.raises(ConcurrentTransactionException):
+    with pytest.raises(CommitConflictError, match="another run has committed"):
         retry_on_conflict(statement, stream="orders")
     assert len(made) == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+def test_a_run_whose_lock_was_deleted_ends_with_a_conflict(
+    settings: Settings, spark: SparkSession, engine: str
+) -> None:
+    """A second run takes the stream and commits; the first loses, and nothing is there twice."""
+    chosen = settings.model_copy(update={"merge_engine": engine})
+    with World.made(chosen, spark) as world:
+        world.write_declaration()
+        world.send(row(1, "a"))
+        world.run()
+        world.send(row(1, "b"), row(2, "c"))
+
+        def let_another_run(place: Failpoint) -> None:
+            if place == Failpoint.PREPARED:
+                world.paths.lock.unlink()
+                assert world.run_elsewhere().returncode == 0
+
+        with (
+            patch.object(failpoints, "_hook", lambda: let_another_run),
+            pytest.raises(CommitConflictError),
+        ):
+            world.run()
+
+        assert find_problems(world) == ()
 
 
 @contextmanager
