@@ -128,7 +128,7 @@ def _recover(subject: Subject, harm: Harm, answers: Mapping[str, Answer]) -> Non
         subject.chronicle.counts["dead ends"] += 1
         promise = f"harmed {harm.table}: dead end: {recovery.story[-1].gist}"
         subject.spoil(promise, *recovery.story)
-    if not harm.matters or harm.is_quiet:
+    if harm.file and (not harm.matters or harm.is_quiet):
         harm.restore()
 
 

@@ -114,8 +114,9 @@ def remedies_in(answer: Answer, stream: str, *, savepoint: str) -> list[tuple[st
         savepoint: Takes the place of ``seq:N``.
     """
     _, _, text = f"{answer.err} {answer.out}".partition("Next: ")
+    findings = [str(finding["command"]) for finding in answer.document.get("findings", ())]
     remedies = []
-    for name, about, options in _COMMAND.findall(text):
+    for name, about, options in _COMMAND.findall("\n".join([text, *findings])):
         if about == stream and name not in _LOOKING:
             words = re.findall(r"(?<=')[^']*(?=')|[^\s']+", options.replace("seq:N", savepoint))
             remedies.append((name, about, *words, *(["--yes"] if name in _ASKING else [])))
