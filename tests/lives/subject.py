@@ -33,7 +33,7 @@ _ENGINES = ("delta_rs", "spark")
 _KILLS = ("kill_group", "kill_python", "kill_jvm")
 # What no command may say of a table that nobody has harmed.
 _ALARM = re.compile(
-    r"is damaged|it cannot be read|\bis gone\b|are gone|by an older copy|, which wrote|which were \d"
+    r"is damaged|it cannot be read|\b(is|are) gone\b|by an older copy|, which wrote|which were \d"
 )
 _OF_A_RUN = list(Failpoint)[: list(Failpoint).index(Failpoint.DECIDED)]
 _PLACES = {
