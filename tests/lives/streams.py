@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 PARTITIONS = 2
-KEYS = tuple(f"k{number}" for number in range(8))
+KEYS = tuple(f"k{number}" for number in range(12))
 COLUMNS = ("id", "name", "at", "amount", "size")
 # A declaration that takes numbers in quotes here cures records that it refused before.
 CURABLE = ("amount", "size")
@@ -90,7 +90,7 @@ class Kind:
 
     def record(self, dice: random.Random, clock: int, *, may_be_late: bool) -> Record:
         """Make a record of the second ``clock``, or of an earlier one."""
-        at = clock - dice.randrange(1, 40) if may_be_late and dice.random() < 0.15 else clock
+        at = clock - dice.randrange(1, 60) if may_be_late and dice.random() < 0.25 else clock
         values = {"id": dice.choice(KEYS), "name": dice.choice(["a", "b", None]), "at": at}
         values |= {"amount": dice.choice([None, at]), "size": dice.randrange(9)}
         items = tuple(dice.randrange(-1, 4) for _ in range(dice.randrange(4)))
@@ -112,19 +112,19 @@ class Kind:
     ) -> tuple[bytes | None, dict[str, Any]]:
         """Make a delete or a bad record of some; return the value to send, and what it is."""
         luck, fields = dice.random(), dict[str, Any]()
-        if luck < 0.07:
+        if luck < 0.10:
             return None, {"is_delete": True, "fault": self.faults[0]}
-        if luck < 0.11:
+        if luck < 0.14:
             fault, raw = dice.choice(list(_UNREADABLE.items()))
             return raw, {"fault": fault}
-        if luck < 0.20 and not self.is_append:
+        if luck < 0.28 and not self.is_append:
             fields, wire["name"] = {"is_delete": True}, _GONE
-        elif luck < 0.28:
+        elif luck < 0.36:
             cure = dice.choice(CURABLE)
             fields, values[cure], wire[cure] = {"fault": "wrong_type", "cure": cure}, 7, "7"
-        elif luck < 0.31:
+        elif luck < 0.38:
             fields, wire["name"] = {"fault": "wrong_type"}, 5
-        elif luck < 0.36:
+        elif luck < 0.43:
             nth = dice.randrange(1, 3)
             fields = {"fault": self.faults[nth]}
             del wire[("at", "id")[nth - 1]]

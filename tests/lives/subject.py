@@ -218,12 +218,14 @@ class Subject:
         self._equal("ledger", ledger_of(self._healthy("ledger"), self.life), self.life.ledger)
         for name in ("history", "doctor"):
             self._healthy(name)
-        self.is_spoilt |= not self._healthy("verify")
+        proof = self._healthy("verify")
+        self.is_spoilt |= not proof
         table, rows = self._rows(), self.life.rows(records)
         if table != rows:
             surplus = [row for row in table if row not in rows]
             missing = [row for row in rows if row not in table]
-            self.spoil("healthy: the table does not hold the oracle's rows", surplus, missing)
+            promise = "healthy: the table does not hold the oracle's rows"
+            self.spoil(promise, self.name, surplus, missing, f"verify: {proof}")
 
     def _healthy(self, name: str, *options: str) -> dict[str, Any]:
         answer = self.type(name, self.name, *options, "--json")
