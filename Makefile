@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak
+.PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak lives
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ model: setup ## Play schedules of faults through a model of the protocol (SCHEDU
 soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
+
+lives: setup ## Live random lives of streams, whose tables are damaged meanwhile (STEPS=60 SEED=1)
+	@$(bin)/python -m tests.lives --steps $(or $(STEPS),60) --seed $(or $(SEED),1) \
+		--minutes $(or $(MINUTES),30)
 
 docs: setup ## Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict

@@ -1,0 +1,357 @@
+"""One stream under test: what is done to it, and what its commands must say while it is healthy."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from confluent_kafka import Message
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from ingestion.errors import DONE, REFUSED
+from ingestion.lake.failpoints import Failpoint
+from tests.lives.oracle import Deed, Ledger, Life, follow
+from tests.lives.shell import Answer, type_and_kill, type_words
+from tests.lives.streams import COLUMNS, CURABLE, KEYS, Kind, Place, Record, Row
+from tests.support.world import World
+
+_ENGINES = ("delta_rs", "spark")
+_KILLS = ("kill_group", "kill_python", "kill_jvm")
+# What no command may say of a table that nobody has harmed.
+_ALARM = re.compile(
+    r"is damaged|it cannot be read|\b(is|are) gone\b|by an older copy|, which wrote|which were \d"
+)
+_OF_A_RUN = list(Failpoint)[: list(Failpoint).index(Failpoint.DECIDED)]
+_PLACES = {
+    "rebuild": [*_OF_A_RUN, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED],
+    "maintain": [Failpoint.RETIRED, Failpoint.COMPACTED, Failpoint.VACUUMED],
+    "erase": [Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.VACUUMED],
+    "rewind": [Failpoint.LEDGER_HEALED, Failpoint.DECIDED, Failpoint.SIDES_CLEARED],
+}
+# Killed, these are done again; after any other the next run heals.
+_DONE_AGAIN = {"erase", "rebuild", "replay", "maintain"}
+
+
+class BrokenPromiseError(Exception):
+    """A command has broken a promise; ends the lives unless they are to go on."""
+
+
+@dataclass(kw_only=True)
+class Chronicle:
+    """What happened in all lives.
+
+    Attributes:
+        goes_on: Whether broken promises are only counted.
+        step: What is being done now.
+        counts: Operations, kills, damages and remedies, by name.
+        broken: How often each promise was broken.
+    """
+
+    goes_on: bool
+    step: str = "the first run"
+    steps: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+
+    def report(self, promise: str, *evidence: object) -> None:
+        """Write a broken promise down; each kind is shown once, with what shows it."""
+        self.broken[promise] += 1
+        if self.broken[promise] == 1:
+            print(f"\nVIOLATION in step {self.step}: {promise}", *evidence, "", sep="\n")
+        if not self.goes_on:
+            raise BrokenPromiseError(promise)
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A stream, what was sent to its topic, and what its tables must hold.
+
+    Attributes:
+        clock: The second of the newest record.
+        lenient: Columns that the declaration is lenient about by now.
+        is_spoilt: Whether a promise was broken, so that nothing more can be said of the tables.
+    """
+
+    kind: Kind
+    world: World
+    folder: Path
+    dice: random.Random
+    chronicle: Chronicle
+    clock: int
+    records: dict[Place, Record] = field(default_factory=dict)
+    lenient: tuple[str, ...] = ()
+    is_spoilt: bool = False
+    life: Life = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Declare the stream, and let it read its first records."""
+        self.life = Life(kind=self.kind)
+        self._declare()
+        self._send(20)
+        self.type("run", self.name)
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.kind.name
+
+    def path(self, table: str) -> Path:
+        """Return where one of its tables lies."""
+        return Path(getattr(self.world.paths, table))
+
+    def run(self) -> None:
+        """Read what was sent, mostly something."""
+        if self.dice.random() < 0.85:
+            self._send(self.dice.randrange(1, 25))
+        self._do("run")
+
+    def redrive(self) -> None:
+        """Send in again what waits, perhaps after the declaration was mended."""
+        if self.dice.random() < 0.6:
+            self.lenient = CURABLE[: len(self.lenient) + 1]
+            self._declare()
+        waiting = self.life.waiting
+        reason = self.dice.choice(["", *waiting])
+        code = REFUSED if self.kind.is_partial and waiting else DONE
+        self._do("redrive", *(["--reason", reason] if reason else []), reason=reason, code=code)
+
+    def erase(self) -> None:
+        """Erase a key, more often one with quarantined records."""
+        of_bad = {self.records[at].readable_key or KEYS[0] for at in self.life.state.waiting}
+        key = self.dice.choice(sorted(of_bad) if of_bad and self.dice.random() < 0.6 else KEYS)
+        code = DONE if self.life.state.next == self.life.reach else REFUSED
+        words = ("--key", json.dumps({"id": key}), "--reason", "a request", "--yes")
+        self._do("erase", *words, key=key, code=code)
+
+    def replay(self) -> None:
+        """Read again what was read, or the end of it."""
+        was_read = {n: at for n, at in enumerate(self.life.state.next) if at}
+        begin = {str(n): self.dice.randint(0, at) for n, at in was_read.items()}
+        choices = ["earliest", json.dumps({self.name: begin})] if begin else ["earliest"]
+        text = self.dice.choice(choices)
+        self._do("replay", "--from", text, code=REFUSED if self.kind.is_partial else DONE)
+
+    def rewind(self) -> None:
+        """Go back to a savepoint that can be reached."""
+        if points := self.savepoints():
+            seq = self.dice.choice(points)
+            words = ("--to", f"seq:{seq}", "--reason", "a test", "--yes")
+            self._do("rewind", *words, code=REFUSED if seq < self.life.barrier else DONE)
+
+    def maintain(self) -> None:
+        """Maintain, perhaps on a later day, when declared days are over."""
+        if "maintenance" not in self.kind.declared or self.dice.random() < 0.6:
+            self._do("maintain")
+            return
+        # An unread record may be older than a delete that is about to be forgotten.
+        self._do("run")
+        before = self._deletes()
+        with _days_later(2):
+            self._do("maintain", may_crash=False)
+        self.life.bare |= self.life.state.waiting.keys()
+        self.life.has_forgotten |= self._deletes() < before
+
+    def rebuild(self) -> None:
+        """Make the tables anew."""
+        code = REFUSED if self.life.has_erased else DONE
+        self._do("rebuild", "--reason", "a test", code=code)
+
+    def savepoints(self) -> list[int]:
+        """Return the savepoints that history names as reachable, but for where it stands."""
+        points = self.type("history", self.name, "--json").document.get("savepoints", ())
+        return [at["seq"] for at in points if at["reachable"] and at["seq"] != self.life.seq]
+
+    def start_over(self) -> None:
+        """Take everything away, as if the stream had never run."""
+        paths = self.world.paths
+        tables = (paths.data, paths.quarantine, paths.tombstones, paths.ledger)
+        for path in (*tables, paths.checkpoints, paths.archive, paths.workshop):
+            shutil.rmtree(path, ignore_errors=True)
+        self.life, self.is_spoilt = Life(kind=self.kind), False
+        self.type("run", self.name)
+
+    def type(self, *words: str, crash_at: str = "", key: str = "", reason: str = "") -> Answer:
+        """Type a command here, by some engine, and follow what it has committed."""
+        self._use_some_engine()
+        answer = type_words(*words, crash_at=crash_at)
+        self._follow(key, reason)
+        if answer.is_unexpected:
+            self.spoil(f"{words[0]} ends with an unexpected error: {answer.gist}", answer)
+        return answer
+
+    def spoil(self, promise: str, *evidence: object) -> None:
+        """Report a broken promise that leaves nothing to be said of the tables."""
+        self.is_spoilt = True
+        self.chronicle.report(promise, *evidence)
+
+    def expect(self, is_kept: bool, promise: str, *evidence: object) -> None:
+        """Report a promise unless it is kept."""
+        if not is_kept:
+            self.chronicle.report(promise, *evidence)
+
+    def look(self) -> None:
+        """Type what looks at a healthy stream, and compare it with the oracle."""
+        waiting, records = self.life.waiting, self.records
+        status = self._healthy("status")
+        unread = sum(offset >= self.life.state.next[part] for part, offset in records)
+        shown = (status.get("quarantined"), status.get("lag"))
+        self._equal("status", shown, (waiting.total(), unread))
+        groups = self._healthy("quarantine").get("reasons", ())
+        self._equal("quarantine", {it["reason"]: it["records"] for it in groups}, dict(waiting))
+        for reason, count in waiting.items():
+            waits = self._healthy("quarantine", "--reason", reason).get("waiting", count)
+            self._equal("quarantine --reason", waits, count)
+        self._equal("ledger", ledger_of(self._healthy("ledger"), self.life), self.life.ledger)
+        for name in ("history", "doctor"):
+            self._healthy(name)
+        proof = self._healthy("verify")
+        self.is_spoilt |= not proof
+        table, rows = self._rows(), self.life.rows(records)
+        if table != rows:
+            surplus = [row for row in table if row not in rows]
+            missing = [row for row in rows if row not in table]
+            promise = "healthy: the table does not hold the oracle's rows"
+            self.spoil(promise, self.name, surplus, missing, f"verify: {proof}")
+
+    def _healthy(self, name: str, *options: str) -> dict[str, Any]:
+        answer = self.type(name, self.name, *options, "--json")
+        command = " ".join([name, *options[:1]])
+        if answer.code:
+            self.chronicle.report(f"healthy: {command} exits {answer.code}: {answer.gist}", answer)
+            return {}
+        self._refuse_alarm(f"healthy: {command}", answer)
+        return answer.document
+
+    def _refuse_alarm(self, who: str, answer: Answer) -> None:
+        alarm = _ALARM.search(answer.err + answer.out)
+        self.expect(alarm is None, f"{who} says {alarm and alarm[0]!r}", answer)
+
+    def _equal(self, command: str, shown: object, due: object) -> None:
+        promise = f"healthy: {command} does not say what the oracle says"
+        self.expect(shown == due, promise, self.name, f"shown: {shown}", f"oracle: {due}")
+
+    def _rows(self) -> list[Row]:
+        """Read the table by delta-rs, in the shape of the folds."""
+        names = [*COLUMNS, "_partition", "_offset", "_timestamp", *self.kind.columns]
+        rows = DeltaTable(self.path("data")).to_pyarrow_table(columns=names).to_pylist()
+        for row in rows:
+            row["_timestamp"] = round(row["_timestamp"].timestamp() * 1_000)
+        return sorted((tuple(row[name] for name in names) for row in rows), key=repr)
+
+    def _do(
+        self, name: str, *words: str, code: int = DONE, may_crash: bool = True, **deed: str
+    ) -> None:
+        """Type a command, perhaps after one like it has died; it must end with this code."""
+        if self.life.has_forgotten and name in {"redrive", "replay", "rewind"}:
+            # Each may send in a record that is older than a delete which is forgotten.
+            name, words, code = "run", (), DONE
+        self.chronicle.counts[name] += 1
+        if may_crash and self._crash(name, *words, **deed) and name not in _DONE_AGAIN:
+            name, words, code = "run", (), DONE
+        answer = self.type(name, self.name, *words, **deed)
+        if answer.code == REFUSED and "was cut short while it moved" in answer.err:
+            code, answer = DONE, self.type("run", self.name)
+        if answer.code != code:
+            self.spoil(f"healthy: {name} exits {answer.code}: {answer.gist}", answer)
+        self._refuse_alarm(f"healthy: {name}", answer)
+
+    def _crash(self, name: str, *words: str, **deed: str) -> bool:
+        """Let a command die, sometimes, and look at what it left before anything heals it."""
+        (way,) = self.dice.choices(["", "exception", *_KILLS], weights=[65, 15, 10, 5, 5])
+        place = self.dice.choice(_PLACES.get(name, _OF_A_RUN))
+        if not way:
+            return False
+        if way == "exception":
+            answer = self.type(name, self.name, *words, crash_at=place, **deed)
+        else:
+            self._use_some_engine()
+            words = (name, self.name, *words)
+            answer = type_and_kill(*words, place=place, way=way, folder=self.folder)
+            self._follow(**deed)
+        self.chronicle.counts[way if answer.has_crashed else "crash not reached"] += 1
+        self.chronicle.step += f", {way} at {place}"
+        for looking in ("status", "quarantine", "doctor"):
+            answer = self.type(looking, self.name, "--json")
+            self._refuse_alarm(f"after a crash: {looking}", answer)
+        return True
+
+    def _follow(self, key: str = "", reason: str = "") -> None:
+        deed = Deed(key=key, reason=reason, lenient=self.lenient)
+        try:
+            self.life = follow(self.life, self.path("data"), self.records, deed)
+        except (DeltaError, OSError, ValueError, LookupError):
+            # Of a table that is harmed there is nothing to follow.
+            self.chronicle.counts["commits not readable"] += 1
+
+    def _use_some_engine(self) -> None:
+        os.environ["ONCELAKE_MERGE_ENGINE"] = self.dice.choice(_ENGINES)
+
+    def _declare(self) -> None:
+        types = {"types": dict.fromkeys(self.lenient, "lenient")} if self.lenient else {}
+        self.world.declare(**self.kind.declared, **types, quarantine_rate={"stop_above": 1})
+        self.world.write_declaration()
+
+    def _deletes(self) -> int:
+        path = str(self.path("tombstones"))
+        return int(DeltaTable(path).count()) if DeltaTable.is_deltatable(path) else 0
+
+    def _send(self, count: int) -> None:
+        """Send records; late ones only while every delete is remembered."""
+        for _ in range(count):
+            self.clock += 1
+            late = not self.life.has_forgotten
+            record = self.kind.record(self.dice, self.clock, may_be_late=late)
+            self.world.producer.produce(
+                self.name,
+                key=record.key,
+                value=record.value,
+                partition=record.place[0],
+                timestamp=record.timestamp_ms,
+                on_delivery=partial(self._keep, record),
+            )
+        assert self.world.producer.flush(30) == 0
+
+    def _keep(self, record: Record, error: object, message: Message) -> None:
+        assert error is None, error
+        place = (record.place[0], message.offset() or 0)
+        self.records[place] = replace(record, place=place)
+
+
+def ledger_of(document: dict[str, Any], life: Life) -> Ledger:
+    """Return kind and ranges of each batch of a life's table, as ``ledger --json`` has them."""
+    return {
+        row["seq"]: (
+            row["kind"],
+            tuple((it["partition"], it["start"], it["end"]) for it in row["ranges"]),
+        )
+        for row in document.get("rows", ())
+        if row["table_id"] == life.table_id
+    }
+
+
+@contextmanager
+def _days_later(days: int) -> Iterator[None]:
+    """Set the clock of maintenance forward: what is kept for days is old at once."""
+
+    class Later(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Later:
+            return super().now(tz) + dt.timedelta(days=days)
+
+    clock = SimpleNamespace(datetime=Later, timedelta=dt.timedelta, UTC=dt.UTC)
+    with patch("ingestion.operations.maintain.dt", clock):
+        yield
