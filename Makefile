@@ -30,12 +30,12 @@ ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFK
 	@$(bin)/dagster dev -h 127.0.0.1
 
 test: lint .jars/.tests-fetched ## Check everything: lint, then every test
-	@$(bin)/pytest $(in_parallel) --ignore tests/ui
 	@$(bin)/pytest tests/ui
+	@$(bin)/pytest $(in_parallel) --ignore tests/ui
 
 test-long: lint .jars/.tests-fetched ## The same with every twin of a test, and every write mode both ways
-	@LONG=1 $(bin)/pytest $(in_parallel) --ignore tests/ui
 	@$(bin)/pytest tests/ui
+	@LONG=1 $(bin)/pytest $(in_parallel) --ignore tests/ui
 
 test-ui: setup .jars/.tests-fetched ## Click through Dagster's UI in Chromium, the whole story
 	@command -v $(CHROMIUM) >/dev/null || { echo "oncelake: $(CHROMIUM) was not found;" \

@@ -104,7 +104,7 @@ def inspect(
     """Look into a stream's quarantine, and take as many samples of each group as the limit says.
 
     Raises:
-        DamagedTableError: a file of it is missing, or not as it was written.
+        DamagedTableError: a file of it, or the table's log, is missing, or not as it was written.
         RecordsForgottenError: it is gone, or lacks records that a batch wrote there.
     """
     ledger = load_ledger(paths).rows
@@ -113,7 +113,9 @@ def inspect(
     if not TableLog(paths.quarantine).exists:
         return Inspection(groups=(), samples=(), redriven={})
     # What lies beyond the table's last batch was never committed.
-    last = (TableLog(paths.data).last_seq(stream) or 0) if TableLog(paths.data).exists else None
+    with translate_read_errors(paths.data):
+        log = TableLog(paths.data)
+        last = (log.last_seq(stream) or 0) if log.exists else None
     with translate_read_errors(paths.quarantine):
         dataset = open_dataset(DeltaTable(paths.quarantine))
         groups: dict[str, Group] = {}

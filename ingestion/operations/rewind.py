@@ -36,6 +36,7 @@ from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
+from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import (
     Ledger,
     LedgerRow,
@@ -84,10 +85,12 @@ def read_history(stream: str, settings: Settings) -> tuple[Savepoint, ...]:
         DamagedTableError: a commit is not as it was written.
     """
     paths = StreamPaths.of(stream, settings)
-    log = TableLog(paths.data)
-    if not log.exists:
-        raise no_table_yet(stream)
-    return _savepoints(paths, log, load_ledger(paths).rows_of(log.table_id()))
+    ledger = load_ledger(paths)
+    with translate_read_errors(paths.data):
+        log = TableLog(paths.data)
+        if not log.exists:
+            raise no_table_yet(stream)
+        return _savepoints(paths, log, ledger.rows_of(log.table_id()))
 
 
 def rewind(

@@ -17,6 +17,9 @@ from deltalake import DeltaTable
 
 from tests.lives.streams import PARTITIONS, Kind, Place, Record, Row
 
+# Why a new table's first commits are erasures: those of the table that it replaces.
+_INHERITED = "erased before this table was made"
+
 Records = Mapping[Place, Record]
 Ledger = dict[int, tuple[str, tuple[tuple[int, int, int], ...]]]
 
@@ -79,10 +82,11 @@ class Life:
         states: The state after each batch.
         ledger: Kind and ranges of each batch.
         reach: How far each partition was ever read.
+        buried: Records that were dead in the table before this one.
         dead: Records of erased keys that had been read by then.
+        until: How far each partition had been read by the last erase.
         bare: Records in quarantine without bytes, which no longer wait.
         barrier: The last batch behind which no rewind goes.
-        has_erased: Whether a rebuild would bring a key back.
         has_forgotten: Whether deletes are forgotten, so that an old record may bring a key back.
     """
 
@@ -93,10 +97,11 @@ class Life:
     states: dict[int, State] = field(default_factory=lambda: {0: State()})
     ledger: Ledger = field(default_factory=dict)
     reach: tuple[int, ...] = (0,) * PARTITIONS
+    buried: frozenset[Place] = frozenset()
     dead: set[Place] = field(default_factory=set)
+    until: tuple[int, ...] = (0,) * PARTITIONS
     bare: set[Place] = field(default_factory=set)
     barrier: int = 0
-    has_erased: bool = False
     has_forgotten: bool = False
 
     @property
@@ -124,31 +129,47 @@ class Life:
         places = {
             at for at in records for n, first, end in parts if at[0] == n and first <= at[1] < end
         }
-        self.seq = metadata["seq"]
         if kind == "ingest":
             ends = {partition: end for partition, _, end in parts}
             reached = tuple(ends.get(n, offset) for n, offset in enumerate(state.next))
-            state = replace(state.after_reading(places, records, deed), next=reached)
+            state = replace(self._read(places, records, deed), next=reached)
         elif kind == "replay":
-            state = state.after_reading(state.lost & places, records, deed)
+            state = self._read(state.lost & places, records, deed)
         elif kind == "redrive":
             state = state.after_redrive(self.bare | self.dead, records, deed)
         elif kind == "rewind":
             state = self.states[counts["rewound_to"]]
             self.bare = {at for at in self.bare if at[1] < state.next[at[0]]}
         elif kind == "erase":
-            self.barrier, self.has_erased = self.seq, True
-            self.dead |= {at for at in records if self._is_erased(records[at], state, deed.key)}
+            self._erase(metadata, records, deed.key)
         if "quarantine_written_off" in counts:
             state = replace(state, waiting={}, lost=state.lost | state.waiting.keys())
         if "tombstones_written_off" in counts:
             self.has_forgotten = True
         if any(name.endswith("_written_off") for name in counts):
-            self.barrier = self.seq
+            self.barrier = metadata["seq"]
+        self.seq = metadata["seq"]
         self.states[self.seq] = state
         self.reach = tuple(map(max, self.reach, state.next))
         if self.seq:
             self.ledger[self.seq] = (kind, parts)
+
+    def _read(self, places: Iterable[Place], records: Records, deed: Deed) -> State:
+        """Apply records, or let them wait: without bytes where a key was erased since."""
+        state = self.state.after_reading(places, records, deed)
+        fresh = state.waiting.keys() - self.state.waiting.keys()
+        self.bare |= {at for at in fresh if at[1] < self.until[at[0]]}
+        return state
+
+    def _erase(self, metadata: Mapping[str, Any], records: Records, key: str) -> None:
+        """Bury the records of a key, or all that were dead in the table that this one replaces."""
+        self.barrier, state = metadata["seq"], self.state
+        read = json.loads(metadata["erased"]["until"]).get(self.kind.name, {})
+        self.until = tuple(max(at, read.get(str(n), 0)) for n, at in enumerate(self.until))
+        if metadata["reason"] == _INHERITED:
+            self.dead |= self.buried
+        else:
+            self.dead |= {at for at in records if self._is_erased(records[at], state, key)}
 
     def _is_erased(self, record: Record, state: State, key: str) -> bool:
         """Tell whether an erase finds a record: in quarantine by its raw bytes."""
@@ -163,7 +184,7 @@ def follow(life: Life, table: Path, records: Records, deed: Deed) -> Life:
         return life
     table_id = str(DeltaTable(table).metadata().id)
     if table_id != life.table_id:
-        life = Life(kind=life.kind, table_id=table_id)
+        life = Life(kind=life.kind, table_id=table_id, buried=frozenset(life.dead))
     for version, metadata in _commits(table, life.version):
         life.version = version
         if metadata is not None:

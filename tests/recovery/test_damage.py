@@ -30,6 +30,8 @@ from ingestion.errors import (
 )
 from ingestion.lake.ledger import Ledger
 from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.inspect_quarantine import inspect
+from ingestion.operations.rewind import read_history
 from ingestion.pipeline import create_table
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position
@@ -129,6 +131,21 @@ def test_a_damaged_log_is_refused(copied: World, file: object, damage: str) -> N
     is_hinted = (file, damage) == (checkpoint, "missing")
     named = "_last_checkpoint hint" if is_hinted else damaged.name.split(".")[0]
     assert_refused(copied, DamagedTableError, named, f"oncelake reset {copied.topic}")
+
+
+@pytest.mark.parametrize("file", [second_newest_commit, checkpoint], ids=lambda file: file.__name__)
+def test_who_only_looks_is_told_of_a_damaged_log(copied: World, file: object) -> None:
+    """History and quarantine rest on the data table's log, and name what is wrong with it."""
+    assert callable(file)
+    damaged = file(copied.paths.data)
+    do("truncated", damaged)
+
+    for look in (
+        lambda: read_history(copied.topic, copied.settings),
+        lambda: inspect(copied.topic, copied.paths),
+    ):
+        with pytest.raises(DamagedTableError, match=damaged.name.split(".")[0]):
+            look()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
