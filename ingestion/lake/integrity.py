@@ -108,6 +108,9 @@ def _log_problems(log: TableLog) -> Iterator[str]:
         found = _AFTER_COMMIT.fullmatch(name)
         if found and int(found[1] or found[2]) > newest:
             yield f"_delta_log/{name} says that a commit is gone: the newest left is {newest}"
+    if newest >= 0 and newest not in versions:
+        # A reader takes the checkpoint in its place; nothing can be committed behind it.
+        yield f"_delta_log/{newest:020d}.json is missing, which is the newest commit"
     begin = max(checkpoints, default=-1)
     for version in range(begin + 1, newest + 1):
         if version not in versions:

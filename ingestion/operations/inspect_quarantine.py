@@ -20,10 +20,11 @@ from deltalake import DeltaTable
 
 from ingestion.declaration.messages import printable
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.ledger import load_ledger
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog, open_dataset
+from ingestion.recovery.heal import known_rows
 from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_side_tables
+from ingestion.recovery.snapshot import read_snapshot
 
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
@@ -107,15 +108,16 @@ def inspect(
         DamagedTableError: a file of it, or the table's log, is missing, or not as it was written.
         RecordsForgottenError: it is gone, or lacks records that a batch wrote there.
     """
-    ledger = load_ledger(paths).rows
-    sides = read_side_tables(paths, [row for row in ledger if row.table_id == ledger[-1].table_id])
+    with translate_read_errors(paths.data):
+        snapshot = read_snapshot(paths)
+    ledger = snapshot.ledger.rows
+    of_newest = [row for row in ledger if row.table_id == ledger[-1].table_id]
+    sides = read_side_tables(paths, known_rows(snapshot) if snapshot.table else of_newest)
     refuse_incomplete_side_tables({"quarantine": sides["quarantine"]})
     if not TableLog(paths.quarantine).exists:
         return Inspection(groups=(), samples=(), redriven={})
     # What lies beyond the table's last batch was never committed.
-    with translate_read_errors(paths.data):
-        log = TableLog(paths.data)
-        last = (log.last_seq(stream) or 0) if log.exists else None
+    last = (snapshot.table.seq or 0) if snapshot.table else None
     with translate_read_errors(paths.quarantine):
         dataset = open_dataset(DeltaTable(paths.quarantine))
         groups: dict[str, Group] = {}

@@ -27,6 +27,7 @@ from ingestion.lake.stream import Stream
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import observed
 from ingestion.pipeline.report import RunReport
+from ingestion.recovery.heal import known_rows
 from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.recovery.start import lost_ranges
@@ -169,7 +170,7 @@ _COMPUTING: Final = frozenset({"select", "transform"})
 def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     """Say by which declaration, in place of what, and behind which erasures a new table is made."""
     table = snapshot.table.table_id if snapshot.table else "no table"
-    erased = [erasure.seq for erasure in erasures(_known_rows(snapshot))]
+    erased = [erasure.seq for erasure in erasures(known_rows(snapshot))]
     return f"{fingerprint(spec)} for {table} without what {erased} erased"
 
 
@@ -197,7 +198,7 @@ def _erased_before(
         RefusedError: the declaration of now would make other keys of the same records, so that an
             erased one would not be recognised; or an erase has not come to its end.
     """
-    rows = _known_rows(snapshot)
+    rows = known_rows(snapshot)
     for begun in unfinished(rows):
         raise RefusedError(
             spec.name,
@@ -227,17 +228,6 @@ def _refuse_other_keys(spec: StreamSpec, row: LedgerRow, names: set[str]) -> Non
             remedy=f"restore that in {spec.name}.yaml; or oncelake reset {spec.name} --yes, "
             "run, and erase again",
         )
-
-
-def _known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
-    """Return the ledger's rows, and that of a newest commit which died before it was written."""
-    rows, table = snapshot.rows, snapshot.table
-    newest = table.newest if table else None
-    if table is None or newest is None or newest.metadata is None:
-        return rows
-    if any(row.seq == newest.metadata.seq for row in rows):
-        return rows
-    return (*rows, LedgerRow.of(newest.metadata, newest, table.table_id, counts={}))
 
 
 def _lost(stream: str, problem: str) -> OffsetsExpiredError:

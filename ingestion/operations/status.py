@@ -35,7 +35,7 @@ from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.evolve_schema import allowed_changes
-from ingestion.recovery.heal import unknown_seqs
+from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
     read_side_tables,
@@ -179,11 +179,11 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         if status.exists:
             status.delta_version, status.row_count = _size(log)
     if status.position is not None:
-        rows, status.unknown = snapshot.rows, unknown_seqs(snapshot)
-        sides = read_side_tables(paths, rows)
+        status.unknown = unknown_seqs(snapshot)
+        sides = read_side_tables(paths, known_rows(snapshot))
         refuse_damaged_side_tables(sides)
         status.waiting = count_waiting(paths.quarantine, status.position.seq)
-        refuse_red(status.stream, rows)
+        refuse_red(status.stream, snapshot.rows)
         refuse_incomplete_side_tables(sides)
 
 

@@ -112,12 +112,27 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     return replace(healing, unknown=unknown)
 
 
+def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
+    """Return the ledger's rows, and what the log says of commits that died before theirs.
+
+    Writes nothing. Of a rewind, an erase or an acceptance a run learns no more; the books of a
+    batch are in the row that it writes.
+    """
+    table = snapshot.table
+    if table is None:
+        return snapshot.rows
+    known = {row.seq: row for row in snapshot.rows}
+    lacking = set(range(1, (table.seq or 0) + 1)) - known.keys()
+    for commit in commits_of(TableLog(snapshot.paths.data), snapshot.paths.stream, lacking):
+        if made := commit.metadata:
+            known[made.seq] = LedgerRow.of(made, commit, table.table_id, counts=made.counts)
+    return tuple(known[seq] for seq in sorted(known))
+
+
 def unknown_seqs(snapshot: TableSnapshot) -> tuple[int, ...]:
     """Return the batches of which neither the ledger, nor its copy, nor the log tells."""
     last = (snapshot.table.seq if snapshot.table else None) or 0
-    lacking = set(range(1, last + 1)) - {row.seq for row in snapshot.rows}
-    commits = commits_of(TableLog(snapshot.paths.data), snapshot.paths.stream, lacking)
-    return tuple(sorted(lacking - {each.metadata.seq for each in commits if each.metadata}))
+    return tuple(sorted(set(range(1, last + 1)) - {row.seq for row in known_rows(snapshot)}))
 
 
 def unknown_batches(stream: str, seqs: Sequence[int]) -> str:

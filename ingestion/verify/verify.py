@@ -152,9 +152,11 @@ class _Proof:
         rows = Ledger(self._paths.ledger).rows_of(snapshot.table_id)
         self._sides = read_side_tables(self._paths, [row for row in rows if row.seq <= last])
         for part, side in self._sides.items():
-            altered = () if side.problem else altered_files(TableLog(side.path))
+            # A rewind or an erase that died has perhaps taken rows out.
+            problem = side.damage if snapshot.unfinished else side.problem
+            altered = () if problem else altered_files(TableLog(side.path))
             problems = [f"{side.path / name} is not as it was written" for name in altered]
-            problems += [str(side.problem)] if side.problem else []
+            problems += [str(problem)] if problem else []
             self._differences.add(Difference(part, problem) for problem in problems)
 
     def _prove_the_contents(

@@ -74,6 +74,16 @@ def test_a_hole_in_the_log_is_named(table: Path) -> None:
         refuse_damaged(TableLog(table))
 
 
+def test_a_newest_commit_of_which_only_the_checkpoint_is_left_is_missed(table: Path) -> None:
+    """Readers find all rows in the checkpoint; whoever commits finds no version to follow."""
+    DeltaTable(table).create_checkpoint()
+    newest_commit(table).unlink()
+    assert DeltaTable(table).version() == 4
+
+    with pytest.raises(DamagedTableError, match=r"4\.json is missing, which is the newest commit"):
+        refuse_damaged(TableLog(table))
+
+
 def test_a_checkpoint_that_is_not_as_it_was_sealed_is_named(table: Path) -> None:
     """A flipped bit that Parquet does not notice is in its checksums."""
     sealed = sidecar_of(checkpoint(table))

@@ -11,10 +11,13 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import InvalidSpecError, RewindError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history, rewind
+from ingestion.operations.status import StatusReader
 from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
@@ -131,9 +134,13 @@ def test_a_rewind_that_dies_is_whole_or_nothing(
     """Dead before its commit it never happened; dead behind it, the next run finishes it."""
     with crashing_at(place), pytest.raises(PlannedError):
         go_back(world, "seq:2")
+    inspect(world.topic, world.paths)
+    declared = DeclaredStream(name=world.topic, path=Path(), spec=world.spec, error=None)
+    status = StatusReader(world.settings).read_status(declared)
     world.run()
     world.redrive()
 
+    assert status.problems == ()
     kinds = [each.kind for each in world.ledger]
     assert kinds.count("rewind") == (place != Failpoint.LEDGER_HEALED)
     assert contents(world) == contents(ingested)
