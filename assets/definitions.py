@@ -1,4 +1,4 @@
-"""The wiring, and the only place of it: every declared stream becomes an asset, a job, a sensor.
+"""The wiring, and the only place of it: every declared stream becomes an asset; all share the rest.
 
 Loading this reads files and the names of environment variables. It starts no Spark and asks no
 Kafka; an unreadable declaration becomes an asset that fails with its error.
@@ -45,9 +45,9 @@ def definitions() -> dg.Definitions:
             "lake": lake,
             "spark": SparkResource(lake=lake),
         },
-        jobs=[follow_job(), verify_job(specs), upkeep],
+        jobs=[ingest_job(streams), operate_job(), follow_job(), verify_job(specs), upkeep],
         schedules=[maintain_schedule(upkeep)],
-        sensors=[follow_sensor(), *_watching(streams)],
+        sensors=[lag_sensor(streams), follow_sensor(), *_watching(streams)],
         executor=dg.in_process_executor,
     )
     return dg.Definitions.merge(shared, *map(_of_stream, streams))
@@ -65,10 +65,9 @@ def _watching(streams: Sequence[DeclaredStream]) -> list[dg.SensorDefinition]:
 
 def _of_stream(declared: DeclaredStream) -> dg.Definitions:
     """Wire one stream; a broken one is there as well, and breaks no other."""
-    job = ingest_job(declared.name)
     if declared.spec is None:
-        # A sensor that was loaded before the file broke starts the run that tells of it.
-        return dg.Definitions(assets=[ingest_asset(declared)], jobs=[job])
+        # The sensor starts the run that tells of it.
+        return dg.Definitions(assets=[ingest_asset(declared)])
     try:
         schedule = ingest_schedule(declared)
         return dg.Definitions(
@@ -77,9 +76,7 @@ def _of_stream(declared: DeclaredStream) -> dg.Definitions:
                 *side_specs(declared.spec),
                 *replay_assets(declared.spec),
             ],
-            jobs=[job, operate_job(declared.spec)],
             schedules=[schedule] if schedule else [],
-            sensors=[lag_sensor(declared)],
         )
     except (InvalidSpecError, dg.DagsterInvalidDefinitionError) as error:
         wrong = InvalidSpecError(f"{declared.path.name}: {error}")

@@ -1,4 +1,4 @@
-"""The job that runs a stream, and what all jobs share."""
+"""The job that runs streams, and what all jobs share."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -13,27 +13,32 @@ from ingestion.errors import InvalidSpecError
 StreamOrSpec = TypeVar("StreamOrSpec", DeclaredStream, StreamSpec)
 
 
-def job_name(stream: str) -> str:
-    """Return the name of a stream's job."""
-    return f"ingest_{stream}_job"
-
-
-def sensor_name(stream: str) -> str:
-    """Return the name of the sensor that starts a stream's runs."""
-    return f"{stream}_lag"
-
-
+INGEST_JOB = "ingest_job"
+LAG_SENSOR = "lag"
 FOLLOW_JOB = "follow_job"
 FOLLOW_SENSOR = "follow"
+# On each run that sensor or schedule has asked for: the one stream that it is of.
+STREAM_TAG = "oncelake/stream"
 
 
-def ingest_job(stream: str) -> "dg.UnresolvedAssetJobDefinition":
-    """Return the job that materializes one stream, in one process and one JVM."""
+def ingest_job(streams: Sequence[DeclaredStream]) -> "dg.UnresolvedAssetJobDefinition":
+    """Return the job that materializes the streams selected, in one process and one JVM."""
     return dg.define_asset_job(
-        job_name(stream),
-        selection=[stream],
-        description=f"Read what Kafka holds now into {stream}",
+        INGEST_JOB,
+        selection=dg.AssetSelection.assets(*(each.name for each in streams)),
+        description="Read what Kafka holds now into the streams selected",
         executor_def=dg.in_process_executor,
+    )
+
+
+def run_of(stream: str, *, run_key: str | None = None, unread: int = 0) -> dg.RunRequest:
+    """Ask for a run of one stream."""
+    lag = {"oncelake/lag": str(unread)} if unread else {}
+    return dg.RunRequest(
+        job_name=INGEST_JOB,
+        asset_selection=[dg.AssetKey(stream)],
+        run_key=run_key,
+        tags={STREAM_TAG: stream, **lag},
     )
 
 

@@ -72,6 +72,7 @@ def maintain_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
         cron_schedule="0 3 * * *",
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Keeps the tables of all streams small, every night",
     )
 
 

@@ -6,15 +6,18 @@ only a person may decide asks for a reason, and keeps it.
 Dagster reads the annotations of a job's configuration, so this module does not postpone them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import StreamFailureError, translate_errors
-from assets.jobs import op_job
+from assets.failures import StreamFailureError, StreamRetryError, translate_errors
+from assets.jobs import STREAM_TAG, op_job
+from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, StreamLockedError
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations import decisions
 from ingestion.operations.archive import waiting_records
@@ -28,6 +31,9 @@ from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of
 from resources.spark import SparkResource
+
+# As long as a run of the stream may well take: ten minutes.
+_LOCKED_RETRIES, _LOCKED_SECONDS = 60, 10
 
 _WHY = Field(description="Why; it is kept with what is decided.")
 
@@ -172,20 +178,20 @@ class RewindTable(dg.Config):
 
 
 class OperateConfig(dg.Config):
-    """Which operation, with what it asks for."""
+    """On which stream which operation, with what it asks for."""
 
+    stream: str = Field(description="The stream's name.")
     operation: (
         Redrive | Accept | AdoptTopic | RebuildTable | Reset | ReplayOffsets | RewindTable
     ) = Field(discriminator="kind")
 
 
-def operate_job(spec: StreamSpec) -> dg.JobDefinition:
+def operate_job() -> dg.JobDefinition:
     """Return the job that does any operation on a stream, as it is configured."""
 
     @dg.op(
-        name=f"operate_{spec.name}",
-        description=f"Redrive {spec.name}, or decide what its runs are refused for",
-        pool=spec.name,
+        name="operate",
+        description="Redrive a stream, or decide what its runs are refused for",
     )
     def operate(
         context: dg.OpExecutionContext,
@@ -194,10 +200,12 @@ def operate_job(spec: StreamSpec) -> dg.JobDefinition:
         lake: LakeResource,
         spark: SparkResource,
     ) -> None:
-        with translate_errors(spec.name):
+        context.instance.add_run_tags(context.run.run_id, {STREAM_TAG: config.stream})
+        with translate_errors(config.stream), _waiting_for_the_stream():
             _refuse_without_reason(config.operation)
-            at = At(spec, settings_of(kafka, lake, spark), spark, context)
-            done = config.operation.execute(at)
+            settings = settings_of(kafka, lake, spark)
+            spec = find_stream(settings.streams, config.stream)
+            done = config.operation.execute(At(spec, settings, spark, context))
         red = done.pop("red", "")
         context.add_output_metadata(done)
         if red:
@@ -205,6 +213,17 @@ def operate_job(spec: StreamSpec) -> dg.JobDefinition:
 
     # Killed, it may have taken effect: a second reset would archive what was read since.
     return op_job(operate, str(operate.description), tags={"dagster/max_retries": "0"})
+
+
+@contextmanager
+def _waiting_for_the_stream() -> Iterator[None]:
+    """Begin again where a run holds the stream: nothing was done."""
+    try:
+        yield
+    except StreamLockedError as error:
+        raise StreamRetryError(
+            str(error), max_retries=_LOCKED_RETRIES, seconds_to_wait=_LOCKED_SECONDS
+        ) from error
 
 
 def _refuse_without_reason(operation: dg.Config) -> None:

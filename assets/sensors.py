@@ -1,18 +1,19 @@
-"""What starts the runs of a stream: a sensor, or a schedule where one is declared.
+"""What starts the runs of streams: one sensor for all, or a schedule where one is declared.
 
-The sensor starts a run when Kafka holds records that the table has not read, or when a run died
-behind its last commit, whose ledger row and checks are still to come.
+The sensor asks for a run of each stream of which Kafka holds records that its table has not read,
+or whose last run died behind its commit, whose ledger row and checks are still to come.
 
-It asks table and Kafka itself, on every tick and without Spark, and starts nothing that could not
-go through, but for one run where a person must decide, so that its refusal is told. So it depends
-neither on a cursor nor on run keys, which a failed run uses up. (Only a run that is to tell of a
-stall has one, to be told once; the cursor only keeps observations few.) Ticks observe the topics
-with their lag; where nothing new comes for long, a run that finds nothing says that the table is
-fresh.
+It asks tables and Kafka itself, without Spark, and starts nothing that could not go through, but
+for one run where a person must decide, so that its refusal is told. So it depends neither on a
+cursor nor on run keys, which a failed run uses up. (Only a run that is to tell of a stall has one,
+to be told once; the cursor only keeps observations few.) Ticks observe the topics with their lag;
+where nothing new comes for long, a run that finds nothing says that the table is fresh.
 """
 
 import json
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final
 
@@ -21,63 +22,61 @@ from dagster._utils.schedules import is_valid_cron_schedule
 
 from assets.asset_specs import topic_key
 from assets.doctor.runs import UNDER_WAY, Runs
-from assets.jobs import job_name, sensor_name
+from assets.jobs import INGEST_JOB, LAG_SENSOR, STREAM_TAG, run_of
 from assets.refusals import standing_refusal
-from ingestion.declaration.loader import DeclaredStream, reload_stream
+from ingestion.declaration.loader import DeclaredStream, StreamFolder, reload_stream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, InvalidSpecError, TerminalError
-from ingestion.kafka.transactions import Stall, find_stalls
+from ingestion.errors import DependencyError, IngestionError, InvalidSpecError, counted
+from ingestion.kafka.transactions import Stall
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.stream import Stream
-from ingestion.operations.lag import awaits_run, lag_of
-from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.recovery.topics import resolve_topics
+from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import settings_of
 
-# Four questions a tick must fit into the minute that Dagster gives it.
+# A few requests to Kafka must fit into the minute that Dagster gives a tick.
 _MOST_SECONDS: Final = 10.0
+# So long one tick asks whether runs can be started; whoever is left waits for the next.
+_DECIDING_SECONDS: Final = 20.0
 # So often a lag is observed that stays as it is.
 _REPEAT_SECONDS: Final = 3600.0
 # From the second failure in a row on, as `follow` does after a refusal.
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 600.0
+_SENSOR_SECONDS: Final = 60
+# Of streams that a tick passes over, each with its reason.
+_MOST_NAMED: Final = 20
 
 Tick = dg.SensorResult | dg.SkipReason
+Lags = Mapping[str, Mapping[str, int] | None]
 
 
-def lag_sensor(declared: DeclaredStream) -> dg.SensorDefinition:
-    """Return the sensor of a declared stream; a person switches it on."""
-    spec = declared.require_spec()
+def lag_sensor(streams: Sequence[DeclaredStream]) -> dg.SensorDefinition:
+    """Return the sensor of all streams that do not opt out; a person switches it on."""
+    sensed = [each for each in streams if each.spec is not None and each.spec.is_sensed]
+    pauses = [each.spec.sensor_seconds for each in sensed if each.spec is not None]
+    watches: dict[str, _Watch] = {}
 
     @dg.sensor(
-        name=sensor_name(spec.name),
-        job_name=job_name(spec.name),
-        minimum_interval_seconds=spec.sensor_seconds,
+        name=LAG_SENSOR,
+        job_name=INGEST_JOB,
+        minimum_interval_seconds=min(pauses, default=_SENSOR_SECONDS),
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Starts a run of {spec.name} when Kafka holds records it has not read",
+        description="Starts a run of each stream of which Kafka holds records it has not read",
     )
     def sense(
         context: dg.SensorEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> Tick:
         try:
             settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
-        except InvalidSpecError as error:
+            watch = watches.setdefault(repr(settings), _Watch(sensed, settings))
+            return watch.tick(context.instance, context.cursor)
+        except IngestionError as error:
             return dg.SkipReason(f"a run would not go through: {error}")
-        # As a run does, which another process may have loaded since.
-        current = reload_stream(declared)
-        return _tick(context, current, settings) if current else _skip_gone(declared)
 
     return sense
-
-
-def _skip_gone(declared: DeclaredStream) -> dg.SkipReason:
-    """Skip: the process of a run would find no such job."""
-    gone = f"{declared.path.name} declares no {declared.name} any more"
-    return dg.SkipReason(f"{gone}. Next: reload the code location")
 
 
 def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
@@ -96,125 +95,153 @@ def ingest_schedule(declared: DeclaredStream) -> dg.ScheduleDefinition | None:
 
     @dg.schedule(
         name=f"ingest_{spec.name}_schedule",
-        job_name=job_name(spec.name),
+        job_name=INGEST_JOB,
         cron_schedule=spec.schedule,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Starts the runs of {spec.name}",
     )
     def due(
         context: dg.ScheduleEvaluationContext, kafka: KafkaResource, lake: LakeResource
     ) -> dg.RunRequest | dg.SkipReason:
         if reload_stream(declared) is None:
-            return _skip_gone(declared)
+            return dg.SkipReason(_is_gone(declared))
         settings = settings_of(kafka, lake, most_seconds=_MOST_SECONDS)
         refused = standing_refusal(context.instance, declared, settings)
-        return dg.SkipReason(refused) if refused else dg.RunRequest()
+        return dg.SkipReason(refused) if refused else run_of(spec.name)
 
     return due
 
 
-def _tick(
-    context: dg.SensorEvaluationContext, declared: DeclaredStream, settings: Settings
-) -> Tick:
-    """Decide, and observe the topics whatever is decided; a table that is refused has no lag."""
-    reason = _why_not_now(context.instance, declared, settings)
-    try:
-        spec = declared.require_spec()
-        snapshot = read_snapshot(StreamPaths.of(spec.name, settings))
-        lag = lag_of(spec, settings, snapshot)
-    except IngestionError as error:
-        if reason is None and isinstance(error, TerminalError):
-            # The run is refused in the same words, which is told, and remembered: there is one.
-            return dg.SensorResult(run_requests=[dg.RunRequest()])
-        return dg.SkipReason(reason or f"a run would not go through: {error}")
-    decided = reason or _choose_run(
-        context.instance, spec, settings, snapshot, unread=sum(lag.values())
-    )
-    return dg.SensorResult(
-        run_requests=[] if isinstance(decided, str) else [decided],
-        skip_reason=decided if isinstance(decided, str) else None,
-        **_observations(spec.name, lag, context.cursor),
-    )
+class _Watch:
+    """Looks at each stream as often as it declares, for as long as its process lives."""
+
+    def __init__(self, streams: Sequence[DeclaredStream], settings: Settings) -> None:
+        self._loaded = streams
+        self._settings = settings
+        self._folder = StreamFolder(settings.streams)
+        self._lags = LagReader(settings)
+        self._looked: dict[str, float] = {}
+
+    def tick(self, instance: dg.DagsterInstance, cursor: str | None) -> Tick:
+        """Ask for a run of each stream that is due and can be started; observe their topics."""
+        current = {each.name: each for each in self._folder.read()}
+        due = [current[each.name] for each in self._loaded if self._is_due(current.get(each.name))]
+        lags = self._lags.read([each.spec for each in due if each.spec is not None])
+        requests, passed = self._decide(instance, due, lags)
+        # In the process of a run there would be no such asset.
+        gone = {each.name: _is_gone(each) for each in self._loaded if each.name not in current}
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else _summary({**gone, **passed}, len(due)),
+            **_observations(lags, cursor),
+        )
+
+    def _is_due(self, declared: DeclaredStream | None) -> bool:
+        if declared is None or (declared.spec and not declared.spec.is_sensed):
+            return False
+        pause = declared.spec.sensor_seconds if declared.spec else _SENSOR_SECONDS
+        # A tick comes a moment early, or late.
+        return time.time() - self._looked.get(declared.name, 0) >= 0.9 * pause
+
+    def _decide(
+        self, instance: dg.DagsterInstance, due: Sequence[DeclaredStream], lags: Lags
+    ) -> tuple[list[dg.RunRequest], dict[str, str]]:
+        """Return the runs to start, and why others that are wished for are not."""
+        by_name, now = {each.name: each for each in due}, time.time()
+        passed = _report_under_way(instance, self._settings, [*by_name])
+        self._looked |= dict.fromkeys(by_name, now)
+        requests, until = [], time.monotonic() + _DECIDING_SECONDS
+        for wish in self._wishes(instance, due, lags):
+            name = wish.tags[STREAM_TAG]
+            if time.monotonic() > until:
+                del self._looked[name]
+            elif name not in passed:
+                reason = _why_not_now(instance, by_name[name], self._settings)
+                requests += [] if reason else [wish]
+                passed |= {name: reason} if reason else {}
+        return requests, passed
+
+    def _wishes(
+        self, instance: dg.DagsterInstance, due: Sequence[DeclaredStream], lags: Lags
+    ) -> Iterator[dg.RunRequest]:
+        """Yield a run of each stream that has something to read, or to tell."""
+        quiet = []
+        for each in due:
+            lag = lags.get(each.name)
+            if lag is None or any(lag.values()):
+                yield run_of(each.name, unread=sum((lag or {}).values()))
+            elif each.spec is not None:
+                quiet.append(each.spec)
+        stale = set(_soon_stale(instance, quiet))
+        yield from map(run_of, stale)
+        with suppress(DependencyError):
+            # A later tick finds what this one could not ask for.
+            topics = [topic for spec in quiet for topic in lags[spec.name] or ()]
+            stalls = self._lags.stalls(topics)
+            for name in (spec.name for spec in quiet if spec.name not in stale):
+                of_stream = [stall for stall in stalls if stall.at.topic in (lags[name] or ())]
+                if of_stream:
+                    yield _report_of(instance, name, of_stream)
 
 
-def _choose_run(
-    instance: dg.DagsterInstance,
-    spec: StreamSpec,
-    settings: Settings,
-    snapshot: TableSnapshot,
-    *,
-    unread: int,
-) -> dg.RunRequest | str:
-    """Return the run that is due, or in words why none is."""
-    if unread:
-        return dg.RunRequest(tags={"oncelake/lag": str(unread)})
-    if awaits_run(snapshot) or _must_be_confirmed(instance, spec):
-        return dg.RunRequest()
-    return _request_report(instance, spec, stalls_of(spec, settings)) or (
-        "nothing new: the table has reached the last stable offsets of Kafka"
-    )
+def _is_gone(declared: DeclaredStream) -> str:
+    gone = f"{declared.path.name} declares no {declared.name} any more"
+    return f"{gone}. Next: reload the code location"
 
 
-def _observations(stream: str, lag: dict[str, int], cursor: str | None) -> dict[str, Any]:
+def _summary(passed: Mapping[str, str], due: int) -> str:
+    """Say why nothing is started: a line for each stream that something keeps from it."""
+    lines = [f"{name}: {reason}" for name, reason in sorted(passed.items())]
+    more = [f"and {len(lines) - _MOST_NAMED} more"] if len(lines) > _MOST_NAMED else []
+    if (quiet := due - len(lines)) > 0:
+        more.append(f"nothing new in {counted(quiet, 'stream')}")
+    return "\n".join([*lines[:_MOST_NAMED], *more]) or "no stream is due to be looked at"
+
+
+def _observations(lags: Lags, cursor: str | None) -> dict[str, Any]:
     """Observe the topics whose lag has changed, and all of them every hour: Dagster keeps each."""
-    told: dict[str, tuple[int, float]] = json.loads(cursor or "{}")
-    now = time.time()
-    news = {
-        topic: (behind, now)
-        for topic, behind in lag.items()
-        if topic not in told or told[topic][0] != behind or now - told[topic][1] > _REPEAT_SECONDS
-    }
-    return {
-        "asset_events": [
-            dg.AssetObservation(topic_key(topic), metadata={"lag": behind, "stream": stream})
-            for topic, (behind, _) in news.items()
-        ],
-        "cursor": json.dumps({**told, **news}),
-    }
+    seen: dict[str, tuple[int, float]] = json.loads(cursor or "{}")
+    now, events = time.time(), []
+    for stream, lag in lags.items():
+        for topic, behind in (lag or {}).items():
+            last, when = seen.get(f"{stream} {topic}", (None, now))
+            if last != behind or now - when > _REPEAT_SECONDS:
+                seen[f"{stream} {topic}"] = behind, now
+                shown: dict[str, Any] = {"lag": behind, "stream": stream}
+                events.append(dg.AssetObservation(topic_key(topic), metadata=shown))
+    return {"asset_events": events, "cursor": json.dumps(seen)}
 
 
-def _must_be_confirmed(instance: dg.DagsterInstance, spec: StreamSpec) -> bool:
-    """Tell whether Dagster would soon call a table stale only because nothing new has come.
+def _soon_stale(instance: dg.DagsterInstance, specs: Iterable[StreamSpec]) -> Iterator[str]:
+    """Yield the streams that Dagster would soon call stale only because nothing new has come.
 
     Its freshness policy knows materializations alone, so a run that finds nothing makes one.
     """
-    if spec.freshness_minutes is None:
-        return False
-    records = instance.get_asset_records([dg.AssetKey(spec.name)])
-    last = records[0].asset_entry.last_materialization if records else None
-    return last is not None and time.time() - last.timestamp > spec.freshness_minutes * 30
+    minutes = {spec.name: spec.freshness_minutes for spec in specs if spec.freshness_minutes}
+    for record in instance.get_asset_records([dg.AssetKey(name) for name in minutes]):
+        name, last = record.asset_entry.asset_key.path[-1], record.asset_entry.last_materialization
+        if last is not None and time.time() - last.timestamp > minutes[name] * 30:
+            yield name
 
 
-def stalls_of(spec: StreamSpec, settings: Settings) -> tuple[Stall, ...]:
-    """Find what open transactions have held back for long: there is no lag, and yet no progress."""
-    stream = resolve_topics(Stream(spec=spec, settings=settings))
-    spec, client = stream.spec, stream.kafka
-    return find_stalls(client.topics(spec.name, spec.subscribed).partitions, client, settings)
-
-
-def _request_report(
-    instance: dg.DagsterInstance, spec: StreamSpec, stalls: tuple[Stall, ...]
-) -> dg.RunRequest | None:
-    """Ask for one run of each stall, which reads nothing, and whose check tells of it."""
-    if not stalls:
-        return None
+def _report_of(instance: dg.DagsterInstance, stream: str, stalls: Iterable[Stall]) -> dg.RunRequest:
+    """Ask for one run of stalls, which reads nothing, and whose check tells of them."""
     where = ", ".join(f"{stall.at} at {stall.offset}" for stall in stalls)
-    failed = dg.RunsFilter(job_name=job_name(spec.name), statuses=[dg.DagsterRunStatus.FAILURE])
+    failed = dg.RunsFilter(
+        job_name=INGEST_JOB,
+        tags={STREAM_TAG: stream},
+        statuses=[dg.DagsterRunStatus.FAILURE],
+    )
     # A run that failed has told nothing, and has used up its key.
     after = "".join(f" after {run.run_id}" for run in instance.get_runs(failed, limit=1))
-    return dg.RunRequest(run_key=f"held back: {where}{after}")
+    return run_of(stream, run_key=f"{stream} held back: {where}{after}")
 
 
 def _why_not_now(
     instance: dg.DagsterInstance, declared: DeclaredStream, settings: Settings
 ) -> str | None:
-    """Return in words what keeps a run from being started now."""
-    under_way = _under_way(instance, declared.name)
-    if under_way:
-        runs = Runs(instance, settings, [declared.name])
-        return report_under_way(
-            instance, runs, under_way, of="this stream", doctor=f"oncelake doctor {declared.name}"
-        )
+    """Return in words what keeps a run from being started now, but for one under way."""
     holder = holder_of(StreamPaths.of(declared.name, settings))
     if holder:
         return f"run {holder.run_id} (pid {holder.pid} on {holder.host}) holds this stream"
@@ -223,7 +250,8 @@ def _why_not_now(
 
 def _pause(instance: dg.DagsterInstance, stream: str) -> str | None:
     """Say that runs fail one after another: the next is tried later each time."""
-    ended = instance.get_run_records(dg.RunsFilter(job_name=job_name(stream)), limit=6)
+    of_stream = dg.RunsFilter(job_name=INGEST_JOB, tags={STREAM_TAG: stream})
+    ended = instance.get_run_records(of_stream, limit=6)
     failed = list(
         takewhile(lambda each: each.dagster_run.status is dg.DagsterRunStatus.FAILURE, ended)
     )
@@ -232,6 +260,21 @@ def _pause(instance: dg.DagsterInstance, stream: str) -> str | None:
     pause = min(_FIRST_PAUSE_SECONDS * 2 ** (len(failed) - 2), _LONGEST_PAUSE_SECONDS)
     left = (failed[0].end_time or 0) + pause - time.time()
     return f"the last runs failed; the next is tried in {left:.0f} s" if left > 0 else None
+
+
+def _report_under_way(
+    instance: dg.DagsterInstance, settings: Settings, streams: Sequence[str]
+) -> dict[str, str]:
+    """Say of which streams a run is queued or runs, however it was started."""
+    runs, found = Runs(instance, settings, streams), dict[str, str]()
+    for record in instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY)):
+        if of := runs.streams_of(record.dagster_run):
+            says = report_under_way(
+                instance, runs, record, of="this stream", doctor=f"oncelake doctor {of[0]}"
+            )
+            # The newest comes first.
+            found = {**dict.fromkeys(of, says), **found}
+    return found
 
 
 def report_under_way(
@@ -256,17 +299,3 @@ def report_under_way(
     instance.report_run_failed(current, why)
     instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return f"{says}, and {why}: it is reported as failed now"
-
-
-def _under_way(instance: dg.DagsterInstance, stream: str) -> dg.RunRecord | None:
-    """Return a queued or running run of the stream's asset, however it was started."""
-    key, job = dg.AssetKey(stream), job_name(stream)
-    records = instance.get_run_records(dg.RunsFilter(statuses=UNDER_WAY))
-    return next(
-        (
-            record
-            for record in records
-            if (run := record.dagster_run).job_name == job or key in (run.asset_selection or ())
-        ),
-        None,
-    )

@@ -14,7 +14,7 @@ from typing import Final
 
 from assets.doctor.instance import InstanceFacts
 from assets.doctor.runs import RunFacts, SlotFacts
-from assets.jobs import FOLLOW_SENSOR
+from assets.jobs import FOLLOW_SENSOR, LAG_SENSOR
 from ingestion.operations.doctor import findings
 from ingestion.operations.doctor.findings import Finding
 
@@ -31,10 +31,10 @@ def diagnose_dagster(facts: InstanceFacts) -> Iterator[Finding]:
     for slot in facts.slots:
         yield from _of_slot(slot, facts)
     yield from _of_daemon(facts)
-    for stream, sensor in facts.sensors:
-        if not {sensor, FOLLOW_SENSOR} & {*facts.switched_on}:
+    if not {LAG_SENSOR, FOLLOW_SENSOR} & {*facts.switched_on}:
+        for stream in facts.sensed:
             yield findings.SENSOR_OFF.of(
-                stream, f"sensor {sensor}", prefix=facts.prefix, sensor=sensor
+                stream, f"sensor {LAG_SENSOR}", prefix=facts.prefix, sensor=LAG_SENSOR
             )
 
 

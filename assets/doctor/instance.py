@@ -11,8 +11,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from assets.doctor.runs import UNDER_WAY, RunFacts, Runs, SlotFacts
-from assets.jobs import sensor_name
-from ingestion.declaration.loader import DeclaredStream, load_streams
+from ingestion.declaration.loader import load_streams
 from ingestion.settings import Settings, project_root
 
 _HEARTBEAT_PATIENCE_SECONDS: Final = 120.0
@@ -27,7 +26,7 @@ class InstanceFacts:
         now: When this was looked up, in seconds since 1970.
         heartbeat: The daemon's latest sign of life, in seconds since 1970.
         switched_on: Sensors and schedules that only the daemon can evaluate.
-        sensors: The sensor of each declared stream that no schedule starts, by stream.
+        sensed: The streams whose runs the sensor is to start.
     """
 
     prefix: str
@@ -36,7 +35,7 @@ class InstanceFacts:
     slots: tuple[SlotFacts, ...] = ()
     heartbeat: float | None = None
     switched_on: tuple[str, ...] = ()
-    sensors: tuple[tuple[str, str], ...] = ()
+    sensed: tuple[str, ...] = ()
 
     @property
     def has_daemon(self) -> bool:
@@ -66,10 +65,5 @@ def read_instance(instance: dg.DagsterInstance, home: str, settings: Settings) -
                 if state.status is not InstigatorStatus.STOPPED
             )
         ),
-        sensors=tuple((each.name, sensor_name(each.name)) for each in streams if _needs(each)),
+        sensed=tuple(each.name for each in streams if each.spec and each.spec.is_sensed),
     )
-
-
-def _needs(declared: DeclaredStream) -> bool:
-    """Tell whether only its sensor can start a stream's runs."""
-    return declared.spec is not None and declared.spec.schedule is None

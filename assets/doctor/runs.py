@@ -12,7 +12,7 @@ from typing import Final
 import dagster as dg
 from dagster._core.storage.event_log import InMemoryEventLogStorage, SqliteEventLogStorage
 
-from assets.jobs import job_name
+from assets.jobs import INGEST_JOB
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running
@@ -85,8 +85,7 @@ class Runs:
     ) -> None:
         self._instance = instance
         self._settings = settings
-        self._by_job = {job_name(name): name for name in streams}
-        self._streams = set(streams)
+        self._streams = streams
         # Elsewhere the pids of this machine mean nothing.
         self._is_local = isinstance(
             instance.event_log_storage, (SqliteEventLogStorage, InMemoryEventLogStorage)
@@ -95,7 +94,8 @@ class Runs:
     def facts(self, record: dg.RunRecord) -> RunFacts:
         """Find out about a run."""
         run = record.dagster_run
-        about = self._stream(run)
+        streams = self.streams_of(run)
+        about = streams[0] if len(streams) == 1 else None
         pid, seen = self._process(run.run_id)
         return RunFacts(
             run_id=run.run_id,
@@ -106,6 +106,12 @@ class Runs:
             pid=pid,
             is_alive=self._is_alive(run.run_id, about, pid, seen),
         )
+
+    def streams_of(self, run: dg.DagsterRun) -> list[str]:
+        """Return the streams that a run materializes, however it was started."""
+        chosen = {key.to_user_string() for key in run.asset_selection or ()}
+        is_all = run.asset_selection is None and run.job_name == INGEST_JOB
+        return [name for name in self._streams if is_all or name in chosen]
 
     def slots(self) -> Iterator[SlotFacts]:
         """Find out about every slot that is claimed."""
@@ -121,11 +127,6 @@ class Runs:
         if record is None:
             return RunFacts(run_id=run_id, about="dagster", status="GONE", since=0.0)
         return self.facts(record)
-
-    def _stream(self, run: dg.DagsterRun) -> str | None:
-        """Return the stream that a run is of, however it was started."""
-        chosen = {key.to_user_string() for key in run.asset_selection or ()} & self._streams
-        return self._by_job.get(run.job_name) or (chosen.pop() if len(chosen) == 1 else None)
 
     def _process(self, run_id: str) -> tuple[int | None, float]:
         """Return the process that said last that it works on a run, and when it said so."""

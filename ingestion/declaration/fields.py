@@ -145,6 +145,11 @@ class Declaration(Part):
     backfill_from: dt.date | None = Field(
         None, description="From this day on, Dagster shows days that may be replayed."
     )
+    sensor: Annotated[bool, Field(strict=True)] | None = Field(
+        None,
+        description="Whether Dagster's sensor `lag` starts runs. Left out: unless `schedule` is "
+        "declared.",
+    )
     sensor_seconds: PauseSeconds = Field(
         60, description="How often the sensor looks for new records."
     )
@@ -314,6 +319,11 @@ class Declaration(Part):
     def subscribed(self) -> tuple[str, ...]:
         """The topics to read, in order; of a pattern, none until ``resolve_topics`` does."""
         return (self.topic,) if self.topic else self.topics
+
+    @property
+    def is_sensed(self) -> bool:
+        """Whether Dagster's sensor starts runs."""
+        return self.schedule is None if self.sensor is None else self.sensor
 
     @property
     def retention_warning_seconds(self) -> int | None:

@@ -91,6 +91,22 @@ def load_streams(folder: Path) -> tuple[DeclaredStream, ...]:
     return tuple(sorted(streams, key=lambda stream: stream.name))
 
 
+class StreamFolder:
+    """The declarations of a folder, read again when a file has come, gone or changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: object = None
+        self._declared: tuple[DeclaredStream, ...] = ()
+
+    def read(self) -> tuple[DeclaredStream, ...]:
+        """Return what is declared now."""
+        stamp = sorted(filter(None, map(_stamp_of, self._path.glob("*"))))
+        if stamp != self._stamp:
+            self._declared, self._stamp = load_streams(self._path), stamp
+        return self._declared
+
+
 def find_stream(folder: Path, name: str) -> StreamSpec:
     """Read the declaration of one stream; the other files may be broken.
 
@@ -160,6 +176,14 @@ def shown_path(path: Path) -> str:
     """Write a path as people type it: from the project root, when it lies inside."""
     absolute, root = path.absolute(), project_root()
     return str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
+
+
+def _stamp_of(file: Path) -> tuple[object, ...]:
+    try:
+        at = file.stat()
+    except OSError:
+        return ()
+    return file.name, at.st_ino, at.st_mtime_ns, at.st_size
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -52,7 +52,8 @@ ABOUT_RUNS: Final = frozenset(
         "table_per_topic",
         *("max_offsets_per_trigger", "gaps", "schema_change", "delivery"),
         *("rewind_window_days", "quarantine_rate"),
-        *("freshness_minutes", "expectations", "verify", "schedule", "sensor_seconds"),
+        *("freshness_minutes", "expectations", "verify", "schedule"),
+        *("sensor", "sensor_seconds"),
         *("backfill_from", "follow", "maintenance", "retention_warning"),
     }
 )

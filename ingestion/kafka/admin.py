@@ -42,6 +42,7 @@ _LEADER_IS_MOVING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 _MOVED_WITHIN_SECONDS = 0.5
+_NOT_SEEN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _Timestamps = dict[TopicPartition, dt.datetime]
 # Up to this distance, reading on is faster than seeking.
 _SEEK_BEYOND = 1_000
@@ -54,6 +55,19 @@ class Topics:
     cluster_id: str
     ids: Mapping[str, str]
     partitions: tuple[TopicPartition, ...]
+
+    @classmethod
+    def of(cls, cluster_id: str, described: Mapping[str, Any]) -> Topics:
+        """Take them from Kafka's descriptions, by name."""
+        return cls(
+            cluster_id=cluster_id,
+            ids={name: str(each.topic_id) for name, each in described.items()},
+            partitions=tuple(
+                TopicPartition(name, part.id)
+                for name, each in sorted(described.items())
+                for part in each.partitions
+            ),
+        )
 
 
 class Kafka:
@@ -99,19 +113,25 @@ class Kafka:
         Raises:
             TopicMissingError: a topic does not exist.
         """
-        wanted = sorted(names)
         cluster_id = self.cluster_id()
-        asked = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
-        described = {name: self._described(stream, name, each) for name, each in asked.items()}
-        return Topics(
-            cluster_id=cluster_id,
-            ids={name: str(each.topic_id) for name, each in described.items()},
-            partitions=tuple(
-                TopicPartition(name, part.id)
-                for name in wanted
-                for part in described[name].partitions
-            ),
-        )
+        described = {
+            name: self._described(stream, name, each) for name, each in self._describe(names)
+        }
+        return Topics.of(cluster_id, described)
+
+    def known_topics(self, names: Iterable[str]) -> Topics:
+        """Return ids and partitions of those topics that exist, and that this user may see.
+
+        One request; who the cluster is is not asked, and empty.
+        """
+        described = {}
+        for name, each in self._describe(names):
+            try:
+                described[name] = self._answer(each)
+            except DependencyError as error:
+                if code_of(error.__cause__) not in _NOT_SEEN:
+                    raise
+        return Topics.of("", described)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return the first offset of each partition that retention has not deleted."""
@@ -218,6 +238,12 @@ class Kafka:
                 yield from reader.records_of(at, in_partition)
         finally:
             reader.consumer.close()
+
+    def _describe(self, names: Iterable[str]) -> Iterable[tuple[str, Future[Any]]]:
+        wanted = TopicCollection(sorted(names))
+        if not wanted.topic_names:
+            return ()
+        return self._admin.describe_topics(wanted, request_timeout=self._timeout).items()
 
     def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:

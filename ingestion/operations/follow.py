@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from ingestion.declaration.loader import DeclaredStream, load_streams
+from ingestion.declaration.loader import DeclaredStream, StreamFolder
 from ingestion.errors import (
     UNREACHABLE,
     IngestionError,
@@ -77,7 +76,7 @@ class Follow:
             DependencyError: the JVM died; whoever starts this again gets another one.
         """
         end = time.monotonic() + (self.for_seconds or float("inf"))
-        folder = _Folder(self.settings.streams)
+        folder = StreamFolder(self.settings.streams)
         lags = LagReader(self.settings)
         pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="follow")
         try:
@@ -103,7 +102,7 @@ class Follow:
         """Tell whether a run still works although it was asked to stop."""
         return any(run.running() for _, run in self._runs.values())
 
-    def _play_round(self, pool: ThreadPoolExecutor, folder: _Folder, lags: LagReader) -> None:
+    def _play_round(self, pool: ThreadPoolExecutor, folder: StreamFolder, lags: LagReader) -> None:
         """Begin the runs of all streams whose turn it is; those that waited longest first."""
         self._collect_ended()
         if time.monotonic() < self._turn(_SHARED).not_before:
@@ -125,11 +124,11 @@ class Follow:
     def _is_followed(self, declared: DeclaredStream) -> bool:
         return not self.streams or declared.name in self.streams
 
-    def _is_due(self, declared: DeclaredStream, lag: int | None) -> bool:
+    def _is_due(self, declared: DeclaredStream, lags: Mapping[str, int] | None) -> bool:
         if declared.spec is None:
             self._fail(declared, declared.error or InvalidSpecError(str(declared.path)))
             return False
-        now = time.monotonic()
+        now, lag = time.monotonic(), None if lags is None else sum(lags.values())
         turn = self._turns[declared.name] = self._turn(declared.name).seen(lag, now)
         condition = self._condition(declared)
         return turn.is_due(declared.spec.follow, lag=lag, condition=condition, now=now)
@@ -175,27 +174,3 @@ class Follow:
 
     def _condition(self, declared: DeclaredStream) -> object:
         return declared.spec, lake_state(declared.name, self.settings)
-
-
-def _stamp_of(file: Path) -> tuple[object, ...]:
-    try:
-        at = file.stat()
-    except OSError:
-        return ()
-    return file.name, at.st_ino, at.st_mtime_ns, at.st_size
-
-
-class _Folder:
-    """The declarations, read again when a file has come, gone or changed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: object = None
-        self._declared: tuple[DeclaredStream, ...] = ()
-
-    def read(self) -> tuple[DeclaredStream, ...]:
-        """Return what is declared now."""
-        stamp = sorted(filter(None, map(_stamp_of, self._path.glob("*"))))
-        if stamp != self._stamp:
-            self._declared, self._stamp = load_streams(self._path), stamp
-        return self._declared

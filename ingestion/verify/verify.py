@@ -20,6 +20,7 @@ from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import DamagedTableError, counted
 from ingestion.lake.commit_metadata import UNKNOWN
+from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import altered_files, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
@@ -155,9 +156,12 @@ class _Proof:
             # A rewind or an erase that died has perhaps taken rows out.
             problem = side.damage if snapshot.unfinished else side.problem
             altered = () if problem else altered_files(TableLog(side.path))
-            problems = [f"{side.path / name} is not as it was written" for name in altered]
-            problems += [str(problem)] if problem else []
-            self._differences.add(Difference(part, problem) for problem in problems)
+            problems = [problem] if problem else []
+            problems += [
+                damaged_table(side.path, f"data file {name} is not as it was written")
+                for name in altered
+            ]
+            self._differences.add(Difference(part, str(each)) for each in problems)
 
     def _prove_the_contents(
         self, snapshot: Snapshot, coverage: Coverage, classifiers: Classifiers

@@ -178,11 +178,10 @@ def _a_worker_dies_beside_a_queued_run(world: World, home: Home) -> None:
     before = len(home.ended())
     world.send(row(1, "c"))
     with home.daemon():
-        home.dagster("sensor", "start", f"{world.topic}_lag", "-w", home.workspace)
+        home.dagster("sensor", "start", "lag", "-w", home.workspace)
         home.wait_until(home.stalled.exists, "a run by the sensor")
         world.send(row(3, "d"))
-        job = f"ingest_{world.topic}_job"
-        home.dagster("job", "launch", "-j", job, "-w", home.workspace)
+        home.dagster("job", "launch", "-j", "ingest_job", "-w", home.workspace)
         home.wait_until(lambda: "of this stream is queued" in home.log, "a tick that waits")
         of_one_writer = [batch.seq for batch in world.ledger]
         os.kill(int(home.stalled.read_text()), signal.SIGKILL)

@@ -28,22 +28,26 @@ def declare(folder: Path, **files: str) -> None:
         (streams / f"{name}.yaml").write_text(text)
 
 
-def test_every_declared_stream_is_an_asset_with_a_job_and_a_sensor(tmp_path: Path) -> None:
-    """One file makes asset, checks, job and sensor; the whole of it loads."""
-    declare(tmp_path, orders=GOOD + "schedule: '*/5 * * * *'\n")
+def test_every_declared_stream_is_an_asset_of_one_job(tmp_path: Path) -> None:
+    """One file makes asset and checks; jobs and sensor are the same for all; it all loads."""
+    declare(tmp_path, orders=GOOD + "schedule: '*/5 * * * *'\n", bills=GOOD)
 
     found = definitions()
 
     dg.Definitions.validate_loadable(found)
     repository = found.get_repository_def()
     assert dg.AssetKey("orders") in repository.assets_defs_by_key
-    assert repository.has_job("ingest_orders_job")
-    assert repository.has_job("operate_orders_job")
-    assert repository.has_job("verify_job")
+    named = {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"}
+    assert named == {"ingest_job", "operate_job", "follow_job", "verify_job", "maintain_job"}
+    assert {"orders", "bills"} <= {
+        key.to_user_string()
+        for key in repository.get_job("ingest_job").asset_layer.selected_asset_keys
+    }
     assert {"orders__quarantine", "orders__ledger"} <= {
         key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()
     }
-    assert repository.has_sensor_def("orders_lag")
+    assert {each.name for each in repository.sensor_defs} == {"lag", "follow", "retention"}
+    assert all(each.description for each in (*repository.sensor_defs, *repository.schedule_defs))
     assert repository.get_schedule_def("ingest_orders_schedule").execution_timezone == "UTC"
 
 
@@ -61,8 +65,8 @@ def test_a_broken_declaration_takes_no_other_down(tmp_path: Path, wrong: str) ->
     repository = definitions().get_repository_def()
 
     assert {dg.AssetKey("orders"), dg.AssetKey("broken")} <= set(repository.assets_defs_by_key)
-    # A sensor that was loaded before starts it, so that the file's error is told.
-    assert repository.has_job("ingest_broken_job")
+    # The sensor starts it, so that the file's error is told.
+    assert dg.AssetKey("broken") in repository.get_job("ingest_job").asset_layer.selected_asset_keys
 
 
 @pytest.mark.slow

@@ -95,11 +95,11 @@ def test_a_daemon_that_is_missed_is_a_finding() -> None:
     """Without a sign of life, sensors that are on and queued runs wait for ever."""
     queued = run(status="QUEUED", pid=None, is_alive=None, since=NOW - 5)
 
-    (only,) = findings_of(heartbeat=NOW - 3600, switched_on=("orders_lag",), runs=(queued,))
+    (only,) = findings_of(heartbeat=NOW - 3600, switched_on=("lag",), runs=(queued,))
 
     assert "no daemon is running" in only.what
-    assert "orders_lag, queued run abcdef01" in only.evidence
-    assert len(findings_of(heartbeat=None, switched_on=("orders_lag",))) == 1
+    assert "lag, queued run abcdef01" in only.evidence
+    assert len(findings_of(heartbeat=None, switched_on=("lag",))) == 1
     assert findings_of(heartbeat=None) == []
 
 
@@ -118,8 +118,8 @@ def test_a_queue_that_does_not_move_says_behind_what() -> None:
 
 def test_a_sensor_that_is_off_is_a_note() -> None:
     """It is a person's to switch it on, so it is said and counts for nothing."""
-    (note,) = findings_of(sensors=(("orders", "orders_lag"),))
+    (note,) = findings_of(sensed=("orders",))
 
     assert (note.exit_code, note.about) == (0, "orders")
-    assert "dagster sensor start orders_lag" in note.command
-    assert findings_of(sensors=(("orders", "orders_lag"),), switched_on=("orders_lag",)) == []
+    assert "dagster sensor start lag" in note.command
+    assert findings_of(sensed=("orders",), switched_on=("lag",)) == []

@@ -206,7 +206,8 @@ def test_terminating_the_run_ends_the_open_runs(
 
     monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
     monkeypatch.setattr(
-        "ingestion.operations.follow.LagReader.read", lambda self, specs: {"orders": 500}
+        "ingestion.operations.follow.LagReader.read",
+        lambda self, specs: {"orders": {"orders": 500}},
     )
     began = time.monotonic()
 

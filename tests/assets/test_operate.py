@@ -32,6 +32,12 @@ from tests.assets.shell import failure_of
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run:DeprecationWarning")
 
 
+@pytest.fixture(autouse=True)
+def _declared_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the job find the file that ``declared`` writes."""
+    monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
+
+
 def run_job(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -45,10 +51,10 @@ def run_job(
 
 def operate(folder: Path, **operation: dict[str, Any]) -> dg.ExecuteInProcessResult:
     """Run the job of a stream, configured as in the launchpad."""
-    spec, lake = declared(folder).spec, LakeResource()
-    assert spec is not None
-    return operate_job(spec).execute_in_process(
-        run_config={"ops": {"operate_orders": {"config": {"operation": operation}}}},
+    declared(folder)
+    lake, config = LakeResource(), {"stream": "orders", "operation": operation}
+    return operate_job().execute_in_process(
+        run_config={"ops": {"operate": {"config": config}}},
         resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
         raise_on_error=False,
     )
@@ -101,15 +107,14 @@ def test_red_books_fail_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "do not balance" in failure_of(run_job(tmp_path, monkeypatch, execute))
 
 
-def test_an_operation_is_not_done_twice(tmp_path: Path) -> None:
+def test_an_operation_is_not_done_twice() -> None:
     """Killed, its run is not started again: a second reset would archive what was read since."""
-    spec = declared(tmp_path).spec
-    assert spec is not None
     with dg.instance_for_test(
         overrides={"run_retries": {"enabled": True, "max_retries": 2}}
     ) as instance:
-        config = {"ops": {"operate_orders": {"config": {"operation": {"redrive": {}}}}}}
-        job = operate_job(spec)
+        of_orders = {"stream": "orders", "operation": {"redrive": {}}}
+        config = {"ops": {"operate": {"config": of_orders}}}
+        job = operate_job()
         run = instance.create_run_for_job(job, run_config=config, tags=job.run_tags)
         killed = dg.DagsterEvent(dg.DagsterEventType.RUN_FAILURE.value, job_name=run.job_name)
         instance.report_dagster_event(killed, run.run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,20 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from assets.definitions import _of_stream
 from assets.doctor.runs import Runs
+from assets.jobs import INGEST_JOB, STREAM_TAG, ingest_job
 from assets.refusals import remember_refusal, state_of
 from assets.sensors import ingest_schedule, lag_sensor, report_under_way
-from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.loader import DeclaredStream, load_streams
+from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     DependencyError,
     IngestionError,
     KeyInTwoPartitionsError,
-    TopicRecreatedError,
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.kafka.transactions import Stall
 from ingestion.lake.lock import Holder
+from ingestion.operations.lag import LagReader
 from ingestion.settings import load_settings
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -44,29 +46,33 @@ _EVENTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _declared_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sensor find the files that ``declared`` writes."""
+    monkeypatch.setenv("ONCELAKE_STREAMS", str(tmp_path))
+
+
 def tick(
     stream: DeclaredStream,
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
-    lag: int | IngestionError = 0,
+    lag: int | IngestionError | None = 0,
     stalls: tuple[Stall, ...] = (),
     *,
-    awaits_run: bool = False,
     cursor: str | None = None,
 ) -> dg.SensorResult | dg.SkipReason:
     """Evaluate the sensor while Kafka holds ``lag`` offsets that the table has not read."""
 
-    def lag_of(*parts: object) -> dict[str, int]:
+    def read(reader: LagReader, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int] | None]:
         if isinstance(lag, IngestionError):
             raise lag
-        return {"orders": lag}
+        return {spec.name: None if lag is None else {spec.name: lag} for spec in specs}
 
-    monkeypatch.setattr("assets.sensors.lag_of", lag_of)
-    monkeypatch.setattr("assets.sensors.stalls_of", lambda *parts: stalls)
-    monkeypatch.setattr("assets.sensors.awaits_run", lambda snapshot: awaits_run)
+    monkeypatch.setattr("assets.sensors.LagReader.read", read)
+    monkeypatch.setattr("assets.sensors.LagReader.stalls", lambda reader, topics: stalls)
     resources = {"kafka": KafkaResource(), "lake": LakeResource()}
     with dg.build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
-        return lag_sensor(stream)(context)  # type: ignore[return-value]
+        return lag_sensor([stream])(context)  # type: ignore[return-value]
 
 
 def requests(found: dg.SensorResult | dg.SkipReason) -> list[str | None]:
@@ -85,14 +91,20 @@ def reason_of(found: dg.SensorResult | dg.SkipReason) -> str:
 
 
 def start(stream: DeclaredStream, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
-    """Leave a run of the stream's job in the instance."""
+    """Leave a run of the stream in the instance, as the sensor asks for one."""
     lake = LakeResource()
     shared = dg.Definitions(
-        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)}
+        resources={"kafka": KafkaResource(), "lake": lake, "spark": SparkResource(lake=lake)},
+        jobs=[ingest_job([stream])],
     )
-    job = dg.Definitions.merge(shared, _of_stream(stream)).resolve_job_def("ingest_orders_job")
+    job = dg.Definitions.merge(shared, _of_stream(stream)).resolve_job_def(INGEST_JOB)
     origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("oncelake"), "__repository__")
-    run = instance.create_run_for_job(job, remote_job_origin=origin.get_job_origin(job.name))
+    run = instance.create_run_for_job(
+        job,
+        remote_job_origin=origin.get_job_origin(job.name),
+        asset_selection=frozenset([dg.AssetKey(stream.name)]),
+        tags={STREAM_TAG: stream.name},
+    )
     event = dg.DagsterEvent(_EVENTS[status].value, job_name=job.name)
     instance.report_dagster_event(event, run.run_id)
     return run.run_id
@@ -100,10 +112,80 @@ def start(stream: DeclaredStream, instance: dg.DagsterInstance, status: dg.Dagst
 
 def test_a_sensor_waits_for_a_person_to_switch_it_on(tmp_path: Path) -> None:
     """It is off by default, and looks as often as declared."""
-    sensor = lag_sensor(declared(tmp_path, sensor_seconds=15))
+    often, seldom = declared(tmp_path, sensor_seconds=15), declared(tmp_path)
+
+    sensor = lag_sensor([often, seldom])
 
     assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
-    assert (sensor.minimum_interval_seconds, sensor.job_name) == (15, "ingest_orders_job")
+    assert (sensor.minimum_interval_seconds, sensor.job_name) == (15, INGEST_JOB)
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ({}, 1),
+        ({"sensor": False}, 0),
+        ({"schedule": "@daily"}, 0),
+        ({"schedule": "@daily", "sensor": True}, 1),
+    ],
+)
+def test_a_stream_opts_out_in_its_file(
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    runs: int,
+) -> None:
+    """What a schedule starts is left to that, unless the file says otherwise."""
+    found = tick(declared(tmp_path, **given), instance, monkeypatch, lag=12)
+
+    assert isinstance(found, dg.SensorResult)
+    assert len(found.run_requests or ()) == runs
+
+
+def test_each_stream_is_looked_at_as_often_as_it_declares(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that declares minutes is passed over by the ticks of another."""
+    looked: list[str] = []
+
+    def read(reader: LagReader, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
+        looked.append(" ".join(spec.name for spec in specs))
+        return {spec.name: {spec.name: 0} for spec in specs}
+
+    monkeypatch.setattr("assets.sensors.LagReader.read", read)
+    often = declared(tmp_path, sensor_seconds=15)
+    (tmp_path / "seldom.yaml").write_text(
+        often.path.read_text().replace('"sensor_seconds": 15', '"sensor_seconds": 300')
+    )
+    loaded = [each for each in load_streams(tmp_path) if each.spec is not None]
+    sensor, now = lag_sensor(loaded), time.time()
+    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+    for seconds in (0, 15, 30, 300):
+        monkeypatch.setattr("time.time", lambda after=seconds: now + after)
+        with dg.build_sensor_context(instance=instance, resources=resources) as context:
+            sensor(context)
+
+    assert looked == ["orders seldom", "orders", "orders", "orders seldom"]
+
+
+def test_every_stream_that_is_behind_gets_a_run_of_its_own(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tick asks for all of them; each selects one asset, and says which stream it is of."""
+    orders = declared(tmp_path)
+    for name in ("bills", "quiet"):
+        (orders.path.parent / f"{name}.yaml").write_text(orders.path.read_text())
+    lags = {"orders": {"orders": 3}, "bills": None, "quiet": {"orders": 0}}
+    monkeypatch.setattr("assets.sensors.LagReader.read", lambda reader, specs: lags)
+    resources = {"kafka": KafkaResource(), "lake": LakeResource()}
+
+    with dg.build_sensor_context(instance=instance, resources=resources) as context:
+        found = lag_sensor(load_streams(orders.path.parent))(context)
+
+    assert isinstance(found, dg.SensorResult)
+    selected = {each.tags[STREAM_TAG]: each.asset_selection for each in found.run_requests or ()}
+    assert selected == {name: [dg.AssetKey(name)] for name in ("bills", "orders")}
 
 
 def test_lag_starts_a_run_and_is_reported_by_topic(
@@ -121,11 +203,11 @@ def test_lag_starts_a_run_and_is_reported_by_topic(
     )
 
 
-def test_a_run_that_is_due_whatever_is_unread_is_started(
+def test_what_only_a_run_can_tell_starts_one(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no table yet, or its last run died behind the commit: nothing need be unread."""
-    found = tick(declared(tmp_path), instance, monkeypatch, lag=0, awaits_run=True)
+    """No table yet, a last run that died behind its commit, a topic that was made again."""
+    found = tick(declared(tmp_path), instance, monkeypatch, lag=None)
 
     assert requests(found) == [None]
 
@@ -190,7 +272,8 @@ def test_a_run_under_way_is_not_joined_by_another(
 
     found = tick(stream, instance, monkeypatch, lag=12)
 
-    assert reason_of(found) == f"run {run_id[:8]} of this stream is {status.value.lower()}"
+    says = f"orders: run {run_id[:8]} of this stream is {status.value.lower()}"
+    assert reason_of(found) == says
 
 
 def refuse(
@@ -241,7 +324,7 @@ def test_a_run_that_ends_while_it_is_looked_at_keeps_its_end(
     stream = declared(tmp_path)
     run_id = killed(stream, instance)
     (record,) = instance.get_run_records()
-    ended = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job_name="ingest_orders_job")
+    ended = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job_name=INGEST_JOB)
     instance.report_dagster_event(ended, run_id)
 
     runs = Runs(instance, load_settings(), ["orders"])
@@ -263,7 +346,7 @@ def test_a_run_that_waited_in_the_queue_is_given_time_to_begin(
         )
         start(declared(tmp_path), instance, dg.DagsterRunStatus.QUEUED)
     (run_id,) = (run.run_id for run in instance.get_runs())
-    event = dg.DagsterEvent(dg.DagsterEventType.RUN_STARTING.value, job_name="ingest_orders_job")
+    event = dg.DagsterEvent(dg.DagsterEventType.RUN_STARTING.value, job_name=INGEST_JOB)
     instance.report_dagster_event(event, run_id)
 
     (record,) = instance.get_run_records()
@@ -337,11 +420,10 @@ def test_what_only_a_person_can_resolve_starts_one_run(
 ) -> None:
     """Nothing can be read, and yet somebody must be told: by one run, which is refused."""
     stream = declared(tmp_path)
-    gone = TopicRecreatedError("orders", "the topic is another.", remedy="adopt-topic")
 
-    first = tick(stream, instance, monkeypatch, lag=gone)
+    first = tick(stream, instance, monkeypatch, lag=None)
     refuse(stream, instance)
-    then = tick(stream, instance, monkeypatch, lag=gone)
+    then = tick(stream, instance, monkeypatch, lag=None)
 
     assert requests(first) == [None]
     assert "was refused" in reason_of(then)
@@ -466,8 +548,8 @@ def test_a_stall_starts_one_run_that_reports_it(
     failed = start(stream, instance, dg.DagsterRunStatus.FAILURE)
     then = tick(stream, instance, monkeypatch, stalls=(stall,))
 
-    assert requests(found) == ["held back: orders-0 at 41"]
-    assert requests(then) == [f"held back: orders-0 at 41 after {failed}"]
+    assert requests(found) == ["orders held back: orders-0 at 41"]
+    assert requests(then) == [f"orders held back: orders-0 at 41 after {failed}"]
 
 
 def test_a_kafka_that_does_not_answer_is_a_reason(

@@ -61,8 +61,8 @@ class _Run:
 def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the fakes into place; every stream is behind until it has been run."""
 
-    def read(reader: object, specs: Sequence[StreamSpec]) -> dict[str, int | None]:
-        return {spec.name: 500 for spec in specs}
+    def read(reader: object, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
+        return {spec.name: {spec.name: 500} for spec in specs}
 
     for name in ("done", "red", "refused", "scraped", "stopped"):
         declare(home, name, ORDERS)

@@ -354,5 +354,5 @@ def test_status_says_whose_runs_dagster_does_not_start(
     shown = oncelake("status", "orders")
     idle = answer(oncelake("status", "orders", "--json"))["idle"]
 
-    assert "nothing starts its runs: its sensor is off" in idle
-    assert "dagster sensor start orders_lag" in shown.stdout
+    assert "nothing starts its runs: the sensor is off" in idle
+    assert "dagster sensor start lag" in shown.stdout

@@ -42,11 +42,11 @@ class Engine:
     most: int = 0
     silent: bool = False
 
-    def read(self, specs: Sequence[StreamSpec]) -> dict[str, int | None]:
+    def read(self, specs: Sequence[StreamSpec]) -> dict[str, dict[str, int]]:
         """Count the lag, as ``LagReader`` does."""
         if self.silent:
             raise errors.DependencyError("Kafka does not answer")
-        return {spec.name: self.lag.get(spec.name, 0) for spec in specs}
+        return {spec.name: {spec.name: self.lag.get(spec.name, 0)} for spec in specs}
 
     def run(self, **asked: Any) -> RunReport:
         """Run a stream to the end it is given; by default it reads all."""

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from ingestion.errors import TopicMissingError
 from ingestion.kafka.admin import Kafka
 from ingestion.operations.decisions import adopt_topic
-from ingestion.operations.lag import lag_of
+from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from ingestion.verify.verify import verify
 from tests.support.proof import find_problems
@@ -50,7 +50,7 @@ def test_topics_that_match_are_read_and_one_that_vanishes_is_missed(world: Match
     world.add_topic("_x", row(1, "newer", at=2), row(2, "b", at=1))
     first = world.run()
     later = world.add_topic("_y", row(3, "c", at=1))
-    lag = lag_of(world.spec, world.settings)
+    lag = LagReader(world.settings).read([world.spec])[world.spec.name] or {}
 
     second = world.run()
 

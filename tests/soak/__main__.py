@@ -23,9 +23,7 @@ from rich.console import Console
 
 from ingestion.errors import IngestionError
 from ingestion.lake.lock import holder_of
-from ingestion.operations.lag import lag_of
-from ingestion.recovery.position import is_ledger_behind
-from ingestion.recovery.snapshot import read_snapshot
+from ingestion.operations.lag import LagReader
 from ingestion.verify.verify import verify
 from tests.crash.matrix import engine_version
 from tests.soak.nemesis import Nemesis
@@ -138,9 +136,8 @@ def _prove(stage: Stage) -> dict[str, Any]:
 def _lag(stage: Stage) -> int | None:
     """Count what is unread; ``None`` while Kafka or a run has to come first."""
     try:
-        if is_ledger_behind(read_snapshot(stage.paths)):
-            return None
-        return sum(lag_of(stage.spec, stage.settings).values())
+        lag = LagReader(stage.settings).read([stage.spec])[stage.spec.name]
+        return None if lag is None else sum(lag.values())
     except IngestionError:
         return None
 

@@ -94,7 +94,7 @@ class Daemon(Runner):
         instance["run_retries"] = {"enabled": False}
         yaml.dump(instance, self._home / "dagster.yaml")
         # Before the daemon: two processes that make the tables of Dagster at once fail.
-        words = ["dagster", "sensor", "start", f"{self._stream}_lag", "-m", "assets.definitions"]
+        words = ["dagster", "sensor", "start", "lag", "-m", "assets.definitions"]
         subprocess.run(
             [sys.executable, "-m", *words],
             cwd=ROOT,

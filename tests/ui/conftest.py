@@ -50,7 +50,9 @@ def shop(
             **_ORDERS,
         )
         place.declare("payments", topic="shop.payments", sensor_seconds=5, **_ORDERS)
-        place.declare("visits", topic="shop.visits", max_offsets_per_trigger=100, **_ORDERS)
+        place.declare(
+            "visits", topic="shop.visits", max_offsets_per_trigger=100, sensor=False, **_ORDERS
+        )
         place.send("shop.orders", *map(order, range(300)), b"garbage", order(300, total="ten"))
         place.send("shop.payments", *map(order, range(30)))
         place.send("shop.visits", *map(order, range(20_000)))

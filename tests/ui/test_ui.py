@@ -12,6 +12,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from assets.jobs import INGEST_JOB, LAG_SENSOR
 from tests.support.world import ROOT
 from tests.ui.installation import LOCATION, PATIENCE_SECONDS, Installation, order
 
@@ -102,17 +103,6 @@ def test_the_check_of_the_quarantine_leads_there(shop: Installation, page: Page)
 
 
 @whole
-def test_a_topic_shows_its_lag(shop: Installation, page: Page) -> None:
-    """The sensor observes the topic, so its page shows how far the stream is."""
-    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/orders_lag")
-    row_of(page, "Running").locator("label").click()
-    shop.wait_until(lambda: shop.observations("kafka", "shop.orders") >= 1, "an observation")
-    page.goto(f"{shop.url}/assets/kafka/shop.orders?view=events")
-
-    expect(value_of(page, "lag", "0")).to_be_visible()
-
-
-@whole
 def test_a_run_is_ended_by_terminate(shop: Installation, page: Page) -> None:
     """Terminate ends a run within seconds, in one sentence; the next run goes on behind it."""
     run_id = materialize(page, shop, "visits")
@@ -131,14 +121,23 @@ def test_a_run_is_ended_by_terminate(shop: Installation, page: Page) -> None:
 @whole
 def test_a_sensor_that_is_switched_on_starts_runs(shop: Installation, page: Page) -> None:
     """The switch on its page is all it takes: a tick finds the records, and a run reads them."""
-    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/payments_lag")
+    page.goto(f"{shop.url}/locations/{LOCATION}/sensors/{LAG_SENSOR}")
     row_of(page, "Running").locator("label").click()
     expect(page.get_by_text("1 run requested").first).to_be_visible(timeout=_PATIENCE)
     photograph(page, "sensor")
 
-    shop.wait_until(lambda: shop.has_ended("ingest_payments_job"), "a run by the sensor")
+    shop.wait_until(lambda: shop.has_ended(INGEST_JOB), "a run by the sensor")
     page.goto(f"{shop.url}/assets/payments?view=events")
     expect(value_of(page, "inserted", "30")).to_be_visible()
+
+
+@whole
+def test_a_topic_shows_its_lag(shop: Installation, page: Page) -> None:
+    """The sensor observes the topic, so its page shows how far the stream is."""
+    shop.wait_until(lambda: shop.observations("kafka", "shop.orders") >= 1, "an observation")
+    page.goto(f"{shop.url}/assets/kafka/shop.orders?view=events")
+
+    expect(value_of(page, "lag", "0")).to_be_visible()
 
 
 @whole
@@ -149,10 +148,10 @@ def test_a_refused_run_says_why_and_what_to_do(shop: Installation, page: Page) -
     shop.send("shop.payments", order(1))
     # By then a run was refused, though the topic is shorter than the table.
     shop.wait_until(
-        lambda: "Next: oncelake adopt-topic payments" in shop.last_skip("payments_lag"),
+        lambda: "Next: oncelake adopt-topic payments" in shop.last_skip(LAG_SENSOR),
         "a tick that says why no run is started",
     )
-    page.goto(f"{shop.url}/runs/{shop.runs('ingest_payments_job')[0].run_id}")
+    page.goto(f"{shop.url}/runs/{shop.runs(INGEST_JOB)[0].run_id}")
     ends_with(page, "Failure")
 
     expect(page.get_by_text("was deleted and created again").first).to_be_visible()

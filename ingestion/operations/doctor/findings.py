@@ -112,7 +112,7 @@ NO_DAEMON = FindingKind(
     "{prefix}dagster-daemon run -w workspace.yaml",
 )
 SENSOR_OFF = FindingKind(
-    "nothing starts its runs: its sensor is off and no schedule is declared",
+    "nothing starts its runs: the sensor is off and no schedule is declared",
     "{prefix}dagster sensor start {sensor} -w workspace.yaml",
     DONE,
 )
