@@ -106,6 +106,7 @@ bench: setup ## Measure it all beside naive Spark, delta-rs by hand and dlt (LAR
 		echo "bench: dlt cannot be installed, and is skipped"
 	@$(bin)/python -m bench $(if $(LARGE),--large) --write docs/speed.md --json bench/figures.json
 	@$(bin)/python -m bench.decode
+	@$(bin)/python -m bench.many
 
 lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -

@@ -1,7 +1,8 @@
 """The checks of every stream, emitted with each materialization.
 
-Each is a pure function of the ``Evidence``. Only ``books_balance`` blocks: red books mean that a
-record may be lost, and nothing downstream may build on that. The others tell.
+Each is a pure function of the ``Evidence``. Those that block fail the run where they are an ERROR,
+and nothing downstream builds on it: red books, for a record may be lost, and what a person has
+declared to be too bad. The others tell.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from ingestion.verify.verdict import Verdict
 ERROR: Final = dg.AssetCheckSeverity.ERROR
 WARN: Final = dg.AssetCheckSeverity.WARN
 _MOST_ROWS: Final = 50
+_BLOCKING: Final = frozenset({"books_balance", "quarantine_rate", "expectations"})
 
 
 def check_specs(declared: DeclaredStream) -> list[dg.AssetCheckSpec]:
     """Declare the checks of a stream's asset."""
     return [
         dg.AssetCheckSpec(
-            name, asset=declared.name, description=check.__doc__, blocking=name == "books_balance"
+            name, asset=declared.name, description=check.__doc__, blocking=name in _BLOCKING
         )
         for name, check in _checks_of(declared.spec).items()
     ]
@@ -84,11 +86,15 @@ def offsets_contiguous(evidence: Evidence) -> dg.AssetCheckResult:
 
 
 def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
-    """The share of the records read that went to quarantine is within what is declared."""
-    limit = evidence.spec.quarantine_rate
-    # What is read again, by a replay or a redrive, would dilute the share.
-    rows = [row for row in evidence.judged if row.kind == "ingest"]
+    """Of the records read last, the share that waits in quarantine is within what is declared."""
+    limit, waiting = evidence.spec.quarantine_rate, evidence.waiting
+    # What is read again, by a replay or a redrive, would dilute the share; a run that found nothing
+    # changes nothing.
+    last = [row for row in evidence.ledger if row.kind == "ingest"][-1:]
+    rows = [row for row in evidence.judged if row.kind == "ingest"] or last
     quarantined = total_of(rows, "quarantined")
+    if waiting is not None:
+        quarantined = min(quarantined, waiting)
     rate = quarantined / max(total_of(rows, "read"), 1)
     why = ", ".join(f"{reason} {count:,}" for reason, count in sorted(evidence.reasons.items()))
     return _result(
@@ -96,12 +102,14 @@ def quarantine_rate(evidence: Evidence) -> dg.AssetCheckResult:
         "quarantine_rate",
         passed=rate <= min(limit.warn_above, limit.fail_above) and not evidence.unreported.unknown,
         severity=ERROR if rate > limit.fail_above else WARN,
-        says=f"{counted(quarantined, 'record')} in quarantine ({rate:.2%})"
+        says=f"{counted(quarantined, 'record')} of the last batches in quarantine ({rate:.2%})"
         + (f": {why}" if why else "")
+        + (f"; {waiting:,} waiting in all" if waiting else "")
         + _earlier(evidence),
         metadata={
             "rate": rate,
             "quarantined": quarantined,
+            "waiting": "unknown" if waiting is None else waiting,
             "quarantine": dg.MetadataValue.asset(quarantine_key(evidence.spec.name)),
             "warn_above": limit.warn_above,
             "fail_above": limit.fail_above,

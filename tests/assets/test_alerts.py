@@ -305,6 +305,7 @@ def test_setting_the_webhook_starts_the_sensors(
 
     alerts = {"alert_failed_runs": True, "alert_failed_checks": True}
     assert found == {
+        "lag": False,
         "follow": False,
         "retention": webhook_is_set,
         **(alerts if webhook_is_set else {}),

@@ -51,16 +51,20 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
     return Evidence(**{**given, **parts})
 
 
-def test_only_the_books_block(tmp_path: Path) -> None:
-    """Red books keep everything downstream from running; no other check does."""
-    blocking = {spec.name: spec.blocking for spec in check_specs(declared(tmp_path))}
+def test_what_is_declared_too_bad_blocks_like_red_books(tmp_path: Path) -> None:
+    """They fail the run, and keep everything downstream from running; no other check does."""
+    asked = {"expectations": [{"type": "expect_column_to_exist", "column": "id"}], "verify": True}
+    stream = declared(tmp_path, **asked)
+    blocking = {spec.name: spec.blocking for spec in check_specs(stream)}
 
     assert blocking == {
         "books_balance": True,
         "offsets_contiguous": False,
-        "quarantine_rate": False,
+        "quarantine_rate": True,
         "freshness": False,
         "retention": False,
+        "expectations": True,
+        "verified": False,
     }
 
 
@@ -155,6 +159,28 @@ def test_records_that_are_read_again_do_not_dilute_the_share(tmp_path: Path, kin
     result = quarantine_rate(evidence(tmp_path, again, bad))
 
     assert (result.passed, result.metadata["rate"].value) == (False, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "rate", "says"),
+    [
+        (40, 0.4, "40 waiting in all"),
+        (10, 0.1, "10 waiting in all"),
+        (0, 0, "0 records"),
+        (None, 0.4, "40"),
+    ],
+)
+def test_a_run_that_finds_nothing_tells_what_is_so_now(
+    tmp_path: Path, waiting: int | None, rate: float, says: str
+) -> None:
+    """The last records that were read count until a redrive has sent them in."""
+    read = (batch(1, 0, 1_000), batch(2, 1_000, 1_100, quarantined=40))
+
+    result = quarantine_rate(evidence(tmp_path, ledger=read, waiting=waiting))
+
+    assert result.metadata["rate"].value == rate
+    assert result.passed is (rate == 0)
+    assert says in str(result.description)
 
 
 def test_a_run_without_records_has_no_bad_ones(tmp_path: Path) -> None:

@@ -204,8 +204,11 @@ def test_a_batch_that_another_run_committed_since_is_not_reported(
     assert [each["seq"] for each in reports_in(result)] == [1]
 
 
-def test_the_checks_cover_what_was_unreported(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_the_checks_cover_what_was_unreported(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bad records and red books of a dead run turn the checks of the run that tells of it."""
+    monkeypatch.setattr("assets.evidence.known_waiting", lambda quarantine, last: 8)
     bad = by("dead", batch(1, 0, 10, balanced=False, quarantined=8))
     commit(tmp_path, bad)
 
