@@ -62,9 +62,9 @@ def status(stream: AnyStream = None, as_json: AsJson = False, watch: Watch = Non
     if as_json:
         output.document(_documents(statuses, stream))
     else:
-        idle = (f"{status.stream}: {status.idle}" for status in statuses if status.idle)
-        for text in idle:
-            output.say(text, "yellow")
+        for status in statuses:
+            for text in (*status.notices, *filter(None, [status.idle])):
+                output.say(f"{status.stream}: {text}", "yellow")
     raise typer.Exit(first_exit_code(status.exit_code for status in statuses))
 
 
@@ -175,6 +175,7 @@ def _status_document(status: StreamStatus) -> dict[str, Any]:
         "red": status.red,
         "unknown": status.unknown,
         "locked_by": status.holder,
+        "notices": status.notices,
         "idle": status.idle,
         "problems": [problem.document()["error"] for problem in status.problems],
         "exit_code": status.exit_code,

@@ -44,7 +44,7 @@ from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table, inherit_erasures
 from ingestion.pipeline.evolve_schema import alters_table, evolve_schema
 from ingestion.pipeline.query import drain
-from ingestion.pipeline.report import RunReport
+from ingestion.pipeline.report import RunReport, absent_columns
 from ingestion.pipeline.schema import refuse_bad_condition
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_stream
@@ -211,7 +211,7 @@ class Run:
             run_id=self.run_id,
             batches=batches,
             recovered=start.recovered,
-            notices=(*start.notices, *notices, *map(str, stalls)),
+            notices=(*start.notices, *notices, *absent_columns(batches), *map(str, stalls)),
             seq=at.seq,
             epoch=at.epoch,
             next=at.next,

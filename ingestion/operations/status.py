@@ -35,6 +35,7 @@ from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.evolve_schema import allowed_changes
+from ingestion.pipeline.report import absent_columns
 from ingestion.recovery.heal import known_rows, unknown_seqs
 from ingestion.recovery.position import Position, position_of, refuse_red
 from ingestion.recovery.side_tables import (
@@ -66,6 +67,7 @@ class StreamStatus:
         lag: Offsets that the table has not reached, up to Kafka's last stable ones.
         retention: When Kafka may delete what the table has not reached; before the first run it
             holds nothing that was promised.
+        notices: Columns that the newest batch had no value of.
         idle: What starts no runs of it in Dagster, and what to do; filled in by who asks Dagster.
         problems: Why a run would not go through, and what could not be found out.
     """
@@ -85,6 +87,7 @@ class StreamStatus:
     stalls: tuple[Stall, ...] = ()
     retention: Retention | None = None
     problems: tuple[Failure, ...] = ()
+    notices: tuple[str, ...] = ()
     idle: str | None = None
 
     def add(self, problem: Exception) -> None:
@@ -180,6 +183,8 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
             status.delta_version, status.row_count = _size(log)
     if status.position is not None:
         status.unknown = unknown_seqs(snapshot)
+        read = [row for row in snapshot.rows if row.kind == "ingest"]
+        status.notices = absent_columns(read[-1:])
         sides = read_side_tables(paths, known_rows(snapshot))
         refuse_damaged_side_tables(sides)
         status.waiting = count_waiting(paths.quarantine, status.position.seq)

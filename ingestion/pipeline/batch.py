@@ -185,7 +185,8 @@ class BatchWriter:
 
     def _extra_counts(self, engine: Engine, counted: BatchCounts) -> dict[str, int]:
         """Return what a stream counts beside the dispositions."""
-        counts = extra_counts(engine, counted)
+        declared = [column.name for column in self._spec.value_columns]
+        counts = extra_counts(engine, counted, declared)
         if self._spec.explode:
             counts["exploded"] = counted.exploded
         if counted.coerced:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ingestion.declaration.names import nearest
 from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.pipeline.report import ABSENT, UNDECLARED
 from ingestion.pipeline.validate import GOOD
+from ingestion.sinks import sql
 from ingestion.sinks.engine import Engine
 
 IS_GOOD: Final = "_disposition IN ('row', 'delete')"
@@ -109,14 +112,22 @@ def count_records(engine: Engine) -> BatchCounts:
     )
 
 
-def extra_counts(engine: Engine, counts: BatchCounts) -> dict[str, int]:
+def extra_counts(
+    engine: Engine, counts: BatchCounts, declared: Collection[str] = ()
+) -> dict[str, int]:
     """Count the fields that the schema does not name: the records that have any, and each name.
 
     Only of records that were applied: a quarantined one is kept whole.
 
+    Args:
+        engine: Has the table ``batch``.
+        counts: Its counts.
+        declared: The columns that the values should have.
+
     Returns:
         ``extra_fields``, and ``extra_fields.<name>`` of the most frequent names; nothing when
-        there are none.
+        there are none. ``absent.<column>`` is the number of rows where none has that column and
+        an undeclared field has a name like it.
     """
     if not counts.with_extra:
         return {}
@@ -125,8 +136,22 @@ def extra_counts(engine: Engine, counts: BatchCounts) -> dict[str, int]:
         f"unnest(_extra) AS name FROM batch WHERE {IS_GOOD} AND _index = 0) e "
         f'GROUP BY name ORDER BY "records" DESC, name LIMIT {_NAMES_LISTED}'
     )
-    by_name = {f"extra_fields.{row['name'][:_NAME_LENGTH]}": row["records"] for row in named}
-    return {"extra_fields": counts.with_extra, **by_name}
+    by_name = {f"{UNDECLARED}{row['name'][:_NAME_LENGTH]}": row["records"] for row in named}
+    absent = _absent(engine, counts, [row["name"] for row in named], declared)
+    return {"extra_fields": counts.with_extra, **by_name, **absent}
+
+
+def _absent(
+    engine: Engine, counts: BatchCounts, undeclared: Iterable[str], declared: Collection[str]
+) -> dict[str, int]:
+    """Count the rows without each column that may be misspelt; a query only where one may be."""
+    rows, there = counts.dispositions.get("row", 0), {*engine.columns("batch")} & {*declared}
+    similar = sorted({near for name in undeclared if (near := nearest(name, there))})
+    if not rows or not similar:
+        return {}
+    named = ", ".join(f"count({sql.name(name)}) AS {sql.name(name)}" for name in similar)
+    (found,) = engine.rows(f"SELECT {named} FROM batch WHERE _disposition = 'row'")
+    return {f"{ABSENT}{name}": rows for name in similar if not found[name]}
 
 
 def _sum_up(rows: list[dict[str, Any]]) -> PartitionCounts:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingestion.declaration.aggregates import CLOCK
+from ingestion.declaration.names import nearest
+from ingestion.errors import counted
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
@@ -67,6 +69,31 @@ def total_of(rows: Iterable[LedgerRow], count: str) -> int:
     return max(counted, default=0) if count.startswith(CLOCK) else sum(counted)
 
 
+# Counts of a batch: the rows of one in which a column is null in each, by the column, and the
+# records that have an undeclared field, by its name.
+ABSENT: Final = "absent."
+UNDECLARED: Final = "extra_fields."
+
+
+def absent_columns(rows: Iterable[LedgerRow]) -> tuple[str, ...]:
+    """Say of each column that was null in all rows of a batch which field may be meant."""
+    notices = {}
+    for row in rows:
+        undeclared = [
+            name.removeprefix(UNDECLARED) for name in row.counts if name.startswith(UNDECLARED)
+        ]
+        for column in (name for name in row.counts if name.startswith(ABSENT)):
+            name = column.removeprefix(ABSENT)
+            field = nearest(name, undeclared) or undeclared[0]
+            notices[name] = (
+                f"column {name} is null in every row of batch {row.seq}, and "
+                f"{counted(row.counts[UNDECLARED + field], 'record has', 'records have')} a field "
+                f"{field} that is not declared. Next: if that is meant, correct `schema`; "
+                "oncelake plan says what it changes"
+            )
+    return tuple(notices.values())
+
+
 def ranges_of(rows: Iterable[LedgerRow]) -> tuple[CountedRange, ...]:
     """Return what batches read, by partition: one range where they follow one another.
 
@@ -74,13 +101,13 @@ def ranges_of(rows: Iterable[LedgerRow]) -> tuple[CountedRange, ...]:
     offsets, are covered up.
     """
     read: dict[TopicPartition, list[CountedRange]] = {}
-    for counted in (each for row in rows for each in row.ranges if len(each.range)):
-        of_partition = read.setdefault(counted.range.topic_partition, [])
-        if of_partition and counted.range.follows(of_partition[-1].range):
-            of_partition[-1] = _joined(of_partition[-1], counted)
+    for part in (each for row in rows for each in row.ranges if len(each.range)):
+        of_partition = read.setdefault(part.range.topic_partition, [])
+        if of_partition and part.range.follows(of_partition[-1].range):
+            of_partition[-1] = _joined(of_partition[-1], part)
         else:
-            of_partition.append(counted)
-    return tuple(counted for at in sorted(read) for counted in read[at])
+            of_partition.append(part)
+    return tuple(part for at in sorted(read) for part in read[at])
 
 
 def _joined(earlier: CountedRange, later: CountedRange) -> CountedRange:

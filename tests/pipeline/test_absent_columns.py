@@ -1,0 +1,65 @@
+"""A column that no record has, beside a field of a name like it, is not passed over in silence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from ingestion.cli.app import app
+from ingestion.settings import Settings
+from tests.support.proof import find_problems
+from tests.support.world import World
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def order(number: int, **fields: Any) -> dict[str, Any]:
+    """Return a record."""
+    return {"id": number, "name": "a", **fields}
+
+
+@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+def test_a_misspelt_column_is_named_with_the_field_that_is_like_it(
+    settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """The run that is green says so, and so does the status, until a batch has the column."""
+    chosen = settings.model_copy(update={"merge_engine": engine})
+    with World.made(chosen, spark) as world:
+        _look_at_a_misspelt_column(world, monkeypatch)
+
+
+def _look_at_a_misspelt_column(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.declare(schema="id BIGINT NOT NULL, nmae STRING, note STRING")
+    world.write_declaration()
+    world.set_environment(monkeypatch)
+    world.send(order(1), order(2, note=None), None, b"garbage")
+
+    report = world.run()
+    shown = CliRunner().invoke(app, ["status", world.topic, "--json"])
+    in_words = CliRunner().invoke(app, ["status", world.topic])
+
+    (notice,) = report.notices
+    assert notice.startswith(
+        "column nmae is null in every row of batch 1, and 2 records have a field name that is not "
+    )
+    assert report.batches[0].counts["absent.nmae"] == 2
+    assert json.loads(shown.stdout)["notices"] == [notice]
+    assert "column nmae is null in every row" in " ".join(in_words.stdout.split())
+    assert find_problems(world) == ()
+    world.send(order(3, nmae="b"))
+    assert world.run().notices == ()
+
+
+def test_a_column_that_is_merely_empty_is_none_of_it(world: World) -> None:
+    """Nulls are values, and an undeclared field is nothing to tell of by itself."""
+    world.declare(schema="id BIGINT NOT NULL, name STRING, note STRING")
+    world.send(order(1, note=None, quantity=4), order(2, quantity=5))
+
+    report = world.run()
+
+    assert report.notices == ()
+    assert report.batches[0].counts["extra_fields"] == 2
