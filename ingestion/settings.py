@@ -116,6 +116,15 @@ class Settings(BaseSettings):
             raise ValueError("must be a folder or file of this machine, not a URL")
         return project_root() / path.expanduser()
 
+    @field_validator("spark_driver_memory")
+    @classmethod
+    def _as_java_writes_it(cls, size: str) -> str:
+        """Take Spark's longer form, too, which its launcher hands to Java as it is."""
+        found = re.fullmatch(r"([1-9]\d*[kmgt])b?", size.strip().lower())
+        if found is None:
+            raise ValueError("must be a number with k, m, g or t, such as 3g or 512m")
+        return found[1]
+
     @field_validator("spark_master")
     @classmethod
     def _of_this_machine(cls, master: str) -> str:

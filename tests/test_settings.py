@@ -154,6 +154,23 @@ def test_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch, master: str) -> N
         load_settings()
 
 
+@pytest.mark.parametrize(
+    ("written", "java"), [("3g", "3g"), ("3gb", "3g"), ("512M", "512m"), ("2 gigabytes", None)]
+)
+@pytest.mark.usefixtures("project")
+def test_a_heap_is_written_as_java_reads_it(
+    monkeypatch: pytest.MonkeyPatch, written: str, java: str | None
+) -> None:
+    """Spark's own longer form would end as a Java that does not start."""
+    monkeypatch.setenv("ONCELAKE_SPARK_DRIVER_MEMORY", written)
+
+    if java is None:
+        with pytest.raises(InvalidSpecError, match=r"ONCELAKE_SPARK_DRIVER_MEMORY: .*3g or 512m"):
+            load_settings()
+    else:
+        assert load_settings().spark_driver_memory == java
+
+
 @pytest.mark.usefixtures("project")
 def test_secrets_are_in_no_text_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No repr, str, dump or JSON holds a secret; only asking for it by name does."""

@@ -116,7 +116,13 @@ def progress(*, of_many: bool = False) -> Iterator[Tell]:
     """
     console = err()
     if of_many or not console.is_terminal:
-        yield note
+
+        def tell(text: str) -> None:
+            # Not in the middle of another stream's books.
+            with STDOUT:
+                note(text)
+
+        yield tell
         return
     with console.status("") as shown:
         yield lambda text: shown.update(Text(text))

@@ -67,11 +67,17 @@ def librdkafka_options(settings: Settings) -> dict[str, str]:
     return {name: str(value) for name, value in options.items() if value}
 
 
+_LONGER_THAN_WORDS: Final = 12
+
+
 def redact(text: str, settings: Settings) -> str:
     """Remove every secret from a text, in each spelling that a client may use."""
     secrets = {spelling for secret in _secrets(settings) for spelling in _spellings(secret)}
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+        # A short one may be a piece of a word, such as `sasl_plaintext`: there it is no secret.
+        is_word = secret.isalpha() and len(secret) < _LONGER_THAN_WORDS
+        whole = r"(?<![A-Za-z]){}(?![A-Za-z])" if is_word else "{}"
+        text = re.sub(whole.format(re.escape(secret)), "***", text)
     return text
 
 

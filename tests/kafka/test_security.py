@@ -232,6 +232,21 @@ def test_a_key_is_removed_in_whole_and_in_part(files: dict[str, Any]) -> None:
         assert BODY not in redact(text, settings)
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("unknown protocol sasl_plaintext", "unknown protocol sasl_plaintext"),
+        ("explained plainly", "explained plainly"),
+        ('password="plain";', 'password="***";'),
+        ("login plain failed", "login *** failed"),
+        ("user_plain", "user_***"),
+    ],
+)
+def test_a_short_password_is_no_piece_of_a_word(said: str, shown: str) -> None:
+    """The word stays readable; the password itself does not come out."""
+    assert redact(said, Settings(**{**SASL, "kafka_sasl_password": "plain"})) == shown
+
+
 def test_a_text_without_secrets_stays_as_it_is() -> None:
     """Where nothing is secret, nothing is changed."""
     assert redact("no broker", Settings()) == "no broker"
