@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: bench kills crash-matrix modes-matrix double-starts ends mutants model soak lives
+.PHONY: bench size kills crash-matrix modes-matrix double-starts ends mutants model soak lives
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench: setup ## Measure it all beside naive Spark, delta-rs by hand and dlt (LAR
 	@$(bin)/python -m bench $(if $(LARGE),--large) --write docs/speed.md --json bench/figures.json
 	@$(bin)/python -m bench.decode
 	@$(bin)/python -m bench.many
+
+size: .venv/.installed ## Count the lines of code of each package
+	@$(bin)/python -m bench.size
 
 lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.xml
 	@echo uv | $(bin)/uv pip compile $(compile) -o requirements-uv.lock -

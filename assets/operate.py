@@ -22,7 +22,7 @@ from ingestion.lake.ledger import LedgerRow
 from ingestion.operations import decisions
 from ingestion.operations.archive import waiting_records
 from ingestion.operations.rebuild import Rebuild
-from ingestion.operations.redrive import Redrive as RedriveOperation
+from ingestion.operations.redrive import Redrive
 from ingestion.operations.replay import Replay
 from ingestion.operations.rewind import rewind
 from ingestion.operations.run import Run
@@ -51,7 +51,7 @@ class At:
         self.say = run.log.info
 
 
-class Redrive(dg.Config):
+class RedriveQuarantine(dg.Config):
     """Send the quarantine through today's declaration again."""
 
     kind: Literal["redrive"] = "redrive"
@@ -59,7 +59,7 @@ class Redrive(dg.Config):
 
     def execute(self, at: At) -> dict[str, Any]:
         """Redrive; red books fail the run."""
-        report = RedriveOperation(
+        report = Redrive(
             spec=at.spec,
             settings=at.settings,
             spark=at.spark.session_for,
@@ -182,7 +182,7 @@ class OperateConfig(dg.Config):
 
     stream: str = Field(description="The stream's name.")
     operation: (
-        Redrive | Accept | AdoptTopic | RebuildTable | Reset | ReplayOffsets | RewindTable
+        RedriveQuarantine | Accept | AdoptTopic | RebuildTable | Reset | ReplayOffsets | RewindTable
     ) = Field(discriminator="kind")
 
 

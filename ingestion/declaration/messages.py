@@ -43,6 +43,7 @@ _PATTERNS: Final = {
     "group": "write letters, digits and underscores",
     "tags": "write keys and values of letters, digits, `_`, `.` and `-`, 63 at most",
     "every": "write a number and a unit, such as `1 hour`, `15 minutes` or `1 day`",
+    "retention_warning": "write a number and a unit, such as `24 hours` or `30 minutes`",
     "allowed_delay": "write a number and a unit, such as `10 minutes`",
     "schedule": "write five fields as cron does, such as `0 3 * * *`, or a name such as @daily",
     "apply_as_deletes": "write an SQL condition, such as `status = 'cancelled'`",

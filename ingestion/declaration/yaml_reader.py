@@ -61,6 +61,13 @@ class YamlTree:
         return path
 
 
+# What the parser says of the commonest mistakes, and what to do instead.
+_ADVICE: Final = {
+    "'\\t' that cannot start any token": "a tab stands here; write spaces",
+    "mapping values are not allowed here": "a value has a `: ` in it; put the value in quotes",
+}
+
+
 def read_tree(text: str) -> YamlTree:
     """Read one YAML document of plain values; anything else is a ``BadYamlError``."""
     plain = _PlainValues()
@@ -70,6 +77,8 @@ def read_tree(text: str) -> YamlTree:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
+        advice = (better for words, better in _ADVICE.items() if words in reason)
+        reason = next(advice, reason)
         raise BadYamlError(mark.line + 1 if mark else 1, f"not YAML: {reason}") from error
     except YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1

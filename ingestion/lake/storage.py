@@ -119,6 +119,9 @@ def make_folder(path: Path, what: str) -> None:
         if is_disk_error(error):
             raise
         problem = str(error.strerror)
+    file = next((at for at in (path, *path.parents) if at.is_file()), None)
+    if file is not None:
+        raise SetupError(f"{what} cannot be written in: {file} is a file. Next: ls -ld {file}")
     if problem and not _is_writable(_existing(path)):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
     if problem:

@@ -56,6 +56,44 @@ def jvm_options(chosen: str, backlog: int | None = None) -> tuple[str, ...]:
     return (*kept, *filter(None, [chosen]))
 
 
+_ALWAYS: Final[Mapping[str, str]] = {
+    "spark.app.name": "oncelake",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Delta verifies each commit's checksum in full unless this zone and the JVM's are UTC.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.ansi.enabled": "true",
+    # A batch's outcomes are read off the version before it, which may be older than the rewind
+    # window, and whose files are there: nothing removes those of the version that it follows.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    # With a bound on bytes, Spark measures a growing batch after each of its rows: 20 of the 25
+    # microseconds that a record cost. Records bound it instead: to 1 GB where each has 1 MB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    # By default moments are 96 bits, which Arrow reads as nanoseconds: 9999-12-31 is beyond.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
+    # last batch while compiling the next, and every batch would start cold.
+    "spark.sql.codegen.cache.maxEntries": "5000",
+    # Streams that run side by side get turns, each in a pool of its own.
+    "spark.scheduler.mode": "FAIR",
+    # A cluster's defaults are 200 shuffle tasks, and 50 for each snapshot. With so few as here
+    # there is nothing for adaptive execution to adapt, and waiting for it between stages took a
+    # third of a small batch.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Spark's default pattern, and what a JAAS line or a PEM key would give away.
+    "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
+}
+
+
 def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, str]:
     """Return every setting the engine needs of Spark.
 
@@ -71,12 +109,9 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
         raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: oncelake jars")
     scratch = scratch_of_this_process(settings.state)
     return {
-        "spark.app.name": "oncelake",
+        **_ALWAYS,
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.spark_driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        # Delta verifies each commit's checksum in full unless both zones are UTC.
         "spark.driver.extraJavaOptions": " ".join(
             [
                 "-Duser.timezone=UTC",
@@ -86,42 +121,10 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
                 *jvm_options(settings.spark_java_options, backlog),
             ]
         ),
-        "spark.sql.session.timeZone": "UTC",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.ansi.enabled": "true",
-        # A batch's outcomes are read off the version before it, which may be older than the rewind
-        # window, and whose files are there: nothing removes those of the version that it follows.
-        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (
-            "false"
-        ),
-        # With a bound on bytes, Spark measures a growing batch after each of its rows: 20 of the 25
-        # microseconds that a record cost. Records bound it instead: to 1 GB where each has 1 MB.
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-        # By default moments are 96 bits, which Arrow reads as nanoseconds: 9999-12-31 is beyond.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
-        # last batch while compiling the next, and every batch would start cold.
-        "spark.sql.codegen.cache.maxEntries": "5000",
-        # Streams that run side by side get turns, each in a pool of its own.
-        "spark.scheduler.mode": "FAIR",
         # A class path, and not `spark.jars`: so Spark starts in two thirds of the time.
         "spark.driver.extraClassPath": ":".join(map(str, jars)),
-        # A cluster's defaults are 200 shuffle tasks, and 50 for each snapshot. With so few as here
-        # there is nothing for adaptive execution to adapt, and waiting for it between stages took a
-        # third of a small batch.
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        # Spark's default pattern, and what a JAAS line or a PEM key would give away.
-        "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
-        "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
-        "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
     }
 
 

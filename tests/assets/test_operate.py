@@ -45,7 +45,7 @@ def run_job(
     reason: str | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Run the job of a stream with an engine of the test's own."""
-    monkeypatch.setattr(assets.operate.RedriveOperation, "execute", execute)
+    monkeypatch.setattr(assets.operate.Redrive, "execute", execute)
     return operate(folder, redrive={"of_reason": reason} if reason else {})
 
 

@@ -194,7 +194,7 @@ def test_a_lake_that_cannot_be_made_is_named_before_a_run(tmp_path: Path) -> Non
 
     with (
         pytest.raises(
-            SetupError, match=rf"the lake cannot be written in .*Next: ls -ld {tmp_path}"
+            SetupError, match=rf"in: {tmp_path}/file is a file. Next: ls -ld {tmp_path}/file"
         ),
         held_by_python(paths, Holder.me("r")),
     ):

@@ -19,7 +19,7 @@ from ingestion.declaration.types import SqlType
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError
 from ingestion.kafka.offsets import Range
-from ingestion.operations.init.decode_sample import DecodedRecord, validate_sample
+from ingestion.operations.init.decode_sample import SampleRow, validate_sample
 from ingestion.operations.init.detect_format import detect_format, writer_schemas
 from ingestion.operations.init.identify import (
     find_crossing_key,
@@ -38,7 +38,7 @@ from ingestion.operations.init.json_types import (
     without_twins,
 )
 from ingestion.operations.init.propose import propose
-from ingestion.operations.init.sample import Sample, SampledRecord, newest_records
+from ingestion.operations.init.sample import SampledRecord, TopicSample, newest_records
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings
 from tests.formats.test_capture import events
@@ -58,7 +58,7 @@ def types_of(**ddl: str) -> dict[str, SqlType]:
     return {name: parse_type(text) for name, text in ddl.items()}
 
 
-def sampled(pairs: Pairs, *, partitions: int = 2) -> Sample:
+def sampled(pairs: Pairs, *, partitions: int = 2) -> TopicSample:
     """A sample of a topic ``orders``: keys, values and partitions."""
     offsets = [0] * partitions
     records = []
@@ -68,7 +68,7 @@ def sampled(pairs: Pairs, *, partitions: int = 2) -> Sample:
     ranges = tuple(
         Range(topic="orders", partition=at, start=0, end=end) for at, end in enumerate(offsets)
     )
-    return Sample(topic="orders", partitions=partitions, ranges=ranges, records=tuple(records))
+    return TopicSample(topic="orders", partitions=partitions, ranges=ranges, records=tuple(records))
 
 
 def proposed(*pairs: tuple[Any, Any, int], partitions: int = 2) -> StreamSpec:
@@ -230,10 +230,10 @@ def test_a_key_is_a_column_that_is_named_like_one(
     assert find_key_by_name("shop_orders", types, rows) == expected
 
 
-def changes(*values: Any, name: str = "updated_at") -> list[DecodedRecord]:
+def changes(*values: Any, name: str = "updated_at") -> list[SampleRow]:
     """Records of one key and partition, along which a column has these values."""
     rows = ({"id": 1, name: value} for value in values)
-    return [DecodedRecord(partition=0, row=row, is_delete=False) for row in rows]
+    return [SampleRow(partition=0, row=row, is_delete=False) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_updated_at_comes_before_any_other_moment() -> None:
     row = {"id": 1, "shipped_at": 1, "version": 1, "updated_at": 1}
     types = dict.fromkeys(row, parse_type("BIGINT"))
 
-    found = find_order(["id"], types, [DecodedRecord(partition=0, row=row, is_delete=False)])
+    found = find_order(["id"], types, [SampleRow(partition=0, row=row, is_delete=False)])
 
     assert found is not None
     assert found.column == "updated_at"

@@ -15,7 +15,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.formats.arrow_udf import decode_in_worker, plan_decoding
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.stream import Stream
-from ingestion.operations.init.sample import Sample
+from ingestion.operations.init.sample import TopicSample
 from ingestion.pipeline.decode import decode_here
 from ingestion.pipeline.schema import type_of_columns
 from ingestion.pipeline.validate import validate_in_worker
@@ -36,7 +36,7 @@ _RECORDS = pa.schema(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DecodedRecord:
+class SampleRow:
     """What decoding made of one record.
 
     Attributes:
@@ -49,13 +49,13 @@ class DecodedRecord:
     is_delete: bool
 
 
-def decode_values(sample: Sample, spec: StreamSpec, settings: Settings) -> list[DecodedRecord]:
+def decode_values(sample: TopicSample, spec: StreamSpec, settings: Settings) -> list[SampleRow]:
     """Decode the values of a sample, in its order."""
     records = table_of(sample)
     decode = decode_here(records, Stream(spec=spec, settings=settings))
     structs = _structs(decode(iter(records.to_batches())), "_decoded")
     return [
-        DecodedRecord(
+        SampleRow(
             partition=record.partition,
             row=None if record.value is None or struct["reason"] else struct["row"],
             is_delete=bool(struct["is_delete"]),
@@ -65,7 +65,7 @@ def decode_values(sample: Sample, spec: StreamSpec, settings: Settings) -> list[
 
 
 def decode_keys(
-    sample: Sample, columns: Sequence[DeclaredColumn], key_format: str, settings: Settings
+    sample: TopicSample, columns: Sequence[DeclaredColumn], key_format: str, settings: Settings
 ) -> list[tuple[Any, ...] | None]:
     """Decode the Kafka keys as some columns, as a null value's is; ``None`` where that fails."""
     records = table_of(sample)
@@ -86,7 +86,9 @@ def decode_keys(
     ]
 
 
-def validate_sample(sample: Sample, spec: StreamSpec, settings: Settings) -> list[dict[str, Any]]:
+def validate_sample(
+    sample: TopicSample, spec: StreamSpec, settings: Settings
+) -> list[dict[str, Any]]:
     """Return what a run would make of each record: its columns, disposition and reason.
 
     But for ``apply_as_deletes``, which only Spark evaluates, and which makes no record bad.
@@ -103,7 +105,7 @@ def validate_sample(sample: Sample, spec: StreamSpec, settings: Settings) -> lis
     return sorted(found, key=lambda row: (row["_timestamp"], row["_partition"], row["_offset"]))
 
 
-def table_of(sample: Sample) -> pa.Table:
+def table_of(sample: TopicSample) -> pa.Table:
     """Return the records as Spark delivers them."""
     rows = [
         {

@@ -15,7 +15,7 @@ from ingestion.formats.decoder import BadBytesError
 from ingestion.formats.wire_format import HEADER_BYTES, schema_id_of
 from ingestion.kafka.schema_registry import WriterSchema, registry_of
 from ingestion.operations.init.json_types import DEBEZIUM, Guess, guess_columns, parse
-from ingestion.operations.init.sample import Sample
+from ingestion.operations.init.sample import TopicSample
 from ingestion.operations.init.schema_types import guess_avro_columns, guess_connect_columns
 from ingestion.settings import Settings, variable
 
@@ -47,7 +47,7 @@ class Detected:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def detect_format(sample: Sample, settings: Settings) -> Detected:
+def detect_format(sample: TopicSample, settings: Settings) -> Detected:
     """Find out the format.
 
     Raises:
@@ -141,7 +141,7 @@ def _row_fields(schema: Any) -> Sequence[Mapping[str, Any]]:
     return of_side.get("after") or of_side.get("before") or ()
 
 
-def _framed(values: Sequence[bytes], sample: Sample, settings: Settings) -> Detected:
+def _framed(values: Sequence[bytes], sample: TopicSample, settings: Settings) -> Detected:
     if not settings.schema_registry:
         name = variable("schema_registry")
         problem = (
@@ -171,7 +171,7 @@ def _framed(values: Sequence[bytes], sample: Sample, settings: Settings) -> Dete
     return _refuse(sample, f"the schemas are of {type_}, of which no columns are proposed", remedy)
 
 
-def _avro(schemas: Sequence[WriterSchema], sample: Sample, why: str) -> Detected:
+def _avro(schemas: Sequence[WriterSchema], sample: TopicSample, why: str) -> Detected:
     """Propose the columns of the newest schema, and those that only older ones have."""
     roots = [root for root in map(avro_root, schemas) if root is not None and is_record(root)]
     if not roots:
@@ -193,11 +193,11 @@ def _merged(newest_first: Iterable[Mapping[str, Guess]]) -> dict[str, Guess]:
     return merged
 
 
-def _by_hand(sample: Sample, format_: str, type_: str) -> str:
+def _by_hand(sample: TopicSample, format_: str, type_: str) -> str:
     declared = _RAW.format(topic=sample.topic, format=format_, type=type_)
     return f"declare them by hand; a stream's file that keeps them unchanged is {declared}"
 
 
-def _refuse(sample: Sample, problem: str, remedy: str) -> NoReturn:
+def _refuse(sample: TopicSample, problem: str, remedy: str) -> NoReturn:
     read = f"of {counted(len(sample.records), 'sampled record')}"
     raise InvalidSpecError(f"topic {sample.topic!r}: {read}, {problem}. Next: {remedy}")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ingestion.declaration.types import SqlType
-from ingestion.operations.init.decode_sample import DecodedRecord
+from ingestion.operations.init.decode_sample import SampleRow
 from ingestion.operations.init.detect_format import Detected
-from ingestion.operations.init.sample import Sample
+from ingestion.operations.init.sample import TopicSample
 from ingestion.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class TopicEvidence:
     """A sample, and what it was found to be.
 
     Attributes:
@@ -22,10 +22,10 @@ class Evidence:
         records: The sample as these columns, in its order.
     """
 
-    sample: Sample
+    sample: TopicSample
     detected: Detected
     types: Mapping[str, SqlType]
-    records: tuple[DecodedRecord, ...]
+    records: tuple[SampleRow, ...]
     settings: Settings
 
     @property
@@ -33,7 +33,7 @@ class Evidence:
         """What the records that could be decoded say."""
         return [each.row for each in self.records if each.row is not None]
 
-    def with_keys(self, keys: Sequence[str]) -> Evidence:
+    def with_keys(self, keys: Sequence[str]) -> TopicEvidence:
         """Return the same without the rows that lack a key column: they go to quarantine."""
         records = (
             replace(each, row=None) if each.row and any(each.row[n] is None for n in keys) else each

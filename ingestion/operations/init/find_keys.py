@@ -15,7 +15,7 @@ from ingestion.operations.init.detect_format import (
     objects_in,
     writer_schemas,
 )
-from ingestion.operations.init.evidence import Evidence
+from ingestion.operations.init.evidence import TopicEvidence
 from ingestion.operations.init.identify import can_be_key, find_key_by_name, is_rarely_null
 
 _JSON: Final = "json"
@@ -36,7 +36,7 @@ class Keys:
     why: str
 
 
-def find_keys(stream: str, evidence: Evidence) -> Keys:
+def find_keys(stream: str, evidence: TopicEvidence) -> Keys:
     """Find the columns: those that the Kafka key gives, else one that is named like a key."""
     format_, names = _names_in_keys(evidence)
     if names and _gives(names, format_, evidence):
@@ -55,12 +55,12 @@ def find_keys(stream: str, evidence: Evidence) -> Keys:
     return Keys(columns=(found,), format=None, why=why)
 
 
-def _by_likeness(evidence: Evidence) -> list[str]:
+def _by_likeness(evidence: TopicEvidence) -> list[str]:
     """Return the columns, those that are named like a key before others."""
     return sorted(evidence.types, key=lambda name: not name.lower().endswith(("id", "key")))
 
 
-def _names_in_keys(evidence: Evidence) -> tuple[str, tuple[str, ...]]:
+def _names_in_keys(evidence: TopicEvidence) -> tuple[str, tuple[str, ...]]:
     """Return the format of the Kafka keys, and the names in all of them; none in bare values."""
     raws = [each.key for each in evidence.sample.records]
     schemas = list(writer_schemas(raws, evidence.settings).values())
@@ -75,12 +75,12 @@ def _names_in_keys(evidence: Evidence) -> tuple[str, tuple[str, ...]]:
     return format_, tuple(name for name in objects[0] if name in common)
 
 
-def _payload(key: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+def _payload(key: dict[str, Any], evidence: TopicEvidence) -> dict[str, Any]:
     payload = key.get("payload") if evidence.detected.options.get("schemas") else None
     return payload if type(payload) is dict else key
 
 
-def _gives(names: tuple[str, ...], format_: str, evidence: Evidence) -> bool:
+def _gives(names: tuple[str, ...], format_: str, evidence: TopicEvidence) -> bool:
     """Tell whether the Kafka key of each record gives these columns, as its value has them."""
     types = evidence.types
     if not all(name in types and can_be_key(types[name]) for name in names):
@@ -96,7 +96,7 @@ def _gives(names: tuple[str, ...], format_: str, evidence: Evidence) -> bool:
 
 
 def _agreements(
-    names: Sequence[str], evidence: Evidence, keys: Sequence[tuple[Any, ...] | None]
+    names: Sequence[str], evidence: TopicEvidence, keys: Sequence[tuple[Any, ...] | None]
 ) -> Iterator[bool]:
     for record, key in zip(evidence.records, keys, strict=True):
         values = tuple(record.row[name] for name in names) if record.row else (None,)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import PLAIN_NAME, SqlType
 from ingestion.errors import counted
-from ingestion.operations.init.decode_sample import DecodedRecord
+from ingestion.operations.init.decode_sample import SampleRow
 
 # Equality of these is reliable, and a Kafka key can hold them.
 _KEY_TYPES: Final = (
@@ -114,7 +114,7 @@ def find_crossing_key(keys: Iterable[tuple[K, int]]) -> K | None:
 def find_order(
     keys: Sequence[str],
     types: Mapping[str, SqlType],
-    records: Sequence[DecodedRecord],
+    records: Sequence[SampleRow],
     *,
     must_grow: bool = False,
 ) -> OrderColumn | None:
@@ -145,7 +145,7 @@ def _order_rank(name: str) -> int | None:
     return next((rank for rank, is_match in enumerate(matches) if is_match), None)
 
 
-def _growth(name: str, keys: Sequence[str], records: Sequence[DecodedRecord]) -> bool | None:
+def _growth(name: str, keys: Sequence[str], records: Sequence[SampleRow]) -> bool | None:
     """Tell whether some key has several values of a column; ``None`` if it fell along any key.
 
     Only within a partition is it known which record is the later one.

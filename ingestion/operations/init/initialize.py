@@ -17,7 +17,7 @@ from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError, counted
 from ingestion.operations.init.decode_sample import validate_sample
 from ingestion.operations.init.propose import Proposal, propose
-from ingestion.operations.init.sample import Sample, read_sample
+from ingestion.operations.init.sample import TopicSample, read_sample
 from ingestion.settings import Settings
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -40,7 +40,7 @@ class Initialized:
     path: Path
     text: str
     spec: StreamSpec
-    sample: Sample
+    sample: TopicSample
     records: Sequence[dict[str, Any]]
 
     @property
@@ -108,7 +108,7 @@ def initialize(topic: str, path: Path, *, limit: int, settings: Settings) -> Ini
     return Initialized(path=path, text=text, spec=spec, sample=sample, records=records)
 
 
-def write_text(proposal: Proposal, sample: Sample, *, has_schema: bool = False) -> str:
+def write_text(proposal: Proposal, sample: TopicSample, *, has_schema: bool = False) -> str:
     """Write a proposal as YAML, the reasons for each field before it."""
     lines = ["# yaml-language-server: $schema=../stream.schema.json"] if has_schema else []
     places = ", ".join(map(str, sample.ranges))

@@ -17,7 +17,7 @@ from ingestion.declaration.types import PLAIN_NAME, SqlType
 from ingestion.errors import InvalidSpecError, counted
 from ingestion.operations.init.decode_sample import decode_values
 from ingestion.operations.init.detect_format import Detected, detect_format
-from ingestion.operations.init.evidence import Evidence
+from ingestion.operations.init.evidence import TopicEvidence
 from ingestion.operations.init.find_keys import Keys, find_keys
 from ingestion.operations.init.identify import (
     OrderColumn,
@@ -27,7 +27,7 @@ from ingestion.operations.init.identify import (
     is_never_null,
 )
 from ingestion.operations.init.json_types import without_twins
-from ingestion.operations.init.sample import Sample
+from ingestion.operations.init.sample import TopicSample
 from ingestion.settings import Settings
 
 # Positions in a database's log, as their connectors name them in `source`.
@@ -79,7 +79,7 @@ class _Order:
 _NO_ORDER: Final = _Order(columns=(), why=())
 
 
-def propose(stream: str, sample: Sample, settings: Settings) -> Proposal:
+def propose(stream: str, sample: TopicSample, settings: Settings) -> Proposal:
     """Propose a declaration for the topic of a sample.
 
     Raises:
@@ -113,7 +113,7 @@ def propose(stream: str, sample: Sample, settings: Settings) -> Proposal:
     return proposal
 
 
-def _gather(stream: str, sample: Sample, settings: Settings) -> Evidence:
+def _gather(stream: str, sample: TopicSample, settings: Settings) -> TopicEvidence:
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
     detected = replace(detected, columns=without_twins(detected.columns))
@@ -126,13 +126,13 @@ def _gather(stream: str, sample: Sample, settings: Settings) -> Evidence:
         )
     spec = _appending(stream, sample, _format(detected), types)
     records = tuple(decode_values(sample, spec, settings))
-    return Evidence(
+    return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
     )
 
 
 def _appending(
-    stream: str, sample: Sample, format_: Any, types: Mapping[str, SqlType]
+    stream: str, sample: TopicSample, format_: Any, types: Mapping[str, SqlType]
 ) -> StreamSpec:
     """Return a declaration that decodes columns, and asks nothing more of them."""
     ddl = ", ".join(_column(name, type_) for name, type_ in types.items())
@@ -146,7 +146,7 @@ def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
     return {"type": detected.type, **options} if options else detected.type
 
 
-def _propose_schema(proposal: Proposal, evidence: Evidence, keys: Keys, order: _Order) -> None:
+def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, order: _Order) -> None:
     required = {*keys.columns, *order.columns}
     types = {**evidence.types, **order.added}
     columns = [_column(name, type_, required=name in required) for name, type_ in types.items()]
@@ -162,7 +162,7 @@ def _column(name: str, type_: SqlType, *, required: bool = False) -> str:
     return f"{shown} {type_}{' NOT NULL' if required else ''}"
 
 
-def _find_order(stream: str, keys: Keys, evidence: Evidence) -> _Order:
+def _find_order(stream: str, keys: Keys, evidence: TopicEvidence) -> _Order:
     """Choose what says which of two records of a key is newer."""
     crossing = _crossing_key(keys, evidence)
     is_keyed = keys.format is not None or evidence.sample.partitions == 1
@@ -184,7 +184,7 @@ def _find_order(stream: str, keys: Keys, evidence: Evidence) -> _Order:
     return _Order(columns=(_KAFKAS_TIME,), why=[why, nulls if evidence.tombstones else _BY_TIME])
 
 
-def _crossing_key(keys: Keys, evidence: Evidence) -> str | None:
+def _crossing_key(keys: Keys, evidence: TopicEvidence) -> str | None:
     """Return a key from several partitions; by the Kafka keys, null values have one, too."""
     if keys.format:
         raw = find_crossing_key((each.key, each.partition) for each in evidence.sample.records)
@@ -197,7 +197,7 @@ def _crossing_key(keys: Keys, evidence: Evidence) -> str | None:
     return None if values is None else printable(", ".join(map(str, values)))
 
 
-def _order_beside_kafkas(found: OrderColumn | None, evidence: Evidence) -> _Order:
+def _order_beside_kafkas(found: OrderColumn | None, evidence: TopicEvidence) -> _Order:
     """Choose an order where Kafka keeps that of each key, and a null value has no other."""
     if found and not evidence.tombstones:
         return _by_column(found)
@@ -216,7 +216,7 @@ def _by_column(found: OrderColumn, *more: str) -> _Order:
     return _Order(columns=(found.column,), why=[f"{why} with each change", *more])
 
 
-def _order_of_debezium(stream: str, evidence: Evidence, *, is_kafkas: bool) -> _Order:
+def _order_of_debezium(stream: str, evidence: TopicEvidence, *, is_kafkas: bool) -> _Order:
     """Take Kafka's order of each key, else the position in the database's log."""
     if is_kafkas:
         why = "left out: Kafka keeps the order of each key; see docs/debezium.md for the "
@@ -234,7 +234,9 @@ def _order_of_debezium(stream: str, evidence: Evidence, *, is_kafkas: bool) -> _
     return _Order(columns=(_KAFKAS_TIME,), why=[_SEVERAL, _BY_TIME])
 
 
-def _propose_deletes(proposal: Proposal, evidence: Evidence, keys: Keys, order: _Order) -> None:
+def _propose_deletes(
+    proposal: Proposal, evidence: TopicEvidence, keys: Keys, order: _Order
+) -> None:
     """Say what a delete is: a condition, a null value, or neither."""
     if evidence.is_debezium:
         return

@@ -31,7 +31,7 @@ class SampledRecord(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class TopicSample:
     """The last records of a topic.
 
     Attributes:
@@ -46,7 +46,7 @@ class Sample:
     records: tuple[SampledRecord, ...]
 
 
-def read_sample(topic: str, limit: int, settings: Settings) -> Sample:
+def read_sample(topic: str, limit: int, settings: Settings) -> TopicSample:
     """Read the last stable records of a topic, at most ``limit`` of all its partitions together.
 
     Raises:
@@ -76,7 +76,7 @@ def read_sample(topic: str, limit: int, settings: Settings) -> Sample:
             "Next: run the same command once there are records"
             + (", or with a larger --sample" if ranges else "")
         )
-    return Sample(topic=topic, partitions=len(partitions), ranges=ranges, records=records)
+    return TopicSample(topic=topic, partitions=len(partitions), ranges=ranges, records=records)
 
 
 def _refuse_absent(topic: str, kafka: Kafka) -> None:
