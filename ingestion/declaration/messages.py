@@ -70,6 +70,8 @@ _SAYS: Final[Mapping[str, str]] = {
     "model_attributes_type": _MAP,
     "datetime_from_date_parsing": _TIME,
     "datetime_parsing": _TIME,
+    "datetime_type": _TIME,
+    "string_too_short": "must not be empty",
     **dict.fromkeys(
         ("date_type", "date_from_datetime_parsing", "date_from_datetime_inexact"),
         "write a date, such as 2024-01-31",

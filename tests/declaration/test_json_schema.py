@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
+from ingestion.declaration.loader import load_stream
 from ingestion.declaration.spec import StreamSpec, json_schema
+from ingestion.errors import InvalidSpecError
 
 COMMITTED = Path(__file__).parents[2] / "assets" / "stream.schema.json"
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
@@ -84,3 +88,44 @@ def test_what_the_editor_refuses_the_loader_refuses(fields: dict[str, Any]) -> N
 
     with pytest.raises(ValidationError):
         StreamSpec.model_validate({"name": "orders", **ORDERS, **fields})
+
+
+def fields_of(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each field, those of its parts included."""
+    defined = json_schema()["$defs"]
+    for name, field in schema.get("properties", {}).items():
+        yield (*path, name)
+        for each in (field, *field.get("anyOf", ()), *field.get("oneOf", ())):
+            part = defined[each["$ref"].rpartition("/")[2]] if "$ref" in each else each
+            yield from fields_of(part, (*path, name))
+
+
+_ODD = [
+    *(5, -1, 1.5, True, None, "", "x y", "!", "9" * 400),
+    *([], [1], [None], [{}], ["a", "a"], {}, {"a": 1}, {"a": {"b": [1]}}),
+]
+_OF_A_LIBRARY = re.compile(
+    r"[Ii]nput should|should (have|be|match)|Value error|valid (string|integer|number)|"
+    r"Field required|Unable to|Assertion"
+)
+
+
+@pytest.mark.parametrize("path", list(fields_of(json_schema())), ids=".".join)
+def test_no_words_of_a_library_reach_a_person(tmp_path: Path, path: tuple[str, ...]) -> None:
+    """Whatever is written into a field, the answer is in words of ours."""
+    answers = [_answer_to(tmp_path / "orders.yaml", path, odd) for odd in _ODD]
+
+    assert [answer for answer in answers if _OF_A_LIBRARY.search(answer)] == []
+
+
+def _answer_to(file: Path, path: tuple[str, ...], odd: object) -> str:
+    """Return what is said of a declaration with this in that field; nothing when it is fine."""
+    field = odd
+    for name in reversed(path[1:]):
+        field = {name: field}
+    file.write_text(json.dumps({**ORDERS, path[0]: field}))
+    try:
+        load_stream(file)
+    except InvalidSpecError as error:
+        return str(error)
+    return ""

@@ -187,6 +187,9 @@ def test_the_contract_s_own_example_is_read(folder: Path) -> None:
             "5: tombstones: a null value has no at",
             id="contradiction",
         ),
+        pytest.param(
+            "retention_warning: soon", "4: retention_warning: write a number and a unit", id="span"
+        ),
         pytest.param("schedule: hourly", "4: schedule: write five fields as cron does", id="cron"),
         pytest.param("backfill_from: []", "4: backfill_from: write a date, such as", id="date"),
         pytest.param("owners: [bob]", "4: owners[0]: write an e-mail address", id="owner"),
