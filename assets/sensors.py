@@ -285,8 +285,11 @@ def report_under_way(
     A run that is killed together with the code server that watched it stays STARTED for good, and
     keeps its pool's slot. Its table is as sound as ever: the next run heals what there is to heal.
     """
+    found = record.dagster_run
+    says = f"run {found.run_id[:8]} of {of} is {found.status.value.lower()}"
+    if found.status is dg.DagsterRunStatus.QUEUED:
+        return says
     run = runs.facts(record)
-    says = f"run {run.run_id[:8]} of {of} is {run.status.lower()}"
     if not run.is_dead(time.time()):
         return says
     if run.is_alive is not False:
