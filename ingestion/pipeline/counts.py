@@ -16,6 +16,8 @@ from ingestion.sinks.engine import Engine
 IS_GOOD: Final = "_disposition IN ('row', 'delete')"
 _NAMES_LISTED: Final = 20
 _NAME_LENGTH: Final = 100
+# Two letters that changed places in a word of four.
+_LIKE: Final = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +148,8 @@ def _absent(
 ) -> dict[str, int]:
     """Count the rows without each column that may be misspelt; a query only where one may be."""
     rows, there = counts.dispositions.get("row", 0), {*engine.columns("batch")} & {*declared}
-    similar = sorted({near for name in undeclared if (near := nearest(name, there))})
+    likest = (nearest(name, there, likeness=_LIKE) for name in undeclared)
+    similar = sorted({name for name in likest if name})
     if not rows or not similar:
         return {}
     named = ", ".join(f"count({sql.name(name)}) AS {sql.name(name)}" for name in similar)
