@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,8 +102,7 @@ def follow(
     The field `follow:` of a stream's file says how often it is run. Added, changed and removed
     files are noticed. A refused stream waits for a decision and a locked one for its lock;
     Kafka is tried again after growing pauses. Each problem is reported once. Ctrl-C or SIGTERM
-    ends it within seconds (exit 130 or 143); what is wrong in the end decides the exit code as
-    in `oncelake run`.
+    ends it within seconds (exit 130 or 143); else the exit code is that of `oncelake run`.
     """
     settings, interrupt = load_settings(), Interrupt()
     chosen(streams, settings)
@@ -110,28 +110,18 @@ def follow(
     from ingestion.operations.telemetry import serving
     from ingestion.pipeline.session import SharedSpark
 
-    def show(result: RunResult) -> None:
-        with STDOUT:
-            result.print_problem()
-            if as_json:
-                now = dt.datetime.now(dt.UTC)
-                output.json_line({"at": now, **result.document()})
-            else:
-                result.print_summary()
-
-    def on_report(declared: DeclaredStream, report: RunReport) -> None:
-        show(RunResult.of(report, settings))
+    show = partial(_print_followed, as_json=as_json)
 
     def on_failure(declared: DeclaredStream | None, error: Exception) -> None:
-        name = declared.name if declared else None
-        failure = Failure.of(error, stream=name, debug=is_debugging(ctx))
-        show(RunResult(stream=name or "", failure=failure))
+        name = declared.name if declared else ""
+        failure = Failure.of(error, stream=name or None, debug=is_debugging(ctx))
+        show(RunResult(stream=name, failure=failure))
 
     following = Follow(
         settings=settings,
         spark=SharedSpark(lambda _: session(settings, output.note, None)),
         run_id=new_run_id(),
-        on_report=on_report,
+        on_report=lambda _, report: show(RunResult.of(report, settings)),
         on_failure=on_failure,
         streams=streams or (),
         jobs=jobs,
@@ -140,15 +130,21 @@ def follow(
         stop=interrupt.stop,
     )
     code = 0
-    try:
-        with interrupt.listening(), serving(metrics_port, metrics_host):
-            code = following.execute()
-    except KeyboardInterrupt:
-        pass
+    with suppress(KeyboardInterrupt), interrupt.listening(), serving(metrics_port, metrics_host):
+        code = following.execute()
     code = first_exit_code([code, interrupt.exit_code])
     if following.is_cut_off:
         leave_now(code)
     raise typer.Exit(code)
+
+
+def _print_followed(result: RunResult, *, as_json: bool) -> None:
+    with STDOUT:
+        result.print_problem()
+        if as_json:
+            output.json_line({"at": dt.datetime.now(dt.UTC), **result.document()})
+        else:
+            result.print_summary()
 
 
 @dataclass(kw_only=True)

@@ -54,8 +54,17 @@ def unreachable(
         + (f", as user {login!r}, " if login else " ")
         + (f"refuses {of}".rstrip() if refuses else f"does not answer within {seconds}")
         + (f": {redact(said, settings)}. " if said else ". ")
-        + "Next: check ONCELAKE_KAFKA and the brokers, then run the same command again"
+        + f"Next: check ONCELAKE_KAFKA, the brokers, and that they expect {_security(settings)}; "
+        "then run the same command again"
     )
+
+
+def _security(settings: Settings) -> str:
+    """Name how this client connects: brokers only hang up on one that connects otherwise."""
+    names = ("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_ssl_ca")
+    values = {name: getattr(settings, name) for name in names}
+    values["kafka_security_protocol"] = values["kafka_security_protocol"] or "PLAINTEXT"
+    return ", ".join(f"ONCELAKE_{name.upper()}={value}" for name, value in values.items() if value)
 
 
 def code_of(error: object) -> int:

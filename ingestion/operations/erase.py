@@ -117,14 +117,18 @@ def erase(
         row = replace(row, counts={**row.counts, **again, COMPLETE: 1})
         ledger.put(row)
         copy_ledger(paths)
-    archived = [each for each in sorted(paths.archive.glob("*/*")) if each.is_dir()]
-    archived += [paths.workshop] * paths.workshop.exists()
     return Certificate(
         row=row,
         unreadable=unreadable,
-        archived=tuple(archived),
+        archived=_archived(paths),
         in_kafka=_still_in_kafka(settings, table.position.next),
     )
+
+
+def _archived(paths: StreamPaths) -> tuple[Path, ...]:
+    """Return the folders of former tables, in which the key may still be."""
+    archived = [path for path in sorted(paths.archive.glob("*/*")) if path.is_dir()]
+    return (*archived, *[paths.workshop] * paths.workshop.exists())
 
 
 def _still_in_kafka(settings: Settings, reached: Offsets) -> tuple[Range, ...] | None:

@@ -184,20 +184,23 @@ class _Filling:
                 f"FALSE, 0, -2, {sql.names(COORDINATES, 'b')} FROM batch b WHERE {_IS_END}"
             )
         if self._has_moves:
-            ends = {name: sql.name(name, "e") for name in self._place}
-            ends |= {
-                name: f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
-                for name in spec.sequence_by
-                if name in self._others
-            }
-            place = ", ".join(ends.values())
-            said = "".join(f"{sql.name(name, 'm')}, " for name in self._said)
-            events.append(
-                f"SELECT {place}, {said}coalesce(e._epoch, {self._epoch}), m._unavailable, FALSE, "
-                f"0, -1, {sql.names(_RECORD, 'e')} FROM batch m JOIN ends e ON {_same_record('m')} "
-                f"WHERE {_IS_MOVE}"
-            )
+            events.append(self._moves())
         return " UNION ALL ".join(events)
+
+    def _moves(self) -> str:
+        """Select what a record that moves a row to another key says, at the end of the old key."""
+        ends = {name: sql.name(name, "e") for name in self._place}
+        ends |= {
+            name: f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
+            for name in self._target.spec.sequence_by
+            if name in self._others
+        }
+        said = "".join(f"{sql.name(name, 'm')}, " for name in self._said)
+        return (
+            f"SELECT {', '.join(ends.values())}, {said}coalesce(e._epoch, {self._epoch}), "
+            f"m._unavailable, FALSE, 0, -1, {sql.names(_RECORD, 'e')} "
+            f"FROM batch m JOIN ends e ON {_same_record('m')} WHERE {_IS_MOVE}"
+        )
 
     def _concerned(self) -> str:
         """Select the keys of all updates that leave anything out, and the keys they had before."""

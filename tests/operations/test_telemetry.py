@@ -27,7 +27,6 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.operations import telemetry
 from ingestion.operations.retention import Retention
 from ingestion.operations.status import StreamStatus
 from ingestion.operations.telemetry import observed, serving, watching
@@ -51,7 +50,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin with no variable, no warning told, and no metrics of another test."""
     for name in [name for name in os.environ if name.startswith(STANDARD)]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(telemetry, "_warned", set())
+    monkeypatch.setattr("ingestion.operations.telemetry.observer._warned", set())
     yield
     if metrics := sys.modules.get("ingestion.operations.telemetry.metrics"):
         metrics.shared.end()

@@ -36,7 +36,7 @@ from ingestion.declaration.spec import StreamSpec, engine_version
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.lock import holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.operations.telemetry import Outcome
+from ingestion.operations.telemetry.observer import Outcome
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 

@@ -29,7 +29,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.books import DISPOSITIONS
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.status import StatusReader, StreamStatus
-from ingestion.operations.telemetry import Outcome, guarded, wants_otlp
+from ingestion.operations.telemetry.observer import Outcome, guarded, wants_otlp
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import Settings
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import DecodedRecord, DecodeRecord, Expected, reading
+from ingestion.verify.decode import Decode, DecodedRecord, DecodeRecord, Expected, reading
 from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
 from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
 from ingestion.verify.read.record import (
@@ -72,12 +72,11 @@ class Classifier:
         """Compile the declaration for records of one epoch."""
         self._epoch = epoch
         self.types = spec.types
-        columns, extra, options = spec.value_columns, spec.extra_fields, spec.format.options
         value = Expected(
-            columns=columns,
-            options=options,
+            columns=spec.value_columns,
+            options=spec.format.options,
             settings=settings,
-            extra_fields=extra,
+            extra_fields=spec.extra_fields,
             lenient=spec.lenient,
         )
         self._read = reading(spec.format, value)
@@ -100,19 +99,12 @@ class Classifier:
         self._tombstones = spec.tombstone_policy
         self._is_soft = spec.deletes == "soft"
         self._has_deletes = spec.write_mode.has_deletes
-        self._is_delete = self._read_key = None
+        self._is_delete = None
         if spec.apply_as_deletes:
             self._is_delete = Condition("apply_as_deletes", spec.apply_as_deletes, spec.columns)
+        self._read_key = None
         if self._tombstones == "delete":
-            keys, options = [spec.columns[i] for i in self._key_at], spec.key_format.options
-            key = Expected(
-                columns=keys,
-                options=options,
-                settings=settings,
-                is_key=True,
-                lenient=spec.lenient,
-            )
-            self._read_key = reading(spec.key_format, key)
+            self._read_key = _reading_of_keys(spec, settings)
 
     def classify(self, records: Iterable[Record], *, seq: int) -> Classified:
         """Classify records of one batch."""
@@ -260,6 +252,18 @@ class Classifier:
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])
+
+
+def _reading_of_keys(spec: StreamSpec, settings: Settings | None) -> Decode:
+    by_name = {column.name: column for column in spec.columns}
+    expected = Expected(
+        columns=[by_name[name] for name in spec.keys],
+        options=spec.key_format.options,
+        settings=settings,
+        is_key=True,
+        lenient=spec.lenient,
+    )
+    return reading(spec.key_format, expected)
 
 
 def _refuse_null(values: Row, at: Sequence[int], what: str) -> None:
