@@ -57,7 +57,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if lineage := sys.modules.get("ingestion.operations.telemetry.lineage"):
         lineage._client.cache_clear()
         lineage._not_before = 0.0
-    # OpenLineage's client writes its settings into the environment, where later runs would find them.
+    # OpenLineage's client writes into the environment, where later runs would find it.
     for name in [name for name in os.environ if name.startswith(STANDARD)]:
         del os.environ[name]
 
