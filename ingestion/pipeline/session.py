@@ -17,8 +17,10 @@ from subprocess import TimeoutExpired
 from typing import Any, Final
 
 import pyspark
-from pyspark import SparkContext
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -37,6 +39,7 @@ SMALL_BACKLOG_RECORDS: Final = 100_000
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _FOR_SMALL_BACKLOGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _FOR_LARGE_BACKLOGS = ("-XX:+UseParallelGC",)
+_STDERR: Final = 2
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -152,14 +155,32 @@ def start_session(
     # Java makes no folder for its temporary files.
     make_folder(scratch_of_this_process(settings.state), "the state folder")
     sweep_scratch(settings.state)
-    builder = SparkSession.builder
-    for key, value in {**(more or {}), **spark_config(settings, backlog)}.items():
-        builder = builder.config(key, value)
+    config: dict[str, Any] = {**(more or {}), **spark_config(settings, backlog)}
     # What Spark raises is told as an error of ours; its log would say it before, and at length.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     with _signals_left_alone(), _translate_absent_jvm():
-        return builder.getOrCreate()
+        if SparkContext._gateway is None:
+            SparkContext._ensure_initialized(gateway=_launch_jvm(config))
+        return SparkSession.builder.config(map=config).getOrCreate()
+
+
+def _launch_jvm(config: Mapping[str, str]) -> JavaGateway:
+    """Start the JVM, whose warning of a module that Spark adds helps nobody and has no switch."""
+    reader, writer = os.pipe()
+    threading.Thread(target=_pass_errors_on, args=(reader,), daemon=True).start()
+    try:
+        conf = SparkConf(loadDefaults=False).setAll(list(config.items()))
+        return launch_gateway(conf, {"stderr": writer})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writer)
+
+
+def _pass_errors_on(reader: int) -> None:
+    with open(reader, "rb") as lines:
+        for line in lines:
+            if b"WARNING: Using incubator modules" not in line:
+                os.write(_STDERR, line)
 
 
 class SharedSpark:

@@ -51,7 +51,11 @@ def test_the_options_of_a_user_win(backlog: int | None) -> None:
     ("java", "says"),
     [
         pytest.param(None, r"no java in JAVA_HOME .*Next: install a JDK", id="none"),
-        pytest.param("exit 1", r"needs Java 17 or newer.*Next: install a JDK", id="one that fails"),
+        pytest.param(
+            "echo no room >&2; exit 1",
+            r"needs Java 17 or newer.*Next: install a JDK",
+            id="one that fails",
+        ),
     ],
 )
 def test_a_machine_without_a_fit_java_is_told_so(
@@ -62,18 +66,35 @@ def test_a_machine_without_a_fit_java_is_told_so(
     if java:
         (tmp_path / "bin" / "java").write_text(f"#!/bin/sh\n{java}\n")
         (tmp_path / "bin" / "java").chmod(0o755)
-    elsewhere = {**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+    ended = start_elsewhere(tmp_path, JAVA_HOME=str(tmp_path))
+
+    assert re.search(rf"SetupError: .*{says}", ended.stderr), ended.stderr
+    assert ("no room" in ended.stderr.splitlines()) == bool(java)
+
+
+def start_elsewhere(state: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Start Spark in another process."""
     script = (
         "from ingestion.settings import Settings; "
         "from ingestion.pipeline.session import start_session; "
-        f"start_session(Settings(state={str(tmp_path)!r}, jars={str(JARS)!r}))"
+        f"start_session(Settings(state={str(state)!r}, jars={str(JARS)!r}))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    ended = subprocess.run(
-        [sys.executable, "-c", script], env=elsewhere, capture_output=True, text=True, check=False
-    )
 
-    assert re.search(rf"SetupError: .*{says}", ended.stderr), ended.stderr
+@pytest.mark.spark
+def test_spark_starts_without_a_word(tmp_path: Path) -> None:
+    """No warning of modules, and no advice on log levels, for who reads a run's progress."""
+    started = start_elsewhere(tmp_path)
+
+    assert (started.returncode, started.stdout, started.stderr) == (0, "", "")
 
 
 @pytest.mark.spark
