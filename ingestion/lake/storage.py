@@ -105,6 +105,17 @@ def _is_writable(folder: Path) -> bool:
     return not os.statvfs(folder).f_flag & os.ST_RDONLY
 
 
+def refuse_read_only_volumes(*folders: Path) -> None:
+    """Do nothing where each folder, which may not be there yet, lies on a volume for writing.
+
+    Raises:
+        OSError: one does not.
+    """
+    for folder in folders:
+        if not _is_writable(_existing(folder)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+
+
 def make_folder(path: Path, what: str) -> None:
     """Make a folder that runs write in.
 
@@ -122,9 +133,8 @@ def make_folder(path: Path, what: str) -> None:
     file = next((at for at in (path, *path.parents) if at.is_file()), None)
     if file is not None:
         raise SetupError(f"{what} cannot be written in: {file} is a file. Next: ls -ld {file}")
-    if problem and not _is_writable(_existing(path)):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
     if problem:
+        refuse_read_only_volumes(path)
         raise SetupError(
             f"{what} cannot be written in ({path}: {problem}). Next: ls -ld {_existing(path)}"
         )

@@ -29,7 +29,7 @@ from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import is_waiting
 from ingestion.lake.side_tables import count_rows
-from ingestion.lake.storage import translate_disk_errors
+from ingestion.lake.storage import refuse_read_only_volumes, translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
@@ -123,7 +123,9 @@ class StatusReader:
         if declared.spec is not None:
             steps.append(partial(_compare_declaration, status, declared.spec, paths))
             steps.append(partial(self._ask_kafka, status, declared.spec))
-        for step in (*steps, partial(_find_holder, status, paths)):
+        steps.append(partial(_find_holder, status, paths))
+        steps.append(partial(refuse_read_only_volumes, *paths.written))
+        for step in steps:
             try:
                 with translate_disk_errors(declared.name, *paths.written):
                     step()

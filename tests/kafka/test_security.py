@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestion.errors import InvalidSpecError
+from ingestion.kafka.client import unreachable
 from ingestion.kafka.security import java_options, librdkafka_options, redact
 from ingestion.settings import Settings
 
@@ -250,6 +251,28 @@ def test_a_short_password_is_no_piece_of_a_word(said: str, shown: str) -> None:
 def test_a_text_without_secrets_stays_as_it_is() -> None:
     """Where nothing is secret, nothing is changed."""
     assert redact("no broker", Settings()) == "no broker"
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        ({}, "ONCELAKE_KAFKA_SECURITY_PROTOCOL=PLAINTEXT"),
+        (
+            SASL,
+            "ONCELAKE_KAFKA_SECURITY_PROTOCOL=SASL_SSL, "
+            "ONCELAKE_KAFKA_SASL_MECHANISM=SCRAM-SHA-512",
+        ),
+    ],
+    ids=["by default", "as set"],
+)
+def test_a_kafka_that_does_not_answer_may_expect_other_security(
+    of: dict[str, Any], expected: str
+) -> None:
+    """A broker hangs up on a client of another protocol, and says nothing: the settings do."""
+    said = str(unreachable(Settings(kafka="k1:9092", **of), "timed out"))
+
+    assert f"and that they expect {expected}; then run" in said
+    assert CANARY not in said
 
 
 def test_redaction_never_fails(files: dict[str, Any]) -> None:

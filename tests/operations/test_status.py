@@ -23,6 +23,7 @@ from ingestion.operations.retention import retention_of
 from ingestion.operations.status import StatusReader, StreamStatus
 from ingestion.settings import Settings
 from tests.cli.shell import answer, oncelake
+from tests.support.volumes import mounted
 from tests.support.world import COLUMNS, World, row
 
 ORDERS = {"topic": "orders", "schema": "id INT NOT NULL", "keys": ["id"]}
@@ -207,3 +208,16 @@ def test_a_volume_that_fails_is_named(here: Settings, monkeypatch: pytest.Monkey
     status = StatusReader(settings).read_status(stream("orders"))
 
     assert [each.words for each in status.problems] == ["volume fails", "Kafka does not answer"]
+
+
+def test_a_lake_that_is_read_only_is_not_ready(here: Settings) -> None:
+    """A run would be refused; what Kafka says of it comes first."""
+    here.lake.mkdir(parents=True, exist_ok=True)
+    settings = here.model_copy(update={"kafka_timeout_seconds": 0.2})
+    with mounted(here.lake, options="size=1m") as volume:
+        volume.read_only()
+
+        status = StatusReader(settings).read_status(stream("orders"))
+
+    assert [each.words for each in status.problems] == ["Kafka does not answer", "volume fails"]
+    assert "Read-only file system" in status.problems[-1].message
