@@ -162,7 +162,7 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         diff=diff,
         refusals=tuple(each for each in problems if each.exit_code != UNREACHABLE),
         unknown=tuple(each.message for each in problems if each.exit_code == UNREACHABLE),
-        notices=notices_of(spec) if spec else (),
+        notices=(*(notices_of(spec) if spec else ()), *status.notices),
     )
 
 

@@ -26,7 +26,7 @@ def order(number: int, **fields: Any) -> dict[str, Any]:
 def test_a_misspelt_column_is_named_with_the_field_that_is_like_it(
     settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    """The run that is green says so, and so does the status, until a batch has the column."""
+    """The run that is green says so, and so do status and plan, until a batch has the column."""
     chosen = settings.model_copy(update={"merge_engine": engine})
     with World.made(chosen, spark) as world:
         _look_at_a_misspelt_column(world, monkeypatch)
@@ -40,7 +40,7 @@ def _look_at_a_misspelt_column(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
     report = world.run()
     shown = CliRunner().invoke(app, ["status", world.topic, "--json"])
-    in_words = CliRunner().invoke(app, ["status", world.topic])
+    in_words = [CliRunner().invoke(app, [name, world.topic]) for name in ("status", "plan")]
 
     (notice,) = report.notices
     assert notice.startswith(
@@ -48,7 +48,8 @@ def _look_at_a_misspelt_column(world: World, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert report.batches[0].counts["absent.nmae"] == 2
     assert json.loads(shown.stdout)["notices"] == [notice]
-    assert "column nmae is null in every row" in " ".join(in_words.stdout.split())
+    for each in in_words:
+        assert "column nmae is null in every row" in " ".join(each.stdout.split())
     assert find_problems(world) == ()
     world.send(order(3, nmae="b"))
     assert world.run().notices == ()
