@@ -6,6 +6,7 @@ Kafka; an unreadable declaration becomes an asset that fails with its error.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ def definitions() -> dg.Definitions:
     finally:
         gc.freeze()
         gc.enable()
+        # What lasts to the end would be told as leaks by libraries that count their objects.
+        atexit.register(gc.unfreeze)
 
 
 def _definitions() -> dg.Definitions:
