@@ -15,6 +15,7 @@ from ingestion.cli.streams import load_settings
 from ingestion.errors import counted
 
 if TYPE_CHECKING:
+    from ingestion.declaration.spec import StreamSpec
     from ingestion.operations.init.initialize import Initialized
 
 _SHOWN = 10
@@ -67,7 +68,8 @@ def _print(proposed: Initialized) -> None:
     output.say(f"{shown_path(proposed.path)}: written, from {counted(total, 'record')}\n")
     output.say(proposed.text)
     columns = [column.name for column in spec.columns]
-    output.table(columns, ([_cell(row[n]) for n in columns] for row in _newest(proposed)))
+    shown = (_shown(row, spec) for row in _newest(proposed))
+    output.table(columns, ([_cell(row.get(n, "deleted")) for n in columns] for row in shown))
     output.say(f"\n{len(proposed.good):,} of {counted(total, 'record')} would be applied")
     if ignored := sum(row["_disposition"] == "ignored" for row in proposed.records):
         output.say(f"  {counted(ignored, 'null value')} would be ignored")
@@ -81,6 +83,16 @@ def _print(proposed: Initialized) -> None:
 
 def _newest(proposed: Initialized) -> list[dict[str, Any]]:
     return proposed.good[-_SHOWN:]
+
+
+def _shown(row: dict[str, Any], spec: StreamSpec) -> dict[str, Any]:
+    """Return the columns of a row; of a delete its key, since it leaves nothing else."""
+    is_delete = row["_disposition"] == "delete"
+    return {
+        each.name: row[each.name]
+        for each in spec.columns
+        if not is_delete or each.name in spec.keys
+    }
 
 
 def _by_reason(proposed: Initialized) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -113,7 +125,7 @@ def _json(value: Any) -> Any:
 
 
 def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
-    spec, columns = proposed.spec, [column.name for column in proposed.spec.columns]
+    spec = proposed.spec
     return {
         "stream": spec.name,
         "topic": proposed.sample.topic,
@@ -126,7 +138,10 @@ def _document(proposed: Initialized, *, is_written: bool) -> dict[str, Any]:
         "sequence_by": spec.sequence_by,
         "sampled": len(proposed.records),
         "applied": len(proposed.good),
-        "rows": [{name: _json(row[name]) for name in columns} for row in _newest(proposed)],
+        "rows": [
+            {name: _json(value) for name, value in _shown(row, spec).items()}
+            for row in _newest(proposed)
+        ],
         "quarantined": [
             {
                 **{name: row[f"_{name}"] for name in ("partition", "offset", "reason", "detail")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,78 @@ def test_an_event_of_debezium_has_types_that_it_can_fill(
 ) -> None:
     """Without schemas, text stands for text, and nothing becomes a VARIANT."""
     assert type_of(*texts, dialect=DEBEZIUM) == expected
+
+
+def test_numbers_in_quotes_among_numbers_make_a_lenient_column() -> None:
+    """The file says so, and no record of the sample goes to quarantine for its quotes."""
+    totals = [12.5, "7.25", 9, None]
+    values = [{"id": number, "total": total} for number, total in enumerate(totals)]
+    sample = sampled([(None, as_bytes(value), 0) for value in values], partitions=1)
+    proposal = propose("orders", sample, SETTINGS)
+    text = write_text(proposal, sample)
+    spec = StreamSpec.model_validate({**read_tree(text).content, "name": "orders"})
+
+    records = validate_sample(sample, spec, SETTINGS)
+
+    assert "# total: 1 of 3 numbers is in quotes; a number with more than 2 places" in text
+    assert proposal.fields["types"] == {"total": "lenient"}
+    assert {each["_disposition"] for each in records} == {"row"}
+    assert str(records[1]["total"]) == "7.25"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([1, "x"], id="a text that is no number"),
+        pytest.param([True, "1"], id="no number without quotes"),
+        pytest.param([1, "01"], id="a number as JSON does not write it"),
+    ],
+)
+def test_other_texts_make_no_lenient_column(values: list[Any]) -> None:
+    """They would go to quarantine all the same."""
+    (found,) = guess_columns({"a": value} for value in values).values()
+
+    assert not found.is_lenient
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "json", "debezium"),
+    [
+        pytest.param("at", 1_732_444_800_123, "timestamp_millis(at)", "{at: millis}", id="ms"),
+        pytest.param(
+            "n", 1_732_444_800_123_456, "timestamp_micros(n)", "{n: micros}", id="microseconds"
+        ),
+        pytest.param(
+            "n", 1_732_444_800_123_456_789, "timestamp_micros(n DIV 1000)", "{n: nanos}", id="ns"
+        ),
+        pytest.param("sent_at", 1_732_444_800, "declare TIMESTAMP", "", id="seconds"),
+        pytest.param("total", 1_732_444_800, "", "", id="no name of a moment"),
+        pytest.param("due_date", 20_051, "", "declare DATE", id="days"),
+        pytest.param("total", "12.50", "{total: lenient}", "decimals: string", id="decimals"),
+        pytest.param("postcode", "10115", "", "", id="digits that are a name"),
+    ],
+)
+def test_what_values_may_stand_for_is_said(name: str, value: Any, json: str, debezium: str) -> None:
+    """The type stays what it is; a comment names what to declare."""
+    for dialect, says in ((JSON, json), (DEBEZIUM, debezium)):
+        (found,) = guess_columns([{name: value}], dialect).values()
+
+        assert says in found.note
+        assert bool(says) == bool(found.note)
+        assert str(found.type) == ("BIGINT" if type(value) is int else "STRING")
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_key_that_never_comes_twice_may_be_of_events(repeats: bool) -> None:
+    """An upsert loses nothing, so it stays; the file names the mode for events."""
+    records = [({"id": number}, {"id": number, "a": 1}, 0) for number in range(100)]
+    records += records[-1:] if repeats else []
+    sample = sampled([(as_bytes(k), as_bytes(v), at) for k, v, at in records], partitions=1)
+
+    proposal = propose("orders", sample, SETTINGS)
+
+    assert proposal.fields["keys"] == ["id"]
+    assert ("insert_only" in " ".join(proposal.notes["keys"])) == (not repeats)
 
 
 def test_a_name_that_no_column_can_have_is_left_out() -> None:
@@ -370,6 +443,12 @@ def test_a_topic_written_by_no_key_is_ordered_across_its_partitions() -> None:
     [
         pytest.param([b"\xff\xfe", b"\x80"], "bytes that are no text", "format: raw", id="bytes"),
         pytest.param([b"a line", b"b"], "text that is no JSON", "format: string", id="text"),
+        pytest.param(
+            [b"a;1", b"b;2"],
+            "text that is no JSON",
+            'format: {type: csv, delimiter: ";"}, schema: "c1 STRING, c2 STRING"',
+            id="lines of CSV",
+        ),
         pytest.param([b"1", b"[]"], "JSON that is no object", "format: string", id="scalars"),
         pytest.param(
             [b'{"a": 1}', b"x"],
@@ -389,6 +468,8 @@ def test_what_no_format_fits_gets_one_sentence(
         detect_format(sampled([(None, value, 0) for value in values]), SETTINGS)
 
     problem, _, then = str(refused.value).partition("Next: ")
+    for file in re.findall(r"(\{topic: .+?\})(?:; or|$)", then):
+        StreamSpec.model_validate({**read_tree(file).content, "name": "orders"})
     assert says in problem
     assert remedy in then
     assert "\n" not in str(refused.value)

@@ -24,6 +24,7 @@ _SHARE: Final = 0.8
 _OBJECT, _OTHER_JSON, _FRAMED = "JSON objects", "JSON that is no object", "framed by a schema id"
 _TEXT, _BYTES = "text that is no JSON", "bytes that are no text"
 _RAW: Final = "{{topic: {topic}, format: {format}, schema: value {type} NOT NULL, mode: append}}"
+_DELIMITERS: Final = (",", ";", "\t", "|")
 # Each is a request. Bytes that only look framed have a random one in every record.
 _MOST_IDS: Final = 100
 # What a registry calls its schemas, and the format of their records.
@@ -45,6 +46,11 @@ class Detected:
     why: str
     columns: Mapping[str, Guess]
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lenient(self) -> dict[str, str]:
+        """The columns some of whose values are written as another type, as ``types`` has them."""
+        return {name: "lenient" for name, guess in self.columns.items() if guess.is_lenient}
 
 
 def detect_format(sample: TopicSample, settings: Settings) -> Detected:
@@ -70,7 +76,7 @@ def detect_format(sample: TopicSample, settings: Settings) -> Detected:
         return _json([parse(each) for each in values if _kind(each) == kind], found)
     remedy = _by_hand(sample, "raw", "BINARY")
     if kind != _BYTES:
-        remedy = f"{_by_hand(sample, 'string', 'STRING')} (or `format: csv`, if they are lines)"
+        remedy = f"{_by_hand(sample, 'string', 'STRING')}{_as_csv(sample.topic, values)}"
     return _refuse(sample, f"the values are {kind}", remedy)
 
 
@@ -196,6 +202,18 @@ def _merged(newest_first: Iterable[Mapping[str, Guess]]) -> dict[str, Guess]:
 def _by_hand(sample: TopicSample, format_: str, type_: str) -> str:
     declared = _RAW.format(topic=sample.topic, format=format_, type=type_)
     return f"declare them by hand; a stream's file that keeps them unchanged is {declared}"
+
+
+def _as_csv(topic: str, values: Sequence[bytes]) -> str:
+    """Return a declaration of the same as CSV, if each text has as many separators."""
+    for delimiter in _DELIMITERS:
+        fields = {value.count(delimiter.encode()) + 1 for value in values}
+        if len(fields) == 1 and fields != {1}:
+            of_csv = "csv" if delimiter == "," else f'{{type: csv, delimiter: "{delimiter}"}}'
+            columns = ", ".join(f"c{number} STRING" for number in range(1, fields.pop() + 1))
+            file = f'{{topic: {topic}, format: {of_csv}, schema: "{columns}", mode: append}}'
+            return f"; or, with names and types of your own, as lines of CSV: {file}"
+    return ""
 
 
 def _refuse(sample: TopicSample, problem: str, remedy: str) -> NoReturn:

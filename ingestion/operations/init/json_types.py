@@ -18,6 +18,7 @@ from ingestion.errors import counted
 from ingestion.formats.coerce import moment
 from ingestion.formats.json.strict import DATE, DAY, MOMENT, MOST_DIGITS
 from ingestion.formats.strict_json import StrictParser, of_sane_length
+from ingestion.operations.init.hints import NUMBER, hint_at
 
 _ZONED: Final = re.compile(rf"{DATE}T\d\d:\d\d(:\d\d(\.\d{{1,6}})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _BIGINT: Final = range(-(2**63), 2**63)
@@ -43,10 +44,15 @@ parse: Final = StrictParser(
 
 
 class Guess(NamedTuple):
-    """A proposed type, null where there is none, and what a person should check."""
+    """A proposed type, null where there is none, and what a person should check.
+
+    Attributes:
+        is_lenient: Whether some of its values are written as another type.
+    """
 
     type: SqlType | None
     note: str = ""
+    is_lenient: bool = False
 
 
 class Dialect(NamedTuple):
@@ -113,7 +119,27 @@ def name_trouble(name: str) -> str:
 def _guess_column(name: str, values: Sequence[Any], dialect: Dialect) -> Guess:
     if trouble := name_trouble(name):
         return Guess(None, trouble)
-    return guess(values, dialect)
+    given = [value for value in values if value is not None]
+    if dialect is JSON and (numbers := _without_quotes(given)):
+        found = guess(numbers, dialect)
+        quoted_ = sum(type(value) is str for value in given)
+        of = f"of {counted(len(given), 'number')}"
+        notes = counted(quoted_, f"{of} is in quotes", f"{of} are in quotes"), found.note
+        return Guess(found.type, "; ".join(filter(None, notes)), is_lenient=True)
+    found = guess(given, dialect)
+    hint = hint_at(name, given, is_debezium=dialect is DEBEZIUM) if given else ""
+    return found._replace(note="; ".join(filter(None, (found.note, hint))))
+
+
+def _without_quotes(values: Sequence[Any]) -> list[Any]:
+    """Return values as numbers where all are, some of them in quotes; else none."""
+    texts = [value for value in values if type(value) is str]
+    is_number = all(_KINDS[type(value)] == "numbers" or type(value) is str for value in values)
+    if not texts or len(texts) == len(values) or not is_number:
+        return []
+    if not all(map(NUMBER.fullmatch, texts)):
+        return []
+    return [parse(value.encode()) if type(value) is str else value for value in values]
 
 
 def guess(values: Sequence[Any], dialect: Dialect = JSON) -> Guess:

@@ -39,6 +39,8 @@ _POSITIONS: Final[Sequence[tuple[Mapping[str, str], Mapping[str, SqlType]]]] = (
     ),
 )
 _KAFKAS_TIME: Final = "_timestamp"
+# Of so many records of a table that changes, some are of the same row.
+_MANY: Final = 100
 _SEVERAL: Final = "records of one key may come from several partitions, without a common order"
 _NO_COLUMN: Final = "no column is never null and named like one that grows with each change"
 _BY_TIME: Final = "no column was found that orders them, so Kafka's time does"
@@ -100,6 +102,7 @@ def propose(stream: str, sample: TopicSample, settings: Settings) -> Proposal:
             list(keys.columns),
             keys.why,
             "check: the table has one row for each of its values",
+            *_if_events(evidence, keys),
         )
         is_json = keys.format in (None, "json") or evidence.is_debezium
         if not is_json:
@@ -113,6 +116,18 @@ def propose(stream: str, sample: TopicSample, settings: Settings) -> Proposal:
     return proposal
 
 
+def _if_events(evidence: TopicEvidence, keys: Keys) -> Sequence[str]:
+    """Say that nothing shows yet that records replace one another."""
+    of_rows = [tuple(row[name] for name in keys.columns) for row in evidence.rows]
+    if len(of_rows) < _MANY or len(set(of_rows)) < len(of_rows):
+        return ()
+    found = counted(len(of_rows), "record")
+    return (
+        f"check: no key comes twice in {found}. If each is an event that nothing replaces, "
+        "`mode: insert_only` keeps the first of each key, and costs less",
+    )
+
+
 def _gather(stream: str, sample: TopicSample, settings: Settings) -> TopicEvidence:
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
@@ -124,7 +139,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings) -> TopicEviden
             f"topic {sample.topic!r}: no field of its values can be a column ({why or 'none'}). "
             "Next: sample more with --sample, or declare the columns by hand"
         )
-    spec = _appending(stream, sample, _format(detected), types)
+    spec = _appending(stream, sample, _format(detected), types, detected.lenient)
     records = tuple(decode_values(sample, spec, settings))
     return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
@@ -132,12 +147,16 @@ def _gather(stream: str, sample: TopicSample, settings: Settings) -> TopicEviden
 
 
 def _appending(
-    stream: str, sample: TopicSample, format_: Any, types: Mapping[str, SqlType]
+    stream: str,
+    sample: TopicSample,
+    format_: Any,
+    types: Mapping[str, SqlType],
+    lenient: Mapping[str, str] = {},
 ) -> StreamSpec:
     """Return a declaration that decodes columns, and asks nothing more of them."""
     ddl = ", ".join(_column(name, type_) for name, type_ in types.items())
     fields = {"topic": sample.topic, "format": format_, "schema": ddl, "mode": "append"}
-    return StreamSpec.model_validate({**fields, "name": stream})
+    return StreamSpec.model_validate({**fields, "types": dict(lenient), "name": stream})
 
 
 def _format(detected: Detected, order: _Order = _NO_ORDER) -> Any:
@@ -155,6 +174,9 @@ def _propose_schema(proposal: Proposal, evidence: TopicEvidence, keys: Keys, ord
         if guess.note:
             notes.append(f"{name}: {guess.note if guess.type else f'left out, since {guess.note}'}")
     proposal.add("schema", ",\n".join(columns), *notes)
+    if lenient := evidence.detected.lenient:
+        why = "numbers in quotes are taken for numbers; without this line they go to quarantine"
+        proposal.add("types", lenient, why)
 
 
 def _column(name: str, type_: SqlType, *, required: bool = False) -> str:
