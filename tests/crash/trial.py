@@ -110,6 +110,8 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
         sequence_by=["at"] if by_time else [],
         apply_as_deletes=f"name = '{GONE}'",
         max_offsets_per_trigger=90,
+        # So many bad records end Dagster's run with 1, as a kill of its JVM may not.
+        quarantine_rate={"fail_above": 1},
     )
     world.write_declaration()
     traffic = Traffic(
