@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,6 +149,7 @@ class _Plan:
 def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader) -> _Plan:
     from ingestion.declaration.notices import notices_of
     from ingestion.lake.paths import StreamPaths
+    from ingestion.operations.init.unfilled_columns import unfilled_columns
     from ingestion.recovery.schema_diff import plan_schema_change
 
     spec, diff = declared.spec, None
@@ -156,13 +158,18 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
         diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings)) if spec else None
     except IngestionError as error:
         status.add(error)
+    sampled = tuple[str, ...]()
+    if spec and not status.exists and not status.problems:
+        # An empty topic says nothing.
+        with suppress(IngestionError):
+            sampled = tuple(unfilled_columns(spec, settings))
     problems = {failure.message: failure for failure in status.problems}.values()
     return _Plan(
         stream=declared.name,
         diff=diff,
         refusals=tuple(each for each in problems if each.exit_code != UNREACHABLE),
         unknown=tuple(each.message for each in problems if each.exit_code == UNREACHABLE),
-        notices=(*(notices_of(spec) if spec else ()), *status.notices),
+        notices=(*(notices_of(spec) if spec else ()), *status.notices, *sampled),
     )
 
 

@@ -17,7 +17,7 @@ IS_GOOD: Final = "_disposition IN ('row', 'delete')"
 _NAMES_LISTED: Final = 20
 _NAME_LENGTH: Final = 100
 # Two letters that changed places in a word of four.
-_LIKE: Final = 0.75
+LIKENESS: Final = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +148,7 @@ def _absent(
 ) -> dict[str, int]:
     """Count the rows without each column that may be misspelt; a query only where one may be."""
     rows, there = counts.dispositions.get("row", 0), {*engine.columns("batch")} & {*declared}
-    likest = (nearest(name, there, likeness=_LIKE) for name in undeclared)
+    likest = (nearest(name, there, likeness=LIKENESS) for name in undeclared)
     similar = sorted({name for name in likest if name})
     if not rows or not similar:
         return {}

@@ -38,10 +38,14 @@ def _look_at_a_misspelt_column(world: World, monkeypatch: pytest.MonkeyPatch) ->
     world.set_environment(monkeypatch)
     world.send(order(1), order(2, note=None), None, b"garbage")
 
+    before = CliRunner().invoke(app, ["plan", world.topic])
     report = world.run()
     shown = CliRunner().invoke(app, ["status", world.topic, "--json"])
     in_words = [CliRunner().invoke(app, [name, world.topic]) for name in ("status", "plan")]
 
+    assert (
+        "notice: column nmae is null in the last 2 records, of which 2 have a field name that is "
+    ) in " ".join(before.stdout.split())
     (notice,) = report.notices
     assert notice.startswith(
         "column nmae is null in every row of batch 1, and 2 records have a field name that is not "
