@@ -28,14 +28,13 @@ from ingestion.lake.quarantine import is_waiting, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import on_fitting_engine, start_committer
-from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.recovery.start import Start, plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName, choose_engine
+from ingestion.sinks.choose_engine import EngineName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,10 +107,8 @@ class Redrive:
             if not waiting:
                 return report
             self._refuse_partial_updates(waiting)
-            engine, _ = choose_engine(stream, alters=alters_table(stream))
-            spark, start = start_committer(
+            spark, engine, start = start_committer(
                 stream,
-                engine,
                 planned,
                 lock,
                 start=lambda: self.spark(waiting.total()),

@@ -23,7 +23,6 @@ from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
 from ingestion.operations.rewind import moment_of
 from ingestion.operations.run import on_fitting_engine, start_committer
-from ingestion.pipeline.evolve_schema import alters_table
 from ingestion.pipeline.replay_batch import ReplayWriter
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_ranges
@@ -32,7 +31,7 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, lost_ranges, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName, choose_engine
+from ingestion.sinks.choose_engine import EngineName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,10 +107,8 @@ class Replay:
             )
             if not ranges:
                 return report
-            engine, _ = choose_engine(stream, alters=alters_table(stream))
-            spark, start = start_committer(
+            spark, engine, start = start_committer(
                 stream,
-                engine,
                 planned,
                 lock,
                 start=lambda: self.spark(sum(map(len, ranges))),

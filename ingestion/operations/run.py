@@ -134,15 +134,13 @@ class Run:
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first)
-            engine, why = choose_engine(stream, alters=first is not None and alters_table(stream))
             backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
-            spark, start = start_committer(
-                stream, engine, first, lock, start=lambda: self.spark(backlog), run_id=self.run_id
+            spark, engine, start = start_committer(
+                stream, first, lock, start=lambda: self.spark(backlog), run_id=self.run_id
             )
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
             hit(Failpoint.TABLE_READ)
             checkpoint, notices = _open_checkpoint(stream.paths, start)
-            notices = (*filter(None, [why]), *notices)
             hit(Failpoint.GENERATION_OPENED)
             writer = BatchWriter(
                 stream,
@@ -240,23 +238,24 @@ def on_fitting_engine(
 
 def start_committer(
     stream: Stream,
-    engine: EngineName,
     planned: Start | None,
     lock: CommitterLock,
     *,
     start: Callable[[], SparkSession],
     run_id: str,
-) -> tuple[SparkSession, Start]:
+) -> tuple[SparkSession, EngineName, Start]:
     """Start Spark, and let whoever commits hold the lock and know where the table stands.
+
+    That is this process, or the JVM, for which the start is planned again.
 
     Args:
         stream: The stream; its table is made where there is none yet.
-        engine: Who commits: this process, or the JVM, for which the start is planned again.
         planned: The start as it is planned; ``None`` without a table.
         lock: In the hands of this process.
         start: Starts Spark.
         run_id: Names the commits that prepare the table.
     """
+    engine, why = choose_engine(stream, alters=planned is not None and alters_table(stream))
     spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
     hit(Failpoint.LOCK_HELD)
     refuse_bad_condition(spark, stream.spec)
@@ -272,12 +271,13 @@ def start_committer(
     # What the first plan has healed, the second does not find.
     plans = [planned, begun] if planned is not None and planned is not begun else [begun]
     healed = dict.fromkeys(notice for plan in plans for notice in plan.notices)
-    return spark, replace(
+    begun = replace(
         begun,
         position=position,
         recovered=tuple(row for plan in plans for row in plan.recovered),
-        notices=(*healed, *changes, *to_decide),
+        notices=(*healed, *changes, *to_decide, *filter(None, [why])),
     )
+    return spark, engine, begun
 
 
 class _RedBatchError(Exception):
