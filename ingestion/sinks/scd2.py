@@ -14,6 +14,7 @@ it. ``closed`` counts the older rows whose end was corrected, and is no disposit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
@@ -21,7 +22,7 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.sink import Good, Sink, Target, WriteResult, merge_counts, unlike
 from ingestion.sinks.tombstones import define_deletes, remember_deletes
 
 # What an event comes to: a disposition, ``closed``, or null where nothing changes.
@@ -35,17 +36,13 @@ _WHAT: Final = (
 )
 
 
-class HistorySink:
+class HistorySink(Sink):
     """One batch on its way into a table of versions."""
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
-        self._target = target
-        self._engine = target.engine
-        self._good = good
-        self._keys = target.spec.keys
+        super().__init__(target, good)
         self._sequence = sql.name(target.spec.sequence_by[0])
-        self._identity = ("_epoch", *target.spec.origin)
         self._written: Mapping[str, int] = {"versions": 0, "closed": 0}
 
     def prepare(self) -> Mapping[str, int]:
@@ -74,19 +71,12 @@ class HistorySink:
 
     def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was decided before it."""
-        written, merged = self.recount(commit), merge_counts(commit)
-        pairs = (("versions", merged["inserted"]), ("closed", merged["updated"]))
-        problems = tuple(
-            f"MERGE wrote {found} {name}, expected {self._written[name]}"
-            for name, found in pairs
-            if found != self._written[name]
-        )
-        return WriteResult(
-            counts=written.counts, rows_expected=written.rows_expected, problems=problems
-        )
+        merged = merge_counts(commit)
+        written = {"versions": merged["inserted"], "closed": merged["updated"]}
+        return replace(self.recount(commit), problems=unlike(written, self._written))
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells: the metadata counts the deletes, MERGE the versions."""
         inserted = merge_counts(commit)["inserted"]
         return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)

@@ -42,6 +42,11 @@ def ranked(columns: Sequence[str], direction: str, side: str = "") -> str:
     return ", ".join(f"{name(column, side)} {direction}" for column in columns)
 
 
+def stamp(epoch: int, seq: int) -> str:
+    """Select what a row has of its batch."""
+    return f"CAST({epoch} AS INTEGER) AS _epoch, CAST({seq} AS BIGINT) AS _seq"
+
+
 def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> str:
     """Tell whether the row of ``one`` is beyond that of ``other``; any row is beyond none.
 
@@ -74,20 +79,6 @@ def is_older(line: Sequence[str], one: str, other: str, *, has_order: bool) -> s
     after = is_newer(line, other, one, has_order=has_order)
     there = f"{name('_offset', one)} IS NOT NULL"
     return f"({name('_offset', other)} IS NULL OR ({there} AND {after}))"
-
-
-def is_same_record(line: Sequence[str], one: str, other: str) -> str:
-    """Tell whether two rows are of one record."""
-    return equal(("_epoch", *line), one, other)
-
-
-def is_incomparable(one: str, other: str) -> str:
-    """Tell rows of one epoch that come from different partitions."""
-    elsewhere = (
-        f"({name('_topic', one)} <> {name('_topic', other)} "
-        f"OR {name('_partition', one)} <> {name('_partition', other)})"
-    )
-    return f"{name('_epoch', one)} = {name('_epoch', other)} AND {elsewhere}"
 
 
 def is_beyond(columns: Sequence[str], one: str, other: str) -> str:

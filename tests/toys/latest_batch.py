@@ -8,17 +8,11 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.sink import Sink, WriteResult, merge_counts
 
 
-class LatestBatch:
+class LatestBatch(Sink):
     """One batch on its way to replace the one before."""
-
-    def __init__(self, target: Target, good: Good) -> None:
-        """Take the good records of a batch."""
-        self._target = target
-        self._engine = target.engine
-        self._good = good
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
@@ -48,8 +42,8 @@ class LatestBatch:
         """Take what Delta counted."""
         return self.recount(commit)
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells."""
         inserted = merge_counts(commit)["inserted"]
         return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
