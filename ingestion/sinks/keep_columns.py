@@ -98,7 +98,8 @@ class _Filling:
         left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
         # A delete that finds no row stays what it is.
         nothing_ended = "b._disposition = 'delete' AND k._gone"
-        made = {
+        made = {name: sql.name(name, "b") for name in self._target.engine.columns("batch")}
+        made |= {
             column: f"CASE WHEN k._offset IS NULL OR {nothing_ended} THEN {sql.name(column, 'b')} "
             f"ELSE {sql.name(column, 'k')} END"
             for column in self._columns
@@ -107,12 +108,8 @@ class _Filling:
         made["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
         made["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
         made["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
-        selected = ", ".join(
-            f"{made[name]} AS {sql.name(name)}" if name in made else sql.name(name, "b")
-            for name in self._target.engine.columns("batch")
-        )
         return (
-            f"SELECT {selected} FROM batch b LEFT JOIN ({self._kept()}) k "
+            f"SELECT {sql.selected(made)} FROM batch b LEFT JOIN ({self._kept()}) k "
             f"ON {sql.equal(COORDINATES, 'b', 'k')}"
         )
 
@@ -123,7 +120,8 @@ class _Filling:
         line = f"PARTITION BY {keys} ORDER BY {order}"
         so_far = f"OVER ({line} ROWS UNBOUNDED PRECEDING)"
         parts = ", ".join(
-            f"sum(CASE WHEN {_says(column)} THEN 1 ELSE 0 END) {so_far} AS {_part(column)}"
+            f"sum(CASE WHEN coalesce(list_contains(_left_out, {sql.text(column)}), FALSE) "
+            f"THEN 0 ELSE 1 END) {so_far} AS {_part(column)}"
             for column in self._columns
         )
         values = ", ".join(
@@ -138,7 +136,7 @@ class _Filling:
         # What is stale changes nothing, so it needs nothing; but any version is inserted.
         own = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {_RECORD_NAMES})"
         nothing = "_gone" if self._is_history else f"_gone AND coalesce({own}, 0) = 0"
-        record = ", ".join(f"{of} AS {name}" for of, name in zip(_RECORD, COORDINATES, strict=True))
+        record = sql.selected(dict(zip(COORDINATES, _RECORD, strict=True)))
         return (
             f"SELECT * FROM (SELECT {record}, {sql.names(self._columns)}, _left_out, _gone, "
             f"{nothing} AS _nothing FROM (SELECT {_RECORD_NAMES}, _turn, _is_known, _left_out, "
@@ -196,10 +194,11 @@ class _Filling:
             if name in self._others
         }
         said = "".join(f"{sql.name(name, 'm')}, " for name in self._said)
+        same_record = " AND ".join(f"m.{name} = e._of{name}" for name in COORDINATES)
         return (
             f"SELECT {', '.join(ends.values())}, {said}coalesce(e._epoch, {self._epoch}), "
             f"m._unavailable, FALSE, 0, -1, {sql.names(_RECORD, 'e')} "
-            f"FROM batch m JOIN ends e ON {_same_record('m')} WHERE {_IS_MOVE}"
+            f"FROM batch m JOIN ends e ON {same_record} WHERE {_IS_MOVE}"
         )
 
     def _concerned(self) -> str:
@@ -282,13 +281,5 @@ def _lacks(target: Target) -> str:
     return _IS_UPDATE if target.spec.mode == "scd2" else f"({_IS_UPDATE} OR {_IS_END})"
 
 
-def _says(column: str) -> str:
-    return f"NOT coalesce(list_contains(_left_out, {sql.text(column)}), FALSE)"
-
-
 def _part(column: str) -> str:
     return sql.name(f"part of {column}")
-
-
-def _same_record(side: str) -> str:
-    return " AND ".join(f"{side}.{name} = e._of{name}" for name in COORDINATES)

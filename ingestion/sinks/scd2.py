@@ -103,31 +103,25 @@ class HistorySink(Sink):
     def _events(self) -> str:
         """Select every event of the batch's keys: its records, and what is known of them."""
         columns = self._engine.columns("before")
-        ours = {
-            "_epoch": f"CAST({self._target.epoch} AS INTEGER)",
-            "_seq": f"CAST({self._target.seq} AS BIGINT)",
-            **dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL"),
-        }
-        of_record = ", ".join(
-            f"{ours[name]} AS {sql.name(name)}" if name in ours else f"r.{sql.name(name)}"
-            for name in columns
-        )
+        of_record = {name: sql.name(name, "r") for name in columns}
+        of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
+        of_record["_epoch"] = f"CAST({self._target.epoch} AS INTEGER)"
+        of_record["_seq"] = f"CAST({self._target.seq} AS BIGINT)"
         keys = f"(SELECT DISTINCT {sql.names(self._keys)} FROM good)"
         events = [
-            f"SELECT {of_record}, r._disposition = 'delete' AS _delete, TRUE AS _is_new "
-            "FROM good r",
+            f"SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete, "
+            "TRUE AS _is_new FROM good r",
             f"SELECT {sql.names(columns, 't')}, FALSE AS _delete, FALSE AS _is_new "
             f'FROM "before" t JOIN {keys} k ON {sql.equal(self._keys, "t", "k")}',
         ]
         if define_deletes(self._target):
             remembered = {*self._keys, *self._target.spec.order_columns}
             remembered |= {"_timestamp", "_epoch", "_seq"}
-            of_delete = ", ".join(
-                f"d.{sql.name(name)}" if name in remembered else f"NULL AS {sql.name(name)}"
-                for name in columns
-            )
+            of_delete = {
+                name: sql.name(name, "d") if name in remembered else "NULL" for name in columns
+            }
             events.append(
-                f"SELECT {of_delete}, TRUE AS _delete, FALSE AS _is_new "
+                f"SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new "
                 f"FROM deletes d JOIN {keys} k ON {sql.equal(self._keys, 'd', 'k')}"
             )
         return " UNION ALL ".join(events)

@@ -7,7 +7,7 @@ structs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 # Ends the statement that evaluates it; each engine puts in its own way to do so.
@@ -25,6 +25,11 @@ def name(column: str, side: str = "") -> str:
 def names(columns: Iterable[str], side: str = "") -> str:
     """Quote names, with commas between them."""
     return ", ".join(name(column, side) for column in columns)
+
+
+def selected(columns: Mapping[str, str]) -> str:
+    """Select values by the names that they get."""
+    return ", ".join(f"{value} AS {name(column)}" for column, value in columns.items())
 
 
 def text(value: str) -> str:
@@ -45,6 +50,14 @@ def ranked(columns: Sequence[str], direction: str, side: str = "") -> str:
 def stamp(epoch: int, seq: int) -> str:
     """Select what a row has of its batch."""
     return f"CAST({epoch} AS INTEGER) AS _epoch, CAST({seq} AS BIGINT) AS _seq"
+
+
+def first_of(table: str, columns: Iterable[str], *, by: Sequence[str], order: str) -> str:
+    """Select columns of the first row, in an order, of all that are equal ``by`` other columns."""
+    return (
+        f"SELECT {names(columns)} FROM (SELECT *, row_number() OVER "
+        f"(PARTITION BY {names(by)} ORDER BY {order}) AS _rank FROM {table}) r WHERE _rank = 1"
+    )
 
 
 def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> str:

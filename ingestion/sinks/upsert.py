@@ -185,11 +185,7 @@ def winner_per_key(target: Target, direction: str) -> str:
     """
     keys, line = target.spec.keys, target.spec.order_columns
     best_first = sql.ranked(line, direction)
-    columns = sql.names(target.engine.columns("good"))
-    return (
-        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {sql.names(keys)} "
-        f"ORDER BY {best_first}) AS _rank FROM good) r WHERE _rank = 1"
-    )
+    return sql.first_of("good", target.engine.columns("good"), by=keys, order=best_first)
 
 
 SINK = UpsertSink

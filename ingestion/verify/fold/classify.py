@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import Decode, DecodedRecord, DecodeRecord, Expected, reading
+from ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
 from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
 from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
 from ingestion.verify.read.record import (
@@ -197,9 +197,7 @@ class Classifier:
 
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
-            if isinstance(self._read, DecodeRecord):
-                return self._read(record.value, record.key, record.headers)
-            return self._read(record.value)
+            return self._read(record.value, record.key, record.headers)
         if self._tombstones == "quarantine":
             raise BadRecordError("a tombstone is not for this stream")
         if record.key is None:
