@@ -57,11 +57,10 @@ class AppendSink(Sink):
         return WriteResult(counts=counts, rows_expected=inserted)
 
     def _merge(self) -> Merge:
-        columns = {name: sql.name(name, "s") for name in self._engine.columns("before")}
         return Merge(
             source="SELECT * FROM winners",
             on=sql.equal(self._identity, "t", "s"),
-            insert=Clause(when="TRUE", assign=columns),
+            insert=Clause(when="TRUE", assign=self._columns()),
             size_bytes=self._good.size_bytes,
         )
 

@@ -127,14 +127,15 @@ class HistorySink(Sink):
         return " UNION ALL ".join(events)
 
     def _merge(self) -> Merge:
-        columns = {name: sql.name(name, "s") for name in self._engine.columns("before")}
         ends = {VALID_TO: "s._next", CURRENT: "s._next IS NULL"}
         starts = {VALID_FROM: f"s.{self._sequence}"}
         return Merge(
             source="SELECT * FROM changes WHERE _what IN ('inserted', 'closed')",
             on=sql.equal((*self._keys, *self._identity), "t", "s"),
             matched=(Clause(when="TRUE", assign=ends),),
-            insert=Clause(when="s._what = 'inserted'", assign={**columns, **starts, **ends}),
+            insert=Clause(
+                when="s._what = 'inserted'", assign={**self._columns(), **starts, **ends}
+            ),
             size_bytes=self._good.size_bytes,
         )
 

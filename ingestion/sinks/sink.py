@@ -12,6 +12,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit
+from ingestion.sinks import sql
 from ingestion.sinks.engine import Engine
 
 
@@ -69,6 +70,10 @@ class Sink(ABC):
         self._engine, self._keys = target.engine, target.spec.keys
         # Of the record that a row comes from.
         self._identity = ("_epoch", *target.spec.origin)
+
+    def _columns(self) -> dict[str, str]:
+        """Take each column of the table, which is open as ``before``, from the source."""
+        return {name: sql.name(name, "s") for name in self._engine.columns("before")}
 
     @abstractmethod
     def prepare(self) -> Mapping[str, int]:

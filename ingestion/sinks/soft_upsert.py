@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ingestion.declaration.modes import DELETED_COLUMN
 from ingestion.lake.table_log import Commit
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Clause, Merge
+from ingestion.sinks.engine import Clause
 from ingestion.sinks.sink import WriteResult, merge_counts
 from ingestion.sinks.upsert import UpsertSink
 
@@ -47,16 +46,11 @@ class SoftUpsertSink(UpsertSink):
         """Find nothing: the row of a deleted key stays."""
         yield from ()
 
-    def _merge(self) -> Merge:
+    def _clauses(self) -> tuple[tuple[Clause, ...], Clause]:
+        """Write the row of a delete, too."""
         columns = {**self._columns(), DELETED_COLUMN: "s._delete"}
-        return Merge(
-            source="SELECT * FROM winners",
-            on=sql.equal(self._keys, "t", "s"),
-            matched=(Clause(when=self._wins_over("t"), assign=columns),),
-            insert=Clause(when="TRUE", assign=columns),
-            size_bytes=self._good.size_bytes,
-            key_ranges=self._facts.ranges,
-        )
+        update = Clause(when=self._wins_over("t"), assign=columns)
+        return (update,), Clause(when="TRUE", assign=columns)
 
 
 SINK = SoftUpsertSink

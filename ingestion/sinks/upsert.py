@@ -119,22 +119,23 @@ class UpsertSink(Sink):
         return f"SELECT *, _disposition = 'delete' AS _delete, {ours} FROM ({chosen}) w"
 
     def _merge(self) -> Merge:
-        assign = self._columns()
-        newer = self._wins_over("t")
-        update = Clause(when=f"NOT s._delete AND {newer}", assign=self._updated(assign))
-        delete = Clause(when=f"s._delete AND {newer}", assign=None)
+        matched, insert = self._clauses()
         return Merge(
             source="SELECT * FROM winners",
             on=sql.equal(self._keys, "t", "s"),
-            matched=(delete, update) if self._good.deletes else (update,),
-            insert=Clause(when="s._alive", assign=assign),
+            matched=matched,
+            insert=insert,
             size_bytes=self._good.size_bytes,
             key_ranges=self._facts.ranges,
         )
 
-    def _columns(self) -> dict[str, str]:
-        """Take each column of the table from the winner."""
-        return {name: sql.name(name, "s") for name in self._engine.columns("before")}
+    def _clauses(self) -> tuple[tuple[Clause, ...], Clause]:
+        """Say what becomes of the row of a winner's key, and of a winner without one."""
+        assign, newer = self._columns(), self._wins_over("t")
+        update = Clause(when=f"NOT s._delete AND {newer}", assign=self._updated(assign))
+        delete = Clause(when=f"s._delete AND {newer}", assign=None)
+        matched = (delete, update) if self._good.deletes else (update,)
+        return matched, Clause(when="s._alive", assign=assign)
 
     def _updated(self, columns: Mapping[str, str]) -> Mapping[str, str]:
         """Say what each column of a row becomes that is there already."""

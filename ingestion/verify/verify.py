@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -201,7 +201,7 @@ class _Proof:
         coverage, batches = redrives.coverage, self._batches
         in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
         total = sum(part.span for batch in batches for part in coverage.covered_ranges(batch))
-        with TopicReader.opened(self._settings, partitions=len(coverage.begin)) as topic:
+        with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
             for batch in batches:
                 if batch.erased is not None:
                     fold.erase(batch)

@@ -28,13 +28,12 @@ class LatestBatch(Sink):
         names = self._engine.columns("before")
         new = ", ".join(self._given().get(name, sql.name(name)) for name in names)
         nothing = ", ".join(f"NULL AS {sql.name(name)}" for name in names)
-        rows = {name: sql.name(name, "s") for name in names}
         merge = Merge(
             source=f"SELECT {new}, FALSE AS _clears FROM good "
             f"UNION ALL SELECT {nothing}, TRUE AS _clears",
             on='s."_clears" AND t."_seq" >= 0',
             matched=(Clause(when="TRUE", assign=None),),
-            insert=Clause(when='NOT s."_clears"', assign=rows),
+            insert=Clause(when='NOT s."_clears"', assign=self._columns()),
         )
         self._engine.merge(merge, stream, path, metadata)
 
