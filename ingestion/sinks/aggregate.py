@@ -12,6 +12,7 @@ new, ``updated`` those of groups that were there; ``groups`` rows carry the batc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 
@@ -27,25 +28,23 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
 from ingestion.sinks.idempotent_commit import (
-    commit_without_rows,
     from_materialized,
     idempotent,
     retry_on_conflict,
 )
-from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.sink import Good, Sink, Target, WriteResult, merge_counts, unlike
 from ingestion.sinks.spark_engine import SparkEngine
 from ingestion.sinks.watermark import clocks_after
 
 
-class AggregateSink:
+class AggregateSink(Sink):
     """One batch on its way into a table of groups."""
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
+        super().__init__(target, good)
         assert isinstance(target.engine, SparkEngine), "groups are folded by Spark alone"
-        self._target = target
         self._spark, self._frames = target.engine.spark, target.engine.frames
-        self._good = good
         self._records = target.engine.frame("good")
         self._groups = self._records
         self._aggregates = aggregates_of(target.spec)
@@ -76,7 +75,7 @@ class AggregateSink:
         Raises:
             NotReplayableError: the commit would fold records that may have been folded before.
         """
-        spark, name = self._spark, self._target.spec.name
+        name = self._target.spec.name
         if metadata.kind == "replay":
             raise NotReplayableError(
                 name,
@@ -84,26 +83,20 @@ class AggregateSink:
                 remedy=f"oncelake rebuild {name}, which folds the topic into a new table",
             )
         if not self._good.count:
-            commit_without_rows(spark, name, self._target.paths.data, metadata)
+            self._engine.commit_nothing(name, self._target.paths.data, metadata)
             return
         # The groups are materialised already.
-        with from_materialized(spark):
+        with from_materialized(self._spark):
             retry_on_conflict(lambda: self._merge(metadata), stream=name)
 
     def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was looked up before it."""
-        written = self.recount(commit)
-        merged = merge_counts(commit)
-        found = {"groups": written.rows_expected, "groups_new": merged["inserted"]}
-        problems = tuple(
-            f"MERGE wrote {found[name]} {name}, expected {expected}"
-            for name, expected in self._told.items()
-            if found[name] != expected
-        )
-        return WriteResult(counts={}, rows_expected=written.rows_expected, problems=problems)
+        result, merged = self.recount(commit), merge_counts(commit)
+        written = {"groups": result.rows_expected, "groups_new": merged["inserted"]}
+        return replace(result, problems=unlike(written, self._told))
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells: the metadata counts the records, MERGE the groups."""
         merged = merge_counts(commit)
         return WriteResult(counts={}, rows_expected=merged["inserted"] + merged["updated"])

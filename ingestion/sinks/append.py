@@ -14,29 +14,18 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.sink import Good, Target, WriteResult
+from ingestion.sinks.sink import Sink, WriteResult
 
 
-class AppendSink:
+class AppendSink(Sink):
     """One batch on its way into a table of records."""
-
-    def __init__(self, target: Target, good: Good) -> None:
-        """Take the good records of a batch; nothing is read or written yet."""
-        self._target = target
-        self._engine = target.engine
-        self._good = good
-        self._identity = ("_epoch", *target.spec.origin)
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
         self._engine.open_table("before", self._target.paths.data, self._target.version)
-        self._engine.define(
-            "records",
-            f"SELECT *, CAST({self._target.epoch} AS INTEGER) AS _epoch, "
-            f"CAST({self._target.seq} AS BIGINT) AS _seq FROM good",
-        )
         columns = sql.names(self._engine.columns("before"))
-        self._engine.define("winners", f"SELECT {columns} FROM records")
+        records = f"SELECT *, {sql.stamp(self._target.epoch, self._target.seq)} FROM good"
+        self._engine.define("winners", f"SELECT {columns} FROM ({records}) r")
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
@@ -57,8 +46,8 @@ class AppendSink:
             counts["unchanged"] = self._found_at(commit.version - 1)
         return WriteResult(counts=counts, rows_expected=inserted)
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells: what it did not insert was there, by inference."""
         inserted = _inserted(commit)
         counts = {"inserted": inserted}
@@ -68,11 +57,10 @@ class AppendSink:
         return WriteResult(counts=counts, rows_expected=inserted)
 
     def _merge(self) -> Merge:
-        columns = {name: sql.name(name, "s") for name in self._engine.columns("before")}
         return Merge(
             source="SELECT * FROM winners",
             on=sql.equal(self._identity, "t", "s"),
-            insert=Clause(when="TRUE", assign=columns),
+            insert=Clause(when="TRUE", assign=self._columns()),
             size_bytes=self._good.size_bytes,
         )
 

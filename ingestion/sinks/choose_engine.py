@@ -8,7 +8,6 @@ from typing import Final, Literal
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.sinks.engine import Engine
@@ -65,21 +64,18 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         yield "`mode: aggregate` folds in Spark"
     if alters:
         yield "the run changes the table's columns"
-    yield from _obstacles_of_types(spec, is_new=not DeltaTable.is_deltatable(str(data)))
-    if DeltaTable.is_deltatable(str(data)):
-        protocol = DeltaTable(data).protocol()
-        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        for feature in sorted(features - _WRITTEN):
-            yield f"the table has the feature {feature}"
-
-
-def _obstacles_of_types(spec: StreamSpec, *, is_new: bool) -> Iterator[str]:
-    words = {column.name: column.type for column in spec.table_columns}
-    for name, type_ in words.items():
+    is_new = not DeltaTable.is_deltatable(str(data))
+    types = {column.name: column.type for column in spec.table_columns}
+    for name, type_ in types.items():
         if "VARIANT" in str(type_):
             yield f"{name} is a VARIANT"
         if is_new and "VARCHAR" in str(type_):
             yield f"a table with a VARCHAR, {name}, is made by Spark"
     for name in (*spec.keys, *spec.sequence_by):
-        if name in words and words[name].word in _INEXACT:
-            yield f"{name}, by which rows are compared, is a {words[name].word}"
+        if name in types and types[name].word in _INEXACT:
+            yield f"{name}, by which rows are compared, is a {types[name].word}"
+    if not is_new:
+        protocol = DeltaTable(data).protocol()
+        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+        for feature in sorted(features - _WRITTEN):
+            yield f"the table has the feature {feature}"

@@ -6,13 +6,16 @@ over Arrow, and delta-rs for what is written. The text is the same for both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ingestion.declaration.modes import COORDINATES
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.sinks.rows import Rows
+from ingestion.sinks.sql import FAILED, equal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,16 +38,16 @@ class Merge:
     Attributes:
         source: SQL of the source's rows; no key is there twice.
         on: Which rows of ``s`` and ``t`` are partners, in SQL.
-        matched: What becomes of a row that has a partner: the first clause that holds.
-        insert: What becomes of a source's row without one.
+        insert: What becomes of a source's row without a partner.
+        matched: What becomes of a row that has one: the first clause that holds.
         size_bytes: About how large the source is.
         key_ranges: Lowest and highest value of key columns by which files can be skipped.
     """
 
     source: str
     on: str
+    insert: Clause
     matched: tuple[Clause, ...] = ()
-    insert: Clause | None = None
     size_bytes: int = 0
     key_ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
@@ -106,3 +109,19 @@ class Engine(Protocol):
 
 class IncomparableError(Exception):
     """A statement met two records that cannot be ordered."""
+
+
+@contextmanager
+def translate_failure(*errors: type[Exception]) -> Iterator[None]:
+    """Translate the failure that a statement itself has asked for."""
+    try:
+        yield
+    except errors as error:
+        if FAILED in str(error):
+            raise IncomparableError from error
+        raise
+
+
+def marks(within: str) -> str:
+    """Tell which row ``t`` of the quarantine a redrive marks for a record ``s``."""
+    return f'{equal(COORDINATES, "t", "s")} AND t."redriven_seq" IS NULL AND {within}'

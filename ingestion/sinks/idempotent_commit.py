@@ -8,7 +8,7 @@ silence; so it is set around one statement.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from delta.exceptions import (
@@ -18,7 +18,6 @@ from delta.exceptions import (
     ConcurrentTransactionException,
 )
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
@@ -64,18 +63,17 @@ def retry_on_conflict(
         TableBusyError: it lost three times.
         CommitConflictError: another writer of ours has committed meanwhile.
     """
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(*hindered), refuse_second_writer(stream):
-            return statement()
-    try:
-        with refuse_second_writer(stream):
-            return statement()
-    except hindered as error:
-        raise TableBusyError(
-            f"{stream}: somebody else changed the table {_ATTEMPTS} times while a batch was being "
-            f"merged ({type(error).__name__}). Nothing is lost. Next: oncelake run {stream}, when "
-            "that is over"
-        ) from error
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with refuse_second_writer(stream):
+                return statement()
+        except hindered as error:
+            if attempt == _ATTEMPTS:
+                raise TableBusyError(
+                    f"{stream}: somebody else changed the table {_ATTEMPTS} times while a batch "
+                    f"was being merged ({type(error).__name__}). Nothing is lost. Next: oncelake "
+                    f"run {stream}, when that is over"
+                ) from error
 
 
 @contextmanager
@@ -106,14 +104,6 @@ def from_materialized(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(_MATERIALIZE)
-
-
-def commit_without_rows(
-    spark: SparkSession, stream: str, path: Path, metadata: CommitMetadata
-) -> None:
-    """Commit metadata that changes no row: offsets move, and nothing else does."""
-    nothing = spark.read.format("delta").load(str(path)).where(F.lit(False))
-    append_rows(nothing, stream, path, metadata)
 
 
 def append_rows(rows: DataFrame, stream: str, path: Path, metadata: CommitMetadata) -> None:

@@ -98,7 +98,8 @@ class _Filling:
         left_out = "'not sent: ' || array_to_string(b._unavailable, ', ')"
         # A delete that finds no row stays what it is.
         nothing_ended = "b._disposition = 'delete' AND k._gone"
-        made = {
+        made = {name: sql.name(name, "b") for name in self._target.engine.columns("batch")}
+        made |= {
             column: f"CASE WHEN k._offset IS NULL OR {nothing_ended} THEN {sql.name(column, 'b')} "
             f"ELSE {sql.name(column, 'k')} END"
             for column in self._columns
@@ -107,12 +108,8 @@ class _Filling:
         made["_disposition"] = f"CASE WHEN {lacks} THEN 'quarantined' ELSE b._disposition END"
         made["_reason"] = f"CASE WHEN {lacks} THEN 'nothing_to_keep' ELSE b._reason END"
         made["_detail"] = f"CASE WHEN {lacks} THEN {left_out} ELSE b._detail END"
-        selected = ", ".join(
-            f"{made[name]} AS {sql.name(name)}" if name in made else sql.name(name, "b")
-            for name in self._target.engine.columns("batch")
-        )
         return (
-            f"SELECT {selected} FROM batch b LEFT JOIN ({self._kept()}) k "
+            f"SELECT {sql.selected(made)} FROM batch b LEFT JOIN ({self._kept()}) k "
             f"ON {sql.equal(COORDINATES, 'b', 'k')}"
         )
 
@@ -123,7 +120,8 @@ class _Filling:
         line = f"PARTITION BY {keys} ORDER BY {order}"
         so_far = f"OVER ({line} ROWS UNBOUNDED PRECEDING)"
         parts = ", ".join(
-            f"sum(CASE WHEN {_says(column)} THEN 1 ELSE 0 END) {so_far} AS {_part(column)}"
+            f"sum(CASE WHEN coalesce(list_contains(_left_out, {sql.text(column)}), FALSE) "
+            f"THEN 0 ELSE 1 END) {so_far} AS {_part(column)}"
             for column in self._columns
         )
         values = ", ".join(
@@ -138,69 +136,81 @@ class _Filling:
         # What is stale changes nothing, so it needs nothing; but any version is inserted.
         own = f"max(CASE WHEN _turn = 1 THEN _is_stale END) OVER (PARTITION BY {_RECORD_NAMES})"
         nothing = "_gone" if self._is_history else f"_gone AND coalesce({own}, 0) = 0"
-        record = ", ".join(f"{of} AS {name}" for of, name in zip(_RECORD, COORDINATES, strict=True))
-        return (
-            f"SELECT * FROM (SELECT {record}, {sql.names(self._columns)}, _left_out, _gone, "
-            f"{nothing} AS _nothing FROM (SELECT {_RECORD_NAMES}, _turn, _is_known, _left_out, "
-            f"{values}, CASE WHEN _wholes = 0 THEN TRUE ELSE {is_gone} END AS _gone, "
-            f"{is_stale} AS _is_stale FROM (SELECT *, {parts}, {whole} FROM ({self._events()}) e"
-            ") p) f WHERE _is_known = 0) u WHERE _left_out IS NOT NULL"
-        )
+        record = sql.selected(dict(zip(COORDINATES, _RECORD, strict=True)))
+        return f"""
+            WITH concerned AS ({self._concerned()}),
+            events AS ({self._events()}),
+            lines AS (SELECT *, {parts}, {whole} FROM events),
+            judged AS (
+                SELECT {_RECORD_NAMES}, _turn, _is_known, _left_out, {values},
+                    CASE WHEN _wholes = 0 THEN TRUE ELSE {is_gone} END AS _gone,
+                    {is_stale} AS _is_stale
+                FROM lines
+            ),
+            records AS (
+                SELECT {record}, {sql.names(self._columns)}, _left_out, _gone, {nothing} AS _nothing
+                FROM judged WHERE _is_known = 0
+            )
+            SELECT * FROM records WHERE _left_out IS NOT NULL
+        """
 
     def _events(self) -> str:
         """Select the lines of all keys concerned."""
         spec = self._target.spec
-        soft = f"t.{sql.name(DELETED_COLUMN)}" if spec.deletes == "soft" else "FALSE"
-        nowhere, nulls = "NULL, NULL, NULL", "NULL, " * len(self._said)
-        concerned = f"({self._concerned()})"
-        # Key, order, values; what it leaves out; whether no row is left; whether it was there
-        # before; its turn among those at one place; the record's own place.
+        concerned = {
+            side: f"{side} JOIN concerned k ON {sql.equal(spec.keys, side, 'k')}" for side in "btd"
+        }
+        record = {"_epoch": self._epoch, "_is_known": "0"}
+        record |= {f"_of{name}": f"b.{name}" for name in COORDINATES}
+        is_lacking = "b._disposition = 'row' AND b._moved_from IS NULL"
+        left_out = f"CASE WHEN {is_lacking} THEN b._unavailable END"
+        applied = f"batch {concerned['b']} WHERE b._disposition IN ('row', 'delete')"
+        record |= {"_left_out": left_out, "_is_gone": "b._disposition = 'delete'", "_turn": "1"}
+        is_gone = sql.name(DELETED_COLUMN, "t") if spec.deletes == "soft" else "FALSE"
+        there = {"_is_gone": is_gone, "_turn": "0"}
         events = [
-            f"SELECT {sql.names([*self._place, *self._said], 'b')}, {self._epoch} AS _epoch, "
-            "CASE WHEN b._disposition = 'row' AND b._moved_from IS NULL THEN b._unavailable END "
-            "AS _left_out, "
-            "b._disposition = 'delete' AS _is_gone, 0 AS _is_known, 1 AS _turn, "
-            + ", ".join(f"b.{name} AS _of{name}" for name in COORDINATES)
-            + f" FROM batch b JOIN {concerned} k ON {sql.equal(spec.keys, 'b', 'k')} "
-            "WHERE b._disposition IN ('row', 'delete')",
-            f"SELECT {sql.names([*self._place, *self._said], 't')}, t._epoch, NULL, {soft}, "
-            f'1, 0, {nowhere} FROM "before" t '
-            f"JOIN {concerned} k ON {sql.equal(spec.keys, 't', 'k')}",
+            self._event("b", applied, record),
+            self._event("t", f'"before" {concerned["t"]}', there),
         ]
         if self._has_deletes:
-            of_deletes = (
-                f"d._epoch, NULL, {{}}, 1, {{}}, {nowhere} FROM deletes d "
-                f"JOIN {concerned} k ON {sql.equal(spec.keys, 'd', 'k')}"
-            )
-            place = sql.names(self._place, "d")
-            events.append(f"SELECT {place}, {nulls}{of_deletes.format('TRUE', '1')}")
+            deletes = f"deletes {concerned['d']}"
+            death = {"_is_gone": "TRUE", "_turn": "1"}
+            events.append(self._event("d", deletes, death, says=False))
             if {HAS_ROW, *self._said} <= set(self._target.engine.columns("deletes")):
-                said = "".join(f"{sql.name(name, 'd')}, " for name in self._said)
-                ended = of_deletes.format("FALSE", "-3")
-                events.append(f"SELECT {place}, {said}{ended} WHERE d.{HAS_ROW}")
+                ended = {"_turn": "-3"}
+                events.append(self._event("d", f"{deletes} WHERE d.{HAS_ROW}", ended))
         if not self._is_history:
-            events.append(
-                f"SELECT {sql.names(self._place, 'b')}, {nulls}{self._epoch}, b._unavailable, "
-                f"FALSE, 0, -2, {sql.names(COORDINATES, 'b')} FROM batch b WHERE {_IS_END}"
-            )
+            end = record | {"_left_out": "b._unavailable", "_is_gone": "FALSE", "_turn": "-2"}
+            events.append(self._event("b", f"batch b WHERE {_IS_END}", end, says=False))
         if self._has_moves:
             events.append(self._moves())
         return " UNION ALL ".join(events)
 
+    def _event(self, side: str, source: str, marks: Mapping[str, str], *, says: bool = True) -> str:
+        """Select events of one kind: key, order, values, and marks.
+
+        Marks are what an event leaves out; whether no row is left; whether it was there before the
+        batch; its turn among those at one place; the place of its own record. Unless ``marks`` say
+        otherwise it is of a whole row that was there.
+        """
+        columns = {name: sql.name(name, side) for name in (*self._place, *self._said)}
+        if not says:
+            columns |= dict.fromkeys(self._said, "NULL")
+        columns |= {"_epoch": f"{side}._epoch", "_left_out": "NULL", "_is_gone": "FALSE"}
+        columns |= {"_is_known": "1", "_turn": "0", **dict.fromkeys(_RECORD, "NULL"), **marks}
+        return f"SELECT {sql.selected(columns)} FROM {source}"
+
     def _moves(self) -> str:
         """Select what a record that moves a row to another key says, at the end of the old key."""
-        ends = {name: sql.name(name, "e") for name in self._place}
-        ends |= {
-            name: f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
-            for name in self._target.spec.sequence_by
-            if name in self._others
-        }
-        said = "".join(f"{sql.name(name, 'm')}, " for name in self._said)
-        return (
-            f"SELECT {', '.join(ends.values())}, {said}coalesce(e._epoch, {self._epoch}), "
-            f"m._unavailable, FALSE, 0, -1, {sql.names(_RECORD, 'e')} "
-            f"FROM batch m JOIN ends e ON {_same_record('m')} WHERE {_IS_MOVE}"
-        )
+        marks = {name: sql.name(name, "e") for name in (*self._place, *_RECORD)}
+        for name in self._target.spec.sequence_by:
+            if name in self._others:
+                marks[name] = f"coalesce({sql.name(name, 'e')}, {sql.name(name, 'm')})"
+        marks |= {"_epoch": f"coalesce(e._epoch, {self._epoch})", "_left_out": "m._unavailable"}
+        marks |= {"_is_known": "0", "_turn": "-1"}
+        same_record = " AND ".join(f"m.{name} = e._of{name}" for name in COORDINATES)
+        source = f"batch m JOIN ends e ON {same_record} WHERE {_IS_MOVE}"
+        return self._event("m", source, marks)
 
     def _concerned(self) -> str:
         """Select the keys of all updates that leave anything out, and the keys they had before."""
@@ -282,13 +292,5 @@ def _lacks(target: Target) -> str:
     return _IS_UPDATE if target.spec.mode == "scd2" else f"({_IS_UPDATE} OR {_IS_END})"
 
 
-def _says(column: str) -> str:
-    return f"NOT coalesce(list_contains(_left_out, {sql.text(column)}), FALSE)"
-
-
 def _part(column: str) -> str:
     return sql.name(f"part of {column}")
-
-
-def _same_record(side: str) -> str:
-    return " AND ".join(f"{side}.{name} = e._of{name}" for name in COORDINATES)

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import append_nothing, fenced_commit, open_dataset
 from ingestion.sinks import sql as text
-from ingestion.sinks.engine import Clause, IncomparableError, Merge
+from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
 from ingestion.sinks.idempotent_commit import retry_on_conflict
 from ingestion.sinks.rows import Rows, Work
 
@@ -73,7 +72,7 @@ class LocalEngine:
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; ``keep`` those that are asked for more than once."""
         statement = _for(sql, _IN_DUCKDB)
-        with _translated():
+        with translate_failure(duckdb.Error):
             if keep:
                 rows = self._tables.sql(statement).to_arrow_table()
                 self._tables.execute(f"DROP VIEW IF EXISTS {name}")
@@ -87,7 +86,7 @@ class LocalEngine:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
-        with _translated():
+        with translate_failure(duckdb.Error):
             found: list[dict[str, Any]] = self._arrow(sql).to_pylist()
         return found
 
@@ -114,10 +113,8 @@ class LocalEngine:
                     merger = merger.when_matched_delete(_condition(clause))
                 else:
                     merger = merger.when_matched_update(_quoted(clause), _condition(clause))
-            if merge.insert is not None:
-                insert = merge.insert
-                merger = merger.when_not_matched_insert(_quoted(insert), _condition(insert))
-            merger.execute()
+            insert = merge.insert
+            merger.when_not_matched_insert(_quoted(insert), _condition(insert)).execute()
             if table.version() == before:
                 append_nothing(table, properties)
 
@@ -149,15 +146,9 @@ class LocalEngine:
 
     def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
         """Set ``redriven_seq``."""
-        same = text.equal(("_topic", "_partition", "_offset"), "t", "s")
         table = DeltaTable(quarantine)
         before = table.version()
-        merger = table.merge(
-            self._arrow(sql),
-            f'{same} AND t."redriven_seq" IS NULL AND {within}',
-            source_alias="s",
-            target_alias="t",
-        )
+        merger = table.merge(self._arrow(sql), marks(within), source_alias="s", target_alias="t")
         merger.when_matched_update({"redriven_seq": f"CAST({seq} AS BIGINT)"}).execute()
         if table.version() != before:
             seal_commit(quarantine, table.version())
@@ -217,7 +208,7 @@ def _commit(
         table = DeltaTable(path)
         remedy = f"oncelake status {stream}, then run again from the table's offsets"
         properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
-        with _translated():
+        with translate_failure(DeltaError, duckdb.Error):
             write(table, properties)
         seal_commit(path, table.version())
 
@@ -236,14 +227,3 @@ def _quoted(clause: Clause) -> dict[str, str]:
 
 def _for(sql: str, fail: str) -> str:
     return sql.replace(text.FAIL, fail)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Translate the failure that a statement itself has asked for."""
-    try:
-        yield
-    except (DeltaError, duckdb.Error) as error:
-        if text.FAILED in str(error):
-            raise IncomparableError from error
-        raise

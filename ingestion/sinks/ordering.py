@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import KeyInTwoPartitionsError
 from ingestion.sinks import sql
 from ingestion.sinks.sink import Target
@@ -47,18 +48,30 @@ def examine_keys(target: Target, *, has_order: bool) -> KeyFacts:
         f"GROUP BY {sql.names(keys)}) k"
     )
     if row["split"] and not has_order:
-        raise two_partitions(target.spec.name, _split_key(target))
+        pair = incomparable_pair(target, "good", "good")
+        assert pair is not None, "a key that came from two partitions has two such records"
+        raise two_partitions(target.spec.name, pair)
     return KeyFacts(
         distinct=row["keys"],
         ranges={key: (row[f"low {at}"], row[f"high {at}"]) for at, key in enumerate(prunable)},
     )
 
 
-def incomparable_pair(target: Target, one: str, other: str) -> Mapping[str, Any] | None:
-    """Find a row of two tables with the same key, one epoch and two partitions, if there is any."""
+def incomparable_pair(
+    target: Target, one: str, other: str, *, condition: str = "TRUE"
+) -> Mapping[str, Any] | None:
+    """Find two rows of a key, ``s`` and ``t``, that come from different partitions, if any do."""
+    keys = [f'{sql.name(key, "s")} AS "key {key}"' for key in target.spec.keys]
+    places = [
+        f"{side}.{column} AS {column}_{at}"
+        for at, side in ((1, "s"), (2, "t"))
+        for column in COORDINATES
+    ]
     found = target.engine.rows(
-        f"SELECT {_pair(target, 's', 't')} FROM {one} s JOIN {other} t "
-        f"ON {sql.equal(target.spec.keys, 's', 't')} WHERE {sql.is_incomparable('s', 't')} LIMIT 1"
+        f"SELECT {', '.join((*keys, *places))} FROM {one} s JOIN {other} t "
+        f"ON {sql.equal(target.spec.keys, 's', 't')} "
+        f"WHERE (s._topic <> t._topic OR s._partition <> t._partition) AND {condition} "
+        "ORDER BY s._topic, s._partition, s._offset, t._topic, t._partition, t._offset LIMIT 1"
     )
     return found[0] if found else None
 
@@ -87,23 +100,3 @@ def two_partitions(stream: str, pair: Mapping[str, Any]) -> KeyInTwoPartitionsEr
         f"change of a row, then oncelake rebuild {stream}; or make the producer partition by key, "
         "and read a new topic",
     )
-
-
-def _split_key(target: Target) -> Mapping[str, Any]:
-    (pair,) = target.engine.rows(
-        f"SELECT {_pair(target, 's', 't')} FROM good s JOIN good t "
-        f"ON {sql.equal(target.spec.keys, 's', 't')} "
-        "WHERE s._topic <> t._topic OR s._partition <> t._partition "
-        "ORDER BY s._topic, s._partition, s._offset, t._topic, t._partition, t._offset LIMIT 1"
-    )
-    return pair
-
-
-def _pair(target: Target, one: str, other: str) -> str:
-    keys = (f'{sql.name(key, one)} AS "key {key}"' for key in target.spec.keys)
-    places = (
-        f"{side}.{column} AS {column}_{at}"
-        for at, side in ((1, one), (2, other))
-        for column in ("_topic", "_partition", "_offset")
-    )
-    return ", ".join((*keys, *places))

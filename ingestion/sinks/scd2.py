@@ -14,6 +14,7 @@ it. ``closed`` counts the older rows whose end was corrected, and is no disposit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
@@ -21,7 +22,7 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.sink import Good, Sink, Target, WriteResult, merge_counts, unlike
 from ingestion.sinks.tombstones import define_deletes, remember_deletes
 
 # What an event comes to: a disposition, ``closed``, or null where nothing changes.
@@ -35,17 +36,13 @@ _WHAT: Final = (
 )
 
 
-class HistorySink:
+class HistorySink(Sink):
     """One batch on its way into a table of versions."""
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
-        self._target = target
-        self._engine = target.engine
-        self._good = good
-        self._keys = target.spec.keys
+        super().__init__(target, good)
         self._sequence = sql.name(target.spec.sequence_by[0])
-        self._identity = ("_epoch", *target.spec.origin)
         self._written: Mapping[str, int] = {"versions": 0, "closed": 0}
 
     def prepare(self) -> Mapping[str, int]:
@@ -74,19 +71,12 @@ class HistorySink:
 
     def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was decided before it."""
-        written, merged = self.recount(commit), merge_counts(commit)
-        pairs = (("versions", merged["inserted"]), ("closed", merged["updated"]))
-        problems = tuple(
-            f"MERGE wrote {found} {name}, expected {self._written[name]}"
-            for name, found in pairs
-            if found != self._written[name]
-        )
-        return WriteResult(
-            counts=written.counts, rows_expected=written.rows_expected, problems=problems
-        )
+        merged = merge_counts(commit)
+        written = {"versions": merged["inserted"], "closed": merged["updated"]}
+        return replace(self.recount(commit), problems=unlike(written, self._written))
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells: the metadata counts the deletes, MERGE the versions."""
         inserted = merge_counts(commit)["inserted"]
         return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)
@@ -113,44 +103,39 @@ class HistorySink:
     def _events(self) -> str:
         """Select every event of the batch's keys: its records, and what is known of them."""
         columns = self._engine.columns("before")
-        ours = {
-            "_epoch": f"CAST({self._target.epoch} AS INTEGER)",
-            "_seq": f"CAST({self._target.seq} AS BIGINT)",
-            **dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL"),
-        }
-        of_record = ", ".join(
-            f"{ours[name]} AS {sql.name(name)}" if name in ours else f"r.{sql.name(name)}"
-            for name in columns
-        )
+        of_record = {name: sql.name(name, "r") for name in columns}
+        of_record |= dict.fromkeys((VALID_FROM, VALID_TO, CURRENT), "NULL")
+        of_record["_epoch"] = f"CAST({self._target.epoch} AS INTEGER)"
+        of_record["_seq"] = f"CAST({self._target.seq} AS BIGINT)"
         keys = f"(SELECT DISTINCT {sql.names(self._keys)} FROM good)"
         events = [
-            f"SELECT {of_record}, r._disposition = 'delete' AS _delete, TRUE AS _is_new "
-            "FROM good r",
+            f"SELECT {sql.selected(of_record)}, r._disposition = 'delete' AS _delete, "
+            "TRUE AS _is_new FROM good r",
             f"SELECT {sql.names(columns, 't')}, FALSE AS _delete, FALSE AS _is_new "
             f'FROM "before" t JOIN {keys} k ON {sql.equal(self._keys, "t", "k")}',
         ]
         if define_deletes(self._target):
             remembered = {*self._keys, *self._target.spec.order_columns}
             remembered |= {"_timestamp", "_epoch", "_seq"}
-            of_delete = ", ".join(
-                f"d.{sql.name(name)}" if name in remembered else f"NULL AS {sql.name(name)}"
-                for name in columns
-            )
+            of_delete = {
+                name: sql.name(name, "d") if name in remembered else "NULL" for name in columns
+            }
             events.append(
-                f"SELECT {of_delete}, TRUE AS _delete, FALSE AS _is_new "
+                f"SELECT {sql.selected(of_delete)}, TRUE AS _delete, FALSE AS _is_new "
                 f"FROM deletes d JOIN {keys} k ON {sql.equal(self._keys, 'd', 'k')}"
             )
         return " UNION ALL ".join(events)
 
     def _merge(self) -> Merge:
-        columns = {name: sql.name(name, "s") for name in self._engine.columns("before")}
         ends = {VALID_TO: "s._next", CURRENT: "s._next IS NULL"}
         starts = {VALID_FROM: f"s.{self._sequence}"}
         return Merge(
             source="SELECT * FROM changes WHERE _what IN ('inserted', 'closed')",
             on=sql.equal((*self._keys, *self._identity), "t", "s"),
             matched=(Clause(when="TRUE", assign=ends),),
-            insert=Clause(when="s._what = 'inserted'", assign={**columns, **starts, **ends}),
+            insert=Clause(
+                when="s._what = 'inserted'", assign={**self._columns(), **starts, **ends}
+            ),
             size_bytes=self._good.size_bytes,
         )
 

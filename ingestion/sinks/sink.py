@@ -1,16 +1,18 @@
-"""What a write mode is: a class with one small protocol, prepare → commit → account."""
+"""What a write mode is: a class with three steps, prepare → commit → account."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import cast
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit
+from ingestion.sinks import sql
 from ingestion.sinks.engine import Engine
 
 
@@ -59,12 +61,21 @@ class WriteResult:
     problems: tuple[str, ...] = ()
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """One batch on its way into the table."""
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
+        self._target, self._good = target, good
+        self._engine, self._keys = target.engine, target.spec.keys
+        # Of the record that a row comes from.
+        self._identity = ("_epoch", *target.spec.origin)
 
+    def _columns(self) -> dict[str, str]:
+        """Take each column of the table, which is open as ``before``, from the source."""
+        return {name: sql.name(name, "s") for name in self._engine.columns("before")}
+
+    @abstractmethod
     def prepare(self) -> Mapping[str, int]:
         """Decide what to write, and write what must be there before the commit.
 
@@ -72,14 +83,17 @@ class Sink(Protocol):
             The counts known before the commit, by name.
         """
 
+    @abstractmethod
     def commit(self, metadata: CommitMetadata) -> None:
         """Make the one commit that holds the rows, the seq and the metadata."""
 
+    @abstractmethod
     def account(self, commit: Commit) -> WriteResult:
         """Say what became of the records, from the commit and from the table."""
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    @abstractmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what a commit alone tells of its batch, for the ledger row that a crash swallowed."""
 
 
@@ -99,3 +113,12 @@ def merge_counts(commit: Commit) -> dict[str, int]:
         "updated": of.get("numTargetRowsUpdated", 0),
         "deleted": of.get("numTargetRowsDeleted", 0),
     }
+
+
+def unlike(written: Mapping[str, int], decided: Mapping[str, int]) -> tuple[str, ...]:
+    """Name the counts of MERGE that are not what was decided before it."""
+    return tuple(
+        f"MERGE wrote {written[name]} {name}, expected {count}"
+        for name, count in decided.items()
+        if written[name] != count
+    )

@@ -10,21 +10,19 @@ looked up before the commit, since MERGE counts it among inserts and updates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
 
 from ingestion.declaration.modes import DELETED_COLUMN
 from ingestion.lake.table_log import Commit
-from ingestion.sinks import sql
-from ingestion.sinks.engine import Clause, Merge
+from ingestion.sinks.engine import Clause
 from ingestion.sinks.sink import WriteResult, merge_counts
-from ingestion.sinks.upsert import LEFT_ALONE, UpsertSink
-
-_DELETES: Final = ("deleted", "deleted_absent")
+from ingestion.sinks.upsert import UpsertSink
 
 
 class SoftUpsertSink(UpsertSink):
     """One batch on its way into a table that remembers its dead."""
+
+    _left_alone = ("stale", "unchanged")
 
     def prepare(self) -> Mapping[str, int]:
         """Choose the winners, and look up what the deletes among them will meet."""
@@ -32,47 +30,27 @@ class SoftUpsertSink(UpsertSink):
         if not self._good.deletes:
             return counts
         found = self._classify(self._target.version)
-        return {**counts, **{name: found.get(name, 0) for name in _DELETES}}
+        return {**counts, **{name: found.get(name, 0) for name in ("deleted", "deleted_absent")}}
 
-    def account(self, commit: Commit) -> WriteResult:
-        """Take what MERGE counted but for the deletes, and look up the winners it left alone."""
-        merged = merge_counts(commit)
-        rows_expected = merged["inserted"] + merged["updated"]
-        counts = _without_deletes(commit)
-        if self._facts.distinct != rows_expected:
-            found = self._classify(commit.version - 1)
-            counts |= {name: found.get(name, 0) for name in LEFT_ALONE if name not in _DELETES}
-        return WriteResult(counts=counts, rows_expected=rows_expected)
+    @classmethod
+    def _written(cls, commit: Commit) -> WriteResult:
+        """Take what MERGE counted but for the deletes, which are counted in the metadata."""
+        merged, known = merge_counts(commit), commit.metadata.counts if commit.metadata else {}
+        counts = {
+            "inserted": merged["inserted"] - known.get("deleted_absent", 0),
+            "updated": merged["updated"] - known.get("deleted", 0),
+        }
+        return WriteResult(counts=counts, rows_expected=merged["inserted"] + merged["updated"])
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
-        """Say what the commit alone tells; winners it did not apply were stale, by inference."""
-        merged = merge_counts(commit)
-        rows_expected = merged["inserted"] + merged["updated"]
-        counts = _without_deletes(commit)
-        winners = commit.metadata.counts["winners"] if commit.metadata else 0
-        if left_alone := winners - rows_expected:
-            counts |= {"stale": left_alone, "derived": left_alone}
-        return WriteResult(counts=counts, rows_expected=rows_expected)
+    def _audited(self, commit: Commit) -> Iterator[str]:
+        """Find nothing: the row of a deleted key stays."""
+        yield from ()
 
-    def _merge(self) -> Merge:
+    def _clauses(self) -> tuple[tuple[Clause, ...], Clause]:
+        """Write the row of a delete, too."""
         columns = {**self._columns(), DELETED_COLUMN: "s._delete"}
-        return Merge(
-            source="SELECT * FROM winners",
-            on=sql.equal(self._keys, "t", "s"),
-            matched=(Clause(when=self._wins_over("t"), assign=columns),),
-            insert=Clause(when="TRUE", assign=columns),
-            size_bytes=self._good.size_bytes,
-            key_ranges=self._facts.ranges,
-        )
-
-
-def _without_deletes(commit: Commit) -> dict[str, int]:
-    merged, known = merge_counts(commit), commit.metadata.counts if commit.metadata else {}
-    return {
-        "inserted": merged["inserted"] - known.get("deleted_absent", 0),
-        "updated": merged["updated"] - known.get("deleted", 0),
-    }
+        update = Clause(when=self._wins_over("t"), assign=columns)
+        return (update,), Clause(when="TRUE", assign=columns)
 
 
 SINK = SoftUpsertSink

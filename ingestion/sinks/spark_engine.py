@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache, reduce
 from operator import and_
 from pathlib import Path
@@ -21,17 +19,18 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.side_tables import overwrite_seq
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks import sql as text
-from ingestion.sinks.engine import IncomparableError, Merge
+from ingestion.sinks.engine import Merge, marks, translate_failure
 from ingestion.sinks.frame_cache import FrameCache
 from ingestion.sinks.idempotent_commit import (
     append_rows,
-    commit_without_rows,
     from_materialized,
     idempotent,
     retry_on_conflict,
 )
 from ingestion.sinks.rows import Rows
 
+# By which Spark says that a statement has failed.
+_FAILURES: Final = (PySparkException, Py4JJavaError)
 _BROADCAST_BYTES: Final = 32 * 1024 * 1024
 # In fewer files there is little to skip, and literals that change with every batch make Spark
 # compile the join anew.
@@ -68,7 +67,7 @@ class SparkEngine:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
-        with _translated():
+        with translate_failure(*_FAILURES):
             return [row.asDict(recursive=True) for row in self._query(sql).collect()]
 
     def columns(self, name: str) -> list[str]:
@@ -96,14 +95,12 @@ class SparkEngine:
                     merger = merger.whenMatchedDelete(when)
                 else:
                     merger = merger.whenMatchedUpdate(when, _assigned(clause.assign))
-            if merge.insert is not None:
-                assert merge.insert.assign is not None, "an insert deletes nothing"
-                values = _assigned(merge.insert.assign)
-                merger = merger.whenNotMatchedInsert(F.expr(translate(merge.insert.when)), values)
+            when = F.expr(translate(merge.insert.when))
+            merger = merger.whenNotMatchedInsert(when, _assigned(merge.insert.assign))
             with idempotent(self.spark, stream, metadata):
                 merger.execute()
 
-        with from_materialized(self.spark), _translated():
+        with from_materialized(self.spark), translate_failure(*_FAILURES):
             retry_on_conflict(execute, stream=stream)
 
     def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
@@ -111,8 +108,9 @@ class SparkEngine:
         append_rows(self._query(sql), stream, path, metadata)
 
     def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
-        """Commit the metadata alone."""
-        commit_without_rows(self.spark, stream, path, metadata)
+        """Commit the metadata alone: offsets move, and nothing else does."""
+        nothing = self.spark.read.format("delta").load(str(path)).where(F.lit(False))
+        append_rows(nothing, stream, path, metadata)
 
     def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
         """Replace the rows of ``seq``, or make the table."""
@@ -120,12 +118,10 @@ class SparkEngine:
 
     def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
         """Set ``redriven_seq``."""
-        same = text.equal(("_topic", "_partition", "_offset"), "t", "s")
-        on = translate(f'{same} AND t."redriven_seq" IS NULL AND {within}')
         (
             DeltaTable.forPath(self.spark, str(quarantine))
             .alias("t")
-            .merge(self._query(sql).alias("s"), on)
+            .merge(self._query(sql).alias("s"), translate(marks(within)))
             .whenMatchedUpdate(set={"redriven_seq": F.lit(seq).cast("long")})
             .execute()
         )
@@ -158,14 +154,3 @@ def translate(sql: str) -> str:
 
 def _assigned(values: Any) -> dict[str, str | Column]:
     return {quoted(column): F.expr(translate(value)) for column, value in values.items()}
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Translate the failure that a statement itself has asked for."""
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        if text.FAILED in str(error):
-            raise IncomparableError from error
-        raise

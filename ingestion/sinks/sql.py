@@ -7,7 +7,7 @@ structs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 # Ends the statement that evaluates it; each engine puts in its own way to do so.
@@ -27,6 +27,11 @@ def names(columns: Iterable[str], side: str = "") -> str:
     return ", ".join(name(column, side) for column in columns)
 
 
+def selected(columns: Mapping[str, str]) -> str:
+    """Select values by the names that they get."""
+    return ", ".join(f"{value} AS {name(column)}" for column, value in columns.items())
+
+
 def text(value: str) -> str:
     """Write a text as SQL."""
     return "'" + value.replace("'", "''") + "'"
@@ -40,6 +45,19 @@ def equal(columns: Iterable[str], one: str, other: str) -> str:
 def ranked(columns: Sequence[str], direction: str, side: str = "") -> str:
     """Order rows along columns, ``DESC`` or ``ASC``."""
     return ", ".join(f"{name(column, side)} {direction}" for column in columns)
+
+
+def stamp(epoch: int, seq: int) -> str:
+    """Select what a row has of its batch."""
+    return f"CAST({epoch} AS INTEGER) AS _epoch, CAST({seq} AS BIGINT) AS _seq"
+
+
+def first_of(table: str, columns: Iterable[str], *, by: Sequence[str], order: str) -> str:
+    """Select columns of the first row, in an order, of all that are equal ``by`` other columns."""
+    return (
+        f"SELECT {names(columns)} FROM (SELECT *, row_number() OVER "
+        f"(PARTITION BY {names(by)} ORDER BY {order}) AS _rank FROM {table}) r WHERE _rank = 1"
+    )
 
 
 def is_newer(line: Sequence[str], one: str, other: str, *, has_order: bool) -> str:
@@ -74,20 +92,6 @@ def is_older(line: Sequence[str], one: str, other: str, *, has_order: bool) -> s
     after = is_newer(line, other, one, has_order=has_order)
     there = f"{name('_offset', one)} IS NOT NULL"
     return f"({name('_offset', other)} IS NULL OR ({there} AND {after}))"
-
-
-def is_same_record(line: Sequence[str], one: str, other: str) -> str:
-    """Tell whether two rows are of one record."""
-    return equal(("_epoch", *line), one, other)
-
-
-def is_incomparable(one: str, other: str) -> str:
-    """Tell rows of one epoch that come from different partitions."""
-    elsewhere = (
-        f"({name('_topic', one)} <> {name('_topic', other)} "
-        f"OR {name('_partition', one)} <> {name('_partition', other)})"
-    )
-    return f"{name('_epoch', one)} = {name('_epoch', other)} AND {elsewhere}"
 
 
 def is_beyond(columns: Sequence[str], one: str, other: str) -> str:

@@ -25,19 +25,15 @@ def remember_deletes(target: Target, deletes: str) -> None:
     is written with the row.
     """
     spec = target.spec
-    names = dict.fromkeys([*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"])
-    remembered = f"SELECT {sql.names(names)} FROM ({deletes}) d"
+    names = [*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"]
+    columns = {name: sql.name(name) for name in names}
     if spec.unavailable == "keep" and spec.mode != "scd2":
-        rows = "".join(
-            f", CASE WHEN _unavailable IS NOT NULL THEN {sql.name(column.name)} END "
-            f"AS {sql.name(column.name)}"
-            for column in spec.columns
-            if column.name not in names
-        )
-        remembered = (
-            f"SELECT {sql.names(names)}, _unavailable IS NOT NULL AS {HAS_ROW}{rows} "
-            f"FROM ({deletes}) d"
-        )
+        has_row = "_unavailable IS NOT NULL"
+        columns[HAS_ROW] = has_row
+        for column in spec.columns:
+            of_row = f"CASE WHEN {has_row} THEN {sql.name(column.name)} END"
+            columns.setdefault(column.name, of_row)
+    remembered = f"SELECT {sql.selected(columns)} FROM ({deletes}) d"
     path = target.paths.tombstones
     target.engine.replace_seq(remembered, path, target.seq, stats_on=("_seq",))
 
@@ -55,9 +51,7 @@ def define_newest_deletes(target: Target) -> bool:
     columns = dict.fromkeys([*spec.keys, "_epoch", *spec.order_columns])
     target.engine.define(
         "dead",
-        f"SELECT {sql.names(columns)} FROM (SELECT *, row_number() OVER (PARTITION BY "
-        f"{sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank FROM deletes) d "
-        "WHERE _rank = 1",
+        sql.first_of("deletes", columns, by=spec.keys, order=newest_first),
     )
     return True
 

@@ -9,8 +9,8 @@ Rows to records: a row written is one record; inserted + updated rows carry the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ingestion.errors import counted
 from ingestion.lake.commit_metadata import CommitMetadata
@@ -18,21 +18,19 @@ from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, IncomparableError, Merge
 from ingestion.sinks.ordering import KeyFacts, examine_keys, incomparable_pair, two_partitions
-from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.sink import Good, Sink, Target, WriteResult, merge_counts
 from ingestion.sinks.tombstones import define_newest_deletes, remember_deletes
 
-LEFT_ALONE: Final = ("stale", "unchanged", "deleted_absent")
 
-
-class UpsertSink:
+class UpsertSink(Sink):
     """One batch on its way into an upsert table."""
+
+    # What a winner was that MERGE left alone.
+    _left_alone: tuple[str, ...] = ("stale", "unchanged", "deleted_absent")
 
     def __init__(self, target: Target, good: Good) -> None:
         """Take the good records of a batch; nothing is read or written yet."""
-        self._target = target
-        self._engine = target.engine
-        self._good = good
-        self._keys = target.spec.keys
+        super().__init__(target, good)
         self._line = target.spec.order_columns
         self._has_order = bool(target.spec.sequence_by)
         self._facts = KeyFacts(distinct=0)
@@ -71,27 +69,29 @@ class UpsertSink:
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what MERGE counted, look up the winners it left alone, and audit the deletes."""
-        counts = merge_counts(commit)
-        rows_expected = counts["inserted"] + counts["updated"]
-        if self._facts.distinct != sum(counts.values()):
+        written = self._written(commit)
+        if self._facts.distinct == sum(merge_counts(commit).values()):
+            left_alone = {}
+        else:
             found = self._classify(commit.version - 1)
-            counts |= {name: found.get(name, 0) for name in LEFT_ALONE}
-        problems = []
-        if self._good.deletes and (undead := self._rows_that_outlived_their_delete(commit)):
-            still = counted(undead, "deleted key is", "deleted keys are")
-            problems.append(f"{still} still in the table")
-        return WriteResult(counts=counts, rows_expected=rows_expected, problems=tuple(problems))
+            left_alone = {name: found.get(name, 0) for name in self._left_alone}
+        problems = tuple(self._audited(commit)) if self._good.deletes else ()
+        return replace(written, counts={**written.counts, **left_alone}, problems=problems)
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells; winners it did not apply were stale, by inference."""
-        counts = merge_counts(commit)
+        written = cls._written(commit)
         winners = commit.metadata.counts["winners"] if commit.metadata else 0
-        left_alone = winners - sum(counts.values())
-        rows_expected = counts["inserted"] + counts["updated"]
-        if left_alone:
-            counts |= {"stale": left_alone, "derived": left_alone}
-        return WriteResult(counts=counts, rows_expected=rows_expected)
+        stale = winners - sum(merge_counts(commit).values())
+        left_alone = {"stale": stale, "derived": stale} if stale else {}
+        return replace(written, counts={**written.counts, **left_alone})
+
+    @classmethod
+    def _written(cls, commit: Commit) -> WriteResult:
+        """Take what MERGE counted."""
+        counts = merge_counts(commit)
+        return WriteResult(counts=counts, rows_expected=counts["inserted"] + counts["updated"])
 
     def _winner_per_key(self) -> str:
         """Select one record of each key: here the newest."""
@@ -115,29 +115,27 @@ class UpsertSink:
 
     def _with_ours(self, chosen: str) -> str:
         """Add the columns that every winner has."""
-        return (
-            "SELECT *, _disposition = 'delete' AS _delete, "
-            f"CAST({self._target.epoch} AS INTEGER) AS _epoch, "
-            f"CAST({self._target.seq} AS BIGINT) AS _seq FROM ({chosen}) w"
-        )
+        ours = sql.stamp(self._target.epoch, self._target.seq)
+        return f"SELECT *, _disposition = 'delete' AS _delete, {ours} FROM ({chosen}) w"
 
     def _merge(self) -> Merge:
-        assign = self._columns()
-        newer = self._wins_over("t")
-        update = Clause(when=f"NOT s._delete AND {newer}", assign=self._updated(assign))
-        delete = Clause(when=f"s._delete AND {newer}", assign=None)
+        matched, insert = self._clauses()
         return Merge(
             source="SELECT * FROM winners",
             on=sql.equal(self._keys, "t", "s"),
-            matched=(delete, update) if self._good.deletes else (update,),
-            insert=Clause(when="s._alive", assign=assign),
+            matched=matched,
+            insert=insert,
             size_bytes=self._good.size_bytes,
             key_ranges=self._facts.ranges,
         )
 
-    def _columns(self) -> dict[str, str]:
-        """Take each column of the table from the winner."""
-        return {name: sql.name(name, "s") for name in self._engine.columns("before")}
+    def _clauses(self) -> tuple[tuple[Clause, ...], Clause]:
+        """Say what becomes of the row of a winner's key, and of a winner without one."""
+        assign, newer = self._columns(), self._wins_over("t")
+        update = Clause(when=f"NOT s._delete AND {newer}", assign=self._updated(assign))
+        delete = Clause(when=f"s._delete AND {newer}", assign=None)
+        matched = (delete, update) if self._good.deletes else (update,)
+        return matched, Clause(when="s._alive", assign=assign)
 
     def _updated(self, columns: Mapping[str, str]) -> Mapping[str, str]:
         """Say what each column of a row becomes that is there already."""
@@ -146,7 +144,7 @@ class UpsertSink:
     def _classify(self, version: int) -> Mapping[str, int]:
         """Count what each winner was, measured against the table as it was before the commit."""
         self._engine.open_table("before", self._target.paths.data, version)
-        is_same = sql.is_same_record(self._line, "s", "t")
+        is_same = sql.equal(("_epoch", *self._line), "s", "t")
         rows = self._engine.rows(
             'SELECT what, count(*) AS "rows" FROM (SELECT CASE '
             "WHEN t._offset IS NULL AND s._delete THEN 'deleted_absent' "
@@ -160,19 +158,22 @@ class UpsertSink:
         )
         return {row["what"]: row["rows"] for row in rows}
 
-    def _rows_that_outlived_their_delete(self, commit: Commit) -> int:
-        """Count rows that a delete of this batch should have removed: 0, or the batch is red."""
+    def _audited(self, commit: Commit) -> Iterator[str]:
+        """Say that a delete of this batch has not removed its row."""
         self._engine.open_table("after", self._target.paths.data, commit.version)
         (row,) = self._engine.rows(
             'SELECT count(*) AS "rows" FROM "after" t JOIN winners s '
             f"ON {sql.equal(self._keys, 't', 's')} "
             f"WHERE s._delete AND {self._wins_over('t')}"
         )
-        return int(row["rows"])
+        if row["rows"]:
+            still = counted(row["rows"], "deleted key is", "deleted keys are")
+            yield f"{still} still in the table"
 
     def _two_partitions(self, error: IncomparableError) -> BaseException:
         """Name two records that cannot be ordered, a winner and a row; or return the error."""
-        pair = incomparable_pair(self._target, "winners", '"before"')
+        one_epoch = "s._epoch = t._epoch"
+        pair = incomparable_pair(self._target, "winners", '"before"', condition=one_epoch)
         if pair is None:
             return error.__cause__ or error
         return two_partitions(self._target.spec.name, pair)
@@ -185,11 +186,7 @@ def winner_per_key(target: Target, direction: str) -> str:
     """
     keys, line = target.spec.keys, target.spec.order_columns
     best_first = sql.ranked(line, direction)
-    columns = sql.names(target.engine.columns("good"))
-    return (
-        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {sql.names(keys)} "
-        f"ORDER BY {best_first}) AS _rank FROM good) r WHERE _rank = 1"
-    )
+    return sql.first_of("good", target.engine.columns("good"), by=keys, order=best_first)
 
 
 SINK = UpsertSink

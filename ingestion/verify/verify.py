@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -90,31 +90,34 @@ class _Proof:
         self._spec, self._settings, self._tell = spec, settings, tell
         self._differences = differences
         self._paths = StreamPaths.of(spec.name, settings)
+        with translate_read_errors(self._paths.data), translate_read_errors(self._paths.ledger):
+            self._snapshot = take_snapshot(spec, self._paths)
+        self._batches = self._snapshot.batches
+        self._last_seq = self._batches[-1].seq if self._batches else 0
         self._limits: list[str] = []
         self._records = self._recounted = self._quarantined = self._rows = 0
 
     def verdict(self, make_classifier: Callable[..., Classifier]) -> Verdict:
-        snapshot = self._snapshot()
+        snapshot = self._snapshot
         self._prove_the_ledger(snapshot)
-        self._prove_the_side_tables(snapshot)
-        batches, identity = snapshot.batches, snapshot.identity
-        if identity == UNKNOWN:
+        self._prove_the_side_tables()
+        if snapshot.identity == UNKNOWN:
             self._limits.append("our commits have aged out of the log, so topic ids are not known")
         coverage = determine_coverage(self._spec, self._settings, snapshot)
         obstacles: tuple[str, ...] = ()
         try:
-            ledger.refuse_unknown_kinds(batches)
+            ledger.refuse_unknown_kinds(self._batches)
             classifiers = Classifiers(self._spec, partial(make_classifier, epoch=coverage.epoch))
-            self._prove_the_contents(snapshot, coverage, classifiers)
+            self._prove_the_contents(coverage, classifiers)
         except UnprovableError as error:
             obstacles = (str(error),)
         if self._differences.counts:
-            self._limits.extend(_other_meanings(self._spec, batches))
+            self._limits.extend(_other_meanings(self._spec, self._batches))
         return Verdict(
             stream=self._spec.name,
             table=str(self._paths.data),
             delta_version=snapshot.version,
-            seq=batches[-1].seq if batches else 0,
+            seq=self._last_seq,
             epoch=coverage.epoch,
             proven=coverage.proven_ranges,
             records=self._records,
@@ -127,10 +130,6 @@ class _Proof:
             limits=(*coverage.limits(), *self._limits),
             obstacles=obstacles,
         )
-
-    def _snapshot(self) -> Snapshot:
-        with translate_read_errors(self._paths.data), translate_read_errors(self._paths.ledger):
-            return take_snapshot(self._spec, self._paths)
 
     def _prove_the_ledger(self, snapshot: Snapshot) -> None:
         mine, add = snapshot.ledger_of_table, self._differences.add
@@ -147,14 +146,14 @@ class _Proof:
             by = f"run {snapshot.holder.run_id}"
             self._limits.append(f"{by} is committing right now: proven through the batch before")
 
-    def _prove_the_side_tables(self, snapshot: Snapshot) -> None:
+    def _prove_the_side_tables(self) -> None:
         """Name what a run would be refused for: the rows do not tell of a delete that is lost."""
-        last = snapshot.batches[-1].seq if snapshot.batches else 0
-        rows = Ledger(self._paths.ledger).rows_of(snapshot.table_id)
-        self._sides = read_side_tables(self._paths, [row for row in rows if row.seq <= last])
+        rows = Ledger(self._paths.ledger).rows_of(self._snapshot.table_id)
+        known = [row for row in rows if row.seq <= self._last_seq]
+        self._sides = read_side_tables(self._paths, known)
         for part, side in self._sides.items():
             # A rewind or an erase that died has perhaps taken rows out.
-            problem = side.damage if snapshot.unfinished else side.problem
+            problem = side.damage if self._snapshot.unfinished else side.problem
             altered = () if problem else altered_files(TableLog(side.path))
             problems = [problem] if problem else []
             problems += [
@@ -163,37 +162,34 @@ class _Proof:
             ]
             self._differences.add(Difference(part, str(each)) for each in problems)
 
-    def _prove_the_contents(
-        self, snapshot: Snapshot, coverage: Coverage, classifiers: Classifiers
-    ) -> None:
+    def _prove_the_contents(self, coverage: Coverage, classifiers: Classifiers) -> None:
         transformation = classifiers.today.transformation
         if transformation and not transformation.is_independent:
             self._limits.append(NOT_INDEPENDENT)
         sweep_scratch(self._settings.state)
         with SpillStore.in_folder(scratch_of_this_process(self._settings.state)) as store:
-            self._prove_in(FoldContext(self._spec, classifiers, store, coverage), snapshot)
+            self._prove_in(FoldContext(self._spec, classifiers, store, coverage))
 
-    def _prove_in(self, context: FoldContext, snapshot: Snapshot) -> None:
-        coverage, last = context.coverage, snapshot.batches[-1].seq if snapshot.batches else 0
+    def _prove_in(self, context: FoldContext) -> None:
+        coverage, last_seq = context.coverage, self._last_seq
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._damage_is_different("quarantine", self._paths.quarantine):
-            self._differences.add(redrives.learn(self._paths.quarantine, last_seq=last))
+            self._differences.add(redrives.learn(self._paths.quarantine, last_seq=last_seq))
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
-        self._prove_the_dispositions(snapshot, fold, redrives)
+        self._prove_the_dispositions(fold, redrives)
         self._quarantined = len(fold.bad)
         with self._damage_is_different("quarantine", self._paths.quarantine):
-            self._prove_the_quarantine(fold, coverage, last_seq=last)
+            self._prove_the_quarantine(fold, coverage)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
-        newest = fold.rule.rows()
-        self._prove_the_rows(snapshot, RowsProof(self._spec, fold.rule, newest, coverage))
+        self._prove_the_rows(RowsProof(self._spec, fold.rule, fold.rule.rows(), coverage))
 
-    def _prove_the_quarantine(self, fold: Fold, coverage: Coverage, *, last_seq: int) -> None:
+    def _prove_the_quarantine(self, fold: Fold, coverage: Coverage) -> None:
         path, bare = self._paths.quarantine, Counter[int]()
         later = [name for name in (quarantine.REMOVED,) if name in columns_of(path)]
         rows = rows_of(path, None, [*quarantine.COLUMNS, *later])
         self._differences.add(
-            quarantine.misplaced(rows, fold.bad, coverage, last_seq=last_seq, bare=bare)
+            quarantine.misplaced(rows, fold.bad, coverage, last_seq=self._last_seq, bare=bare)
         )
         if bare:
             self._limits.append(
@@ -201,11 +197,11 @@ class _Proof:
                 "without key and value, which were removed on purpose"
             )
 
-    def _prove_the_dispositions(self, snapshot: Snapshot, fold: Fold, redrives: Redrives) -> None:
-        coverage, batches = redrives.coverage, snapshot.batches
-        in_ledger = {batch.seq for batch in snapshot.ledger_of_table}
+    def _prove_the_dispositions(self, fold: Fold, redrives: Redrives) -> None:
+        coverage, batches = redrives.coverage, self._batches
+        in_ledger = {batch.seq for batch in self._snapshot.ledger_of_table}
         total = sum(part.span for batch in batches for part in coverage.covered_ranges(batch))
-        with TopicReader.opened(self._settings, partitions=len(coverage.begin)) as topic:
+        with closing(TopicReader(self._settings, partitions=len(coverage.begin))) as topic:
             for batch in batches:
                 if batch.erased is not None:
                     fold.erase(batch)
@@ -227,10 +223,11 @@ class _Proof:
             self._records += len(records)
             self._tell("reading the topic", self._records, total)
 
-    def _prove_the_rows(self, snapshot: Snapshot, proof: RowsProof) -> None:
+    def _prove_the_rows(self, proof: RowsProof) -> None:
+        version = self._snapshot.version
         with self._damage_is_different("rows", self._paths.data):
-            done, total = 0, row_count(self._paths.data, snapshot.version)
-            for rows in rows_of(self._paths.data, snapshot.version, proof.names):
+            done, total = 0, row_count(self._paths.data, version)
+            for rows in rows_of(self._paths.data, version, proof.names):
                 self._differences.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.table_log import TableLog
-from ingestion.sinks.idempotent_commit import commit_without_rows, idempotent
+from ingestion.sinks.idempotent_commit import idempotent
+from ingestion.sinks.spark_engine import SparkEngine
 
 pytestmark = pytest.mark.spark
 
@@ -86,7 +87,7 @@ def test_an_empty_commit_is_idempotent_like_rows(spark: SparkSession, tmp_path: 
     log = table(spark, tmp_path / "t")
 
     for _ in range(2):
-        commit_without_rows(spark, "s", log.path, metadata(4))
+        SparkEngine(spark).commit_nothing("s", log.path, metadata(4))
 
     found = log.find("s", 4)
     assert found is not None

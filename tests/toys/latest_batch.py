@@ -8,17 +8,11 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
-from ingestion.sinks.sink import Good, Target, WriteResult, merge_counts
+from ingestion.sinks.sink import Sink, WriteResult, merge_counts
 
 
-class LatestBatch:
+class LatestBatch(Sink):
     """One batch on its way to replace the one before."""
-
-    def __init__(self, target: Target, good: Good) -> None:
-        """Take the good records of a batch."""
-        self._target = target
-        self._engine = target.engine
-        self._good = good
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
@@ -34,13 +28,12 @@ class LatestBatch:
         names = self._engine.columns("before")
         new = ", ".join(self._given().get(name, sql.name(name)) for name in names)
         nothing = ", ".join(f"NULL AS {sql.name(name)}" for name in names)
-        rows = {name: sql.name(name, "s") for name in names}
         merge = Merge(
             source=f"SELECT {new}, FALSE AS _clears FROM good "
             f"UNION ALL SELECT {nothing}, TRUE AS _clears",
             on='s."_clears" AND t."_seq" >= 0',
             matched=(Clause(when="TRUE", assign=None),),
-            insert=Clause(when='NOT s."_clears"', assign=rows),
+            insert=Clause(when='NOT s."_clears"', assign=self._columns()),
         )
         self._engine.merge(merge, stream, path, metadata)
 
@@ -48,8 +41,8 @@ class LatestBatch:
         """Take what Delta counted."""
         return self.recount(commit)
 
-    @staticmethod
-    def recount(commit: Commit) -> WriteResult:
+    @classmethod
+    def recount(cls, commit: Commit) -> WriteResult:
         """Say what the commit alone tells."""
         inserted = merge_counts(commit)["inserted"]
         return WriteResult(counts={"inserted": inserted}, rows_expected=inserted)

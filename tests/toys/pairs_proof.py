@@ -9,7 +9,7 @@ from ingestion.verify.decode.coerce import BadRecordError
 def reading(expected: Expected) -> Decode:
     """Return what reads pairs into some columns."""
 
-    def read(raw: bytes) -> DecodedRecord:
+    def read(raw: bytes, *_: object) -> DecodedRecord:
         try:
             pairs = dict(pair.split("=") for pair in raw.decode().split(";"))
         except ValueError as error:

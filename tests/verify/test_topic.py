@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -55,7 +56,7 @@ def test_stretches_are_delivered_whole_and_once(
     places = [TopicPartition(full, number) for number in range(3)]
     got: list[tuple[int, int]] = []
 
-    with TopicReader.opened(settings, partitions=3) as reader:
+    with closing(TopicReader(settings, partitions=3)) as reader:
         for start in range(0, RECORDS, 100):
             # The second partition is always asked for less, so that it runs ahead.
             ends = (start + 100, start // 2 + 50, 0)
@@ -83,7 +84,7 @@ def test_records_that_retention_takes_meanwhile_are_no_gap(settings: Settings, f
     admin.delete_records([at])[at].result(30)
 
     with (
-        TopicReader.opened(settings, partitions=1) as reader,
+        closing(TopicReader(settings, partitions=1)) as reader,
         pytest.raises(DependencyError, match="Kafka deleted records while they were read"),
     ):
         list(reader.read([OffsetRange(TopicPartition(full, 0), 5, 20, 0, 0)]))

@@ -6,7 +6,6 @@ and schemas by which nothing can be read, raise ``BadRecordError`` everywhere in
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -69,18 +68,9 @@ class DecodedRecord:
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-# Reads a value, or the bytes behind a schema's id.
+# Reads a value, or the bytes behind a schema's id; most ignore the Kafka key and the headers that
+# come after it.
 Decode = Callable[..., DecodedRecord]
-
-
-class DecodeRecord(ABC):
-    """Reads values that may leave out what their Kafka key or headers say."""
-
-    @abstractmethod
-    def __call__(
-        self, raw: bytes, key: bytes | None = None, headers: Headers = ()
-    ) -> DecodedRecord:
-        """Decode one value."""
 
 
 def reading(format_spec: FormatSpec, expected: Expected) -> Decode:

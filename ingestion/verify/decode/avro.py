@@ -52,7 +52,7 @@ def opened(
         take = lambda value: [None if value is None else bare(value)]  # noqa: E731
     else:
         raise BadRecordError("a record was expected")
-    return lambda payload: DecodedRecord(values=tuple(take(read_datum(node, payload))))
+    return lambda payload, *_: DecodedRecord(values=tuple(take(read_datum(node, payload))))
 
 
 def parse_schema(schema: WriterSchema) -> Schema:

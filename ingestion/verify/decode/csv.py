@@ -28,7 +28,7 @@ def reading(expected: Expected) -> Decode:
     assert isinstance(options, CsvOptions), "options are of the format's own model"
     readers = [_reader(type_) for type_ in coerce.provable_types(expected.columns).values()]
 
-    def read(raw: bytes) -> DecodedRecord:
+    def read(raw: bytes, *_: object) -> DecodedRecord:
         fields = list(_fields(coerce.utf8(raw), options.delimiter, options.quote))
         if len(fields) != len(readers):
             raise BadRecordError(counted(len(fields), "field"))

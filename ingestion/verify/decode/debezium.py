@@ -19,7 +19,6 @@ from ingestion.kafka.schema_registry import WriterSchema
 from ingestion.verify.decode import (
     Decode,
     DecodedRecord,
-    DecodeRecord,
     Expected,
     Headers,
     ReadFramed,
@@ -47,25 +46,13 @@ _PLACEHOLDERS: Final = (
 )
 
 
-def reading(expected: Expected) -> DecodeRecord:
+def reading(expected: Expected) -> Decode:
     """Return what reads one envelope."""
     assert isinstance(expected.options, DebeziumOptions), "options are of the format's model"
     if expected.options.encoding == "json":
         return ReadJsonEnvelope(expected, expected.options)
     row = _RowOfEnvelope(expected, expected.options)
-    return _FramedEnvelopes(expected, "AVRO", lambda schema: _avro_reader(schema, row))
-
-
-class _FramedEnvelopes(DecodeRecord):
-    """Reads envelopes behind the id of their schema."""
-
-    def __init__(self, *given: Any) -> None:
-        self._read = ReadFramed(*given)
-
-    def __call__(
-        self, raw: bytes, key: bytes | None = None, headers: Headers = ()
-    ) -> DecodedRecord:
-        return self._read(raw, headers)
+    return ReadFramed(expected, "AVRO", lambda schema: _avro_reader(schema, row))
 
 
 class _RowOfEnvelope:
@@ -171,7 +158,7 @@ def _is_placeholder(value: Any) -> bool:
     return value in _PLACEHOLDERS or value == _PLACEHOLDER.encode()
 
 
-class ReadJsonEnvelope(_RowOfEnvelope, DecodeRecord):
+class ReadJsonEnvelope(_RowOfEnvelope):
     """Reads envelopes that are JSON; what takes their values is made once a schema."""
 
     def __init__(self, expected: Expected, options: DebeziumOptions) -> None:
@@ -319,7 +306,7 @@ def _avro_reader(schema: WriterSchema, row: _RowOfEnvelope) -> Decode:
         raise BadRecordError("no schema of an envelope")
     readers = {side: _avro_readers(root, side, row) for side in ("before", "after")}
 
-    def read(payload: bytes, headers: Headers) -> DecodedRecord:
+    def read(payload: bytes, key: object = None, headers: Headers = ()) -> DecodedRecord:
         envelope = {name: _bare(value) for name, value in read_datum(root, payload).items()}
         return row.record(envelope, {}, headers, readers.__getitem__)
 

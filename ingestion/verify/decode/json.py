@@ -23,7 +23,7 @@ def reading(expected: Expected) -> Decode:
     readers = {column.name: of_json(column.type, rejects=rejects) for column in expected.columns}
     lenient = [column for column in expected.columns if column.name in expected.lenient]
 
-    def read(raw: bytes) -> DecodedRecord:
+    def read(raw: bytes, *_: object) -> DecodedRecord:
         fields = _key_fields(raw, expected) if expected.is_key else parse_object(raw)
         refuse_names(fields, readers, rejects=rejects)
         coerced = _coerced(fields, lenient)

@@ -45,7 +45,7 @@ def opened(written: WriterSchema, wanted: Mapping[str, SqlType], extra: ExtraFie
     """Return what reads payloads of one schema."""
     messages = _messages_of(written)
 
-    def read(payload: bytes) -> DecodedRecord:
+    def read(payload: bytes, *_: object) -> DecodedRecord:
         message, rest = _which(messages, payload)
         if extra == "reject" and (
             {*message.fields_by_name} - wanted.keys()

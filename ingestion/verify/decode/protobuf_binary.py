@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from ingestion.verify.decode.coerce import BadRecordError, utf8
 
@@ -22,10 +24,9 @@ _BY_LENGTH: Final = ("string", "bytes", "message")
 # How many bytes a value of a wire type has; none says that this varies.
 _LENGTHS: Final = {0: None, 1: 8, 2: None, 5: 4}
 # By their numbers in a descriptor.
-_WORDS: Final = (
-    *("", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string"),
-    *("group", "message", "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"),
-)
+_WORDS: Final[Mapping[int, str]] = {
+    number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()
+}
 
 
 def is_map(message: Any) -> bool:

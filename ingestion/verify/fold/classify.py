@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.settings import Settings
-from ingestion.verify.decode import Decode, DecodedRecord, DecodeRecord, Expected, reading
+from ingestion.verify.decode import Decode, DecodedRecord, Expected, reading
 from ingestion.verify.decode.coerce import BadRecordError, UnknownSchemaError, UnprovableError
 from ingestion.verify.fold.transform import ApplyTransformation, Condition, Value, transformation
 from ingestion.verify.read.record import (
@@ -158,29 +158,20 @@ class Classifier:
         """Return one value an element; a record without any counts as filtered."""
         at, values, is_delete = self._array_at, decoded.values, decoded.is_delete
         if record.value is None:
-            return [Value(record, values, is_delete)]
+            return [Value(record, decoded, values)]
         kept = decoded.left_out if self._keeps else ()
         lacks = any(values[i] is None for name, i in self._value_required if name not in kept)
         needed = self._never_left_out & decoded.left_out
         if needed and not is_delete:
             raise BadRecordError(f"not sent, and asked for: {sorted(needed)}")
         if at is None:
-            left_out, moved = decoded.left_out, decoded.moved_from
-            coerced = decoded.coerced
-            return [Value(record, values, is_delete, 0, lacks, left_out, moved, coerced)]
+            return [Value(record, decoded, values, lacks=lacks)]
         elements = values[at] or ((None,) if is_delete else ())
         result.filtered += not elements
-        return [
-            Value(
-                record,
-                (*values[:at], element, *values[at + 1 :]),
-                is_delete,
-                n,
-                lacks,
-                coerced=0 if n else decoded.coerced,
-            )
-            for n, element in enumerate(elements)
-        ]
+        first = replace(decoded, left_out=frozenset(), moved_from=None)
+        other = replace(first, coerced=0)
+        rows = ((*values[:at], element, *values[at + 1 :]) for element in elements)
+        return [Value(record, other if n else first, row, n, lacks) for n, row in enumerate(rows)]
 
     def _transformed(self, values: list[Value]) -> list[Value | None]:
         """Make rows of values; a null value has none, and stays as its key says."""
@@ -191,15 +182,13 @@ class Classifier:
 
     def _deletes(self, rows: Sequence[Value]) -> list[bool]:
         if self._is_delete is None or not rows:
-            return [row.is_delete for row in rows]
+            return [row.decoded.is_delete for row in rows]
         selected = self._is_delete([row.values for row in rows])
-        return [a or row.is_delete for a, row in zip(selected, rows, strict=True)]
+        return [a or row.decoded.is_delete for a, row in zip(selected, rows, strict=True)]
 
     def _decoded(self, record: Record) -> DecodedRecord:
         if record.value is not None:
-            if isinstance(self._read, DecodeRecord):
-                return self._read(record.value, record.key, record.headers)
-            return self._read(record.value)
+            return self._read(record.value, record.key, record.headers)
         if self._tombstones == "quarantine":
             raise BadRecordError("a tombstone is not for this stream")
         if record.key is None:
@@ -210,7 +199,7 @@ class Classifier:
         return DecodedRecord(values=values, is_delete=True)
 
     def _change(self, row: Value, *, is_delete: bool, seq: int) -> RowChange:
-        record, values = row.record, row.values
+        record, decoded, values = row.record, row.decoded, row.values
         sent = EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)
         order = self._order(values, sent)
         if is_delete and not self._has_deletes:
@@ -218,7 +207,7 @@ class Classifier:
         _refuse_null(values, self._never_null, "a key column")
         if None in order:
             raise BadRecordError("a column of sequence_by is null")
-        left_out = self._left_out(row, is_delete=is_delete) if row.left_out else ()
+        left_out = self._left_out(decoded.left_out, is_delete=is_delete)
         if not is_delete:
             required = self._required
             if left_out and self._keeps:
@@ -231,24 +220,23 @@ class Classifier:
         index = () if self._array_at is None else (row.element,)
         place = (self._epoch, *order, *at, row.element)
         due = (*values, *flag, *index, *at, sent, self._epoch, seq)
-        is_gone = is_delete and not self._is_soft
-        gone_or_due = None if is_gone else due
-        change = RowChange(self.key_of(values), place, gone_or_due, seq, coerced=row.coerced)
-        if not left_out or is_gone:
+        expected = None if is_delete and not self._is_soft else due
+        change = RowChange(self.key_of(values), place, expected, seq, coerced=decoded.coerced)
+        if not left_out or expected is None:
             return change
         old = None
-        if row.moved_from is not None:
-            old = text_of(row.moved_from.get(name) for name in self._keys)
+        if decoded.moved_from is not None:
+            old = text_of(decoded.moved_from.get(name) for name in self._keys)
         return change._replace(left_out=left_out, moved_from=old, record=record)
 
-    def _left_out(self, row: Value, *, is_delete: bool) -> tuple[int, ...]:
-        """Return which columns a record leaves out.
+    def _left_out(self, left_out: frozenset[str], *, is_delete: bool) -> tuple[int, ...]:
+        """Return which columns a record leaves out, by number.
 
         A delete leaves any out only of a row that gets another key: all but key and order.
         """
         fixed = {*self._keys, *self._never_left_out} if is_delete else ()
-        names = enumerate(self.types)
-        return tuple(i for i, name in names if name in row.left_out and name not in fixed)
+        names = enumerate(self.types) if left_out else ()
+        return tuple(i for i, name in names if name in left_out and name not in fixed)
 
     def _order(self, values: Row, timestamp: dt.datetime) -> Row:
         return tuple([values[i] if i >= 0 else timestamp for i in self._order_at])

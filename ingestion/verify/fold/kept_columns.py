@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingestion.verify.fold.rule import Erased, FoldContext
+from ingestion.verify.fold.rule import Erased, Events, FoldContext, add_events
 from ingestion.verify.read.record import UNSEEN, Place, Record, Row, RowChange
 from ingestion.verify.read.spill import SpillTable
 
 _NOTHING = "an update left out a column that has not changed, and no row has its value"
 # Of each key: its events, with whether each is of this batch.
-_Events = dict[str, list[tuple[RowChange, bool]]]
+_Lines = dict[str, list[tuple[RowChange, bool]]]
 
 
 @dataclass(slots=True)
@@ -35,26 +35,22 @@ class KeptColumns:
     def __init__(self, context: FoldContext, is_quarantined: Callable[[Record], bool]) -> None:
         """Begin before the first batch; ``is_quarantined`` tells what the engine did."""
         self._context, self._is_quarantined = context, is_quarantined
-        self._new: SpillTable[tuple[RowChange, ...]] = context.store.table("unsettled")
+        self._new: SpillTable[Events] = context.store.table("unsettled")
         # Of each key the newest event, before a delete the row that it ended; of history all.
-        self._known: SpillTable[tuple[RowChange, ...]] = context.store.table("settled")
+        self._known: SpillTable[Events] = context.store.table("settled")
         # Keys whose rows have moved in this batch, and the keys that they had before.
         self._linked: set[str] = set()
 
     def take(self, changes: Sequence[RowChange]) -> None:
         """Keep changes of a batch until it is whole."""
-        known = {key: list(old) for key, old in self._new.get({c.key for c in changes}).items()}
+        add_events(self._new, changes)
         for change in changes:
-            known.setdefault(change.key, []).append(change)
             if change.moved_from is not None:
                 self._linked |= {change.key, change.moved_from}
-        self._new.put({key: tuple(found) for key, found in known.items()})
 
     def erase(self, erased: Erased) -> None:
         """Forget what is known of a key."""
-        for chunk in self._known.chunks():
-            gone = [key for key, events in chunk.items() if any(map(erased.is_of, events))]
-            self._known.remove(gone)
+        self._known.remove_where(erased.is_of_any)
 
     def settle(self) -> Iterator[Settled]:
         """Fill the changes of the batch, key by key; linked keys together."""
@@ -66,12 +62,8 @@ class KeptColumns:
             yield self._settled(rest, self._known.get(rest))
         self._new.clear()
 
-    def _settled(
-        self,
-        new: Mapping[str, Sequence[RowChange]],
-        known: Mapping[str, Sequence[RowChange]],
-    ) -> Settled:
-        events: _Events = {key: [(event, False) for event in old] for key, old in known.items()}
+    def _settled(self, new: Mapping[str, Events], known: Mapping[str, Events]) -> Settled:
+        events: _Lines = {key: [(event, False) for event in old] for key, old in known.items()}
         for key, changes in new.items():
             events.setdefault(key, []).extend((change, True) for change in changes)
         walk = _Walk(self._context, self._is_quarantined, events)
@@ -83,7 +75,7 @@ class _Walk:
     """Walks the lines of some keys, each as far as somebody asks."""
 
     def __init__(
-        self, context: FoldContext, is_quarantined: Callable[[Record], bool], events: _Events
+        self, context: FoldContext, is_quarantined: Callable[[Record], bool], events: _Lines
     ) -> None:
         spec = context.spec
         self._coverage, self._is_quarantined = context.coverage, is_quarantined

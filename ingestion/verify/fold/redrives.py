@@ -16,13 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deltalake import DeltaTable
-
 from ingestion.declaration.spec import engine_version
 from ingestion.errors import counted
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Batch, rows_of
+from ingestion.verify.read.snapshot import Batch, columns_of, rows_of
 from ingestion.verify.read.spill import SpillStore, SpillTable
 from ingestion.verify.verdict import Difference
 
@@ -60,9 +58,7 @@ class Redrives:
         Rows and marks after ``last_seq`` are leftovers of a dead attempt, which the next run
         removes.
         """
-        if not DeltaTable.is_deltatable(str(quarantine)):
-            return
-        columns = {column.name for column in DeltaTable(quarantine).schema().fields}
+        columns = columns_of(quarantine)
         names = [*_NAMES, *(name for name in _LATER if name in columns)]
         for rows in rows_of(quarantine, None, names):
             entries = {}
@@ -112,8 +108,7 @@ class Redrives:
 
     def is_kept_back(self, record: Record) -> bool:
         """Tell whether the quarantine holds a record that no redrive has sent in."""
-        name = str(record)
-        entry = self._entries.get([name]).get(name)
+        entry = self._entry(record)
         return entry is not None and entry.redriven_seq is None
 
     def without_waiting(self, records: Sequence[Record], seq: int) -> tuple[Sequence[Record], int]:
@@ -130,7 +125,7 @@ class Redrives:
 
     def holds(self, record: Record, *, before: int) -> bool:
         """Tell whether a batch before this one had put a record into quarantine."""
-        entry = self._entries.get([str(record)]).get(str(record))
+        entry = self._entry(record)
         return entry is not None and entry.seq < before
 
     def of(self, batch: Batch) -> Iterator[list[Record]]:
@@ -156,6 +151,10 @@ class Redrives:
                 f"{counted(self.good_today, *were)} bad for another declaration or engine, or "
                 "without a schema, and can be applied today, by oncelake redrive"
             )
+
+    def _entry(self, record: Record) -> QuarantineEntry | None:
+        name = str(record)
+        return self._entries.get([name]).get(name)
 
     def _is_redrive(self, mark: int, seq: int) -> bool:
         batch = self.coverage.batches.get(mark)

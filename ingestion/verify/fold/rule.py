@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
@@ -74,11 +74,27 @@ class Erased:
         digest = sha256(f"{self._salt} {text}".encode()).hexdigest()
         return digest == str(self._digest)
 
+    def is_of_any(self, changes: Iterable[RowChange]) -> bool:
+        """Tell whether any of these changes is of the key."""
+        return any(map(self.is_of, changes))
+
     def was_read(self, change: RowChange) -> bool:
         """Tell whether a change's record had been read by then."""
         epoch, at = change.place[0], change.at
         until = self._until.get(at.topic, {}).get(str(at.partition), 0)
         return bool(epoch < self._epoch or (epoch == self._epoch and change.offset < until))
+
+
+# What is known of a key: its changes, in the order of arrival or of time.
+Events = tuple[RowChange, ...]
+
+
+def add_events(table: SpillTable[Events], changes: Sequence[RowChange]) -> None:
+    """Keep changes behind those that a table has of their keys."""
+    known = {key: list(old) for key, old in table.get({c.key for c in changes}).items()}
+    for change in changes:
+        known.setdefault(change.key, []).append(change)
+    table.put({key: tuple(events) for key, events in known.items()})
 
 
 class Rule:
@@ -99,8 +115,7 @@ class Rule:
 
     def erase(self, erased: Erased) -> None:
         """Forget the rows of a key."""
-        for chunk in self._rows.chunks():
-            self._rows.remove([name for name, row in chunk.items() if erased.is_of(row)])
+        self._rows.remove_where(erased.is_of)
 
     def rows(self) -> SpillTable[RowChange]:
         """Return what must be in the table, by ``key_of`` of the rows; deleted rows too."""

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
-from ingestion.verify.fold.rule import Erased, FoldContext, Recount, Rule
+from ingestion.verify.fold.rule import Erased, Events, FoldContext, Recount, Rule, add_events
 from ingestion.verify.read.record import SYSTEM_COLUMNS, Place, Row, RowChange, text_of
 from ingestion.verify.read.spill import SpillTable
-
-_Events = tuple[RowChange, ...]
 
 
 class HistoryRule(Rule):
@@ -20,15 +18,12 @@ class HistoryRule(Rule):
         super().__init__(context)
         self.columns = (*self.columns, VALID_FROM, VALID_TO, CURRENT)
         self._tail = len(SYSTEM_COLUMNS) + bool(context.spec.explode)
-        self._new: SpillTable[_Events] = context.store.table("new")
-        self._events: SpillTable[_Events] = context.store.table("events")
+        self._new: SpillTable[Events] = context.store.table("new")
+        self._events: SpillTable[Events] = context.store.table("events")
 
     def take(self, changes: Sequence[RowChange], recount: Recount) -> None:
         """Keep the events of a batch, by key."""
-        known = {key: list(old) for key, old in self._new.get({c.key for c in changes}).items()}
-        for change in changes:
-            known.setdefault(change.key, []).append(change)
-        self._new.put({key: tuple(events) for key, events in known.items()})
+        add_events(self._new, changes)
 
     def settle(self, recount: Recount) -> None:
         """Give each event of the batch its place among its key's, and its disposition."""
@@ -47,9 +42,7 @@ class HistoryRule(Rule):
 
     def erase(self, erased: Erased) -> None:
         """Forget the events of a key."""
-        for chunk in self._events.chunks():
-            gone = [key for key, events in chunk.items() if any(map(erased.is_of, events))]
-            self._events.remove(gone)
+        self._events.remove_where(erased.is_of_any)
 
     def rows(self) -> SpillTable[RowChange]:
         """Return every version, by key and place; without its end where that is unknown."""
@@ -73,7 +66,7 @@ class HistoryRule(Rule):
             "the events between them",
         )
 
-    def _count(self, before: _Events, new: _Events, after: _Events, recount: Recount) -> None:
+    def _count(self, before: Events, new: Events, after: Events, recount: Recount) -> None:
         if not self._is_partial:
             ends, ended = dict(_ends(before)), dict(_ends(after))
             recount.extra["closed"] += sum(ends[place] != ended[place] for place in ends)
@@ -89,7 +82,7 @@ class HistoryRule(Rule):
                 ends_one = one_before is not None and one_before.row is not None
                 recount.dispositions["deleted" if ends_one else "deleted_absent"] += 1
 
-    def _versions(self, events: _Events) -> Iterable[RowChange]:
+    def _versions(self, events: Events) -> Iterable[RowChange]:
         for change, following in _with_next(events):
             if change.row is None:
                 continue
@@ -109,11 +102,11 @@ def _moment(change: RowChange) -> object:
     return change.place[1]
 
 
-def _with_next(events: _Events) -> Iterable[tuple[RowChange, RowChange | None]]:
+def _with_next(events: Events) -> Iterable[tuple[RowChange, RowChange | None]]:
     return zip_longest(events, events[1:]) if events else ()
 
 
-def _ends(events: _Events) -> Iterable[tuple[Place, object]]:
+def _ends(events: Events) -> Iterable[tuple[Place, object]]:
     """Return when each version ends: the time of the next event, or nothing."""
     for change, following in _with_next(events):
         if change.row is not None:

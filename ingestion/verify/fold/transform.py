@@ -22,6 +22,7 @@ from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.types import SqlType
 from ingestion.settings import Settings
+from ingestion.verify.decode import DecodedRecord
 from ingestion.verify.decode.coerce import UnprovableError
 from ingestion.verify.read.record import EPOCH, Record, Row
 
@@ -69,20 +70,16 @@ class Value(NamedTuple):
     """What a record holds, or one element of it.
 
     Attributes:
+        decoded: What its format says of it.
+        values: One value a column: as decoded, of an element, and at last of the row.
         lacks: Whether a column is null that may not be.
-        left_out: Columns that the record leaves out because they have not changed.
-        moved_from: What could be read of the key that the row had before.
-        coerced: How many of the record's values were of another type than their lenient column.
     """
 
     record: Record
+    decoded: DecodedRecord
     values: Row
-    is_delete: bool
     element: int = 0
     lacks: bool = False
-    left_out: frozenset[str] = frozenset()
-    moved_from: Mapping[str, Any] | None = None
-    coerced: int = 0
 
 
 def transformation(
@@ -118,7 +115,7 @@ class _Filter:
         wanted = self._where([value.values for value in values]) if values else []
         return [
             value._replace(values=tuple([value.values[i] for i in self._taken]))
-            if is_wanted or value.is_delete
+            if is_wanted or value.decoded.is_delete
             else None
             for value, is_wanted in zip(values, wanted, strict=True)
         ]
@@ -140,7 +137,7 @@ class _OfTheEngine:
         made: list[Value | None] = []
         for at, value in enumerate(values):
             row = rows.get(at)
-            if self._spec.transform and value.is_delete:
+            if self._spec.transform and value.decoded.is_delete:
                 # A function is not asked about a delete, whose columns are taken as they are.
                 named = dict(zip(self._names, value.values, strict=True))
                 row = tuple([named.get(column.name) for column in self._spec.columns])
@@ -151,7 +148,7 @@ class _OfTheEngine:
         record = value.record
         return {
             "_at": at,
-            "_is_delete": value.is_delete,
+            "_is_delete": value.decoded.is_delete,
             "_topic": record.topic,
             "_partition": record.partition,
             "_offset": record.offset,

@@ -9,7 +9,7 @@ import json
 import pickle
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -45,12 +45,11 @@ class SpillTable(Generic[Value]):
         )
         return {key: pickle.loads(pickled) for key, pickled in found if pickled is not None}
 
-    def remove(self, keys: Iterable[str]) -> None:
-        """Forget these keys."""
-        self._run(
-            f"DELETE FROM {self._name} WHERE key IN (SELECT value FROM json_each(?))",
-            (json.dumps(sorted(keys)),),
-        )
+    def remove_where(self, is_gone: Callable[[Value], bool]) -> None:
+        """Forget the keys whose values a condition selects."""
+        for chunk in self.chunks():
+            gone = [(key,) for key, value in chunk.items() if is_gone(value)]
+            self._run_many(f"DELETE FROM {self._name} WHERE key = ?", gone)
 
     def find(self, keys: Iterable[str]) -> set[str]:
         """Mark keys as found, with or without a value; return those that had been found before."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -58,7 +57,7 @@ class _PartitionState:
 class TopicReader:
     """Reads ranges of topics, committed records only."""
 
-    def __init__(self, settings: Settings, partitions: int) -> None:
+    def __init__(self, settings: Settings, *, partitions: int) -> None:
         self._settings = settings
         self._partitions: dict[TopicPartition, _PartitionState] = {}
         self._consumer = Consumer(
@@ -74,13 +73,9 @@ class TopicReader:
             }
         )
 
-    @classmethod
-    @contextmanager
-    def opened(cls, settings: Settings, *, partitions: int) -> Iterator[TopicReader]:
-        """Connect while the block runs."""
-        reader = cls(settings, partitions)
-        with closing(reader._consumer):
-            yield reader
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()
 
     def read(self, ranges: Iterable[OffsetRange]) -> Iterator[list[Record]]:
         """Yield every record of some ranges, in chunks, a partition's in order."""
