@@ -120,12 +120,11 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
     if not quarantined:
         return {}
     import pyarrow.dataset as ds
-    from deltalake import DeltaTable
 
-    from ingestion.lake.table_log import open_dataset
+    from ingestion.lake.delta import open_dataset, open_delta
 
     try:
-        table = open_dataset(DeltaTable(paths.quarantine))
+        table = open_dataset(open_delta(paths.quarantine))
         of_batches = ds.field("_seq").isin([row.seq for row in judged])
         found = table.to_table(columns=["reason"], filter=of_batches)["reason"]
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)

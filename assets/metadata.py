@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
@@ -15,6 +14,7 @@ from assets.history import COMPLETE
 from ingestion.errors import counted
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.location import Location
 from ingestion.pipeline.report import RunReport, ranges_of, total_of
 
 # The table of ranges has that name already.
@@ -46,7 +46,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "table_id": evidence.table_id,
         "dagster/row_count": report.row_count,
         "dagster/column_schema": column_schema(spec),
-        "dagster/uri": Path(report.table).as_uri(),
+        "dagster/uri": Location.of(report.table).uri,
         "dagster/table_name": spec.name,
     }
 
@@ -84,13 +84,13 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
 
 def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
     """Yield what a run leaves in the tables beside the stream's own."""
-    stream, lake = evidence.spec.name, Path(evidence.report.table).parent
+    stream, lake = evidence.spec.name, Location.of(evidence.report.table).parent
     sizes: dict[dg.AssetKey, dict[str, int | None]] = {
         quarantine_key(stream): {"waiting": evidence.waiting},
         ledger_key(stream): {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},
     }
     for key, numbers in sizes.items():
-        uri = (lake / key.to_user_string()).as_uri()
+        uri = (lake / key.to_user_string()).uri
         yield dg.AssetObservation(key, metadata={**_known(**numbers), "dagster/uri": uri})
 
 

@@ -7,6 +7,7 @@ Until that state changes, a rerun would meet the same refusal.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -100,11 +101,17 @@ def _machine(settings: Settings) -> list[str]:
     return [
         *(f"{jar.name} {jar.stat().st_size}" for jar in jars),
         java,
-        *(str(is_writable_folder(each)) for each in (settings.lake, settings.state)),
+        *(str(is_writable_folder(at)) for at in _folders(settings)),
         # As everybody here reads them; of a secret it has only whether there is one.
         load_settings().model_dump_json(),
         _text(Path(__file__).with_name("definitions.py")),
     ]
+
+
+def _folders(settings: Settings) -> Iterator[Path]:
+    if isinstance(settings.lake, Path):
+        yield settings.lake
+    yield settings.state
 
 
 def _text(path: Path) -> str:

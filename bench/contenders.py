@@ -21,6 +21,7 @@ from bench.cpu import cpu_seconds, repeat
 from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations.run import Run
 from ingestion.pipeline.session import spark_config, start_session
 from ingestion.settings import Settings, load_settings
@@ -69,7 +70,7 @@ def naive(spec: StreamSpec, settings: Settings) -> Note:
     for key in (key for key in _NEEDED if key in ours):
         builder = builder.config(key, ours[key])
     spark = builder.getOrCreate()
-    path, keys = str(settings.lake / spec.name), spec.keys
+    path, keys = str(StreamPaths.of(spec.name, settings).data), spec.keys
 
     def merge(batch: DataFrame, _: int) -> None:
         newest = Window.partitionBy(*keys).orderBy(F.desc("updated_at"), F.desc("offset"))

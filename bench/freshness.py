@@ -24,6 +24,7 @@ from bench.cpu import memory_mb, process_tree
 from bench.topic import Topic
 from ingestion.kafka.client import client_options
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 
 PACE: Final = {"every_seconds": 1, "min_records": 1}
 _TICK: Final = 0.1
@@ -122,7 +123,8 @@ def _cores_used(pid: int, *, seconds: float) -> float:
 def _latencies(lake: Path, stream: str, *, since: float) -> np.ndarray:
     """Return each record's latency in seconds, of those that were sent since then."""
     committed = {
-        row.seq: row.committed_at.timestamp() for row in Ledger(lake / f"{stream}__ledger").rows()
+        row.seq: row.committed_at.timestamp()
+        for row in Ledger(Location.of(lake / f"{stream}__ledger")).rows()
     }
     rows = DeltaTable(lake / stream).to_pyarrow_table(columns=["_timestamp", "_seq"])
     sent = rows["_timestamp"].cast("int64").to_numpy() / 1e6

@@ -19,7 +19,6 @@ A message names the stream, the expected and the actual state, and what to do ne
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import ClassVar, Final
 
 DONE: Final = 0
@@ -94,7 +93,7 @@ def no_table_yet(stream: str) -> InvalidSpecError:
 
 
 def table_rolled_back(
-    stream: str, table: Path, *, seq: int, known_seq: int, known_version: int
+    stream: str, table: object, *, seq: int, known_seq: int, known_version: int
 ) -> TableRolledBackError:
     """Return the refusal of a table that ends before its ledger does."""
     return TableRolledBackError(

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ingestion.errors import DependencyError, InvalidSpecError
 
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
@@ -64,7 +65,11 @@ class Settings(BaseSettings):
         None, description="PEM file of the authorities trusted for the registry."
     )
 
-    lake: Path = Field(Path("lake"), description="Folder of the Delta tables.")
+    lake: Path | str = Field(
+        Path("lake"),
+        description="Folder of the Delta tables, or its URL in a store: s3://bucket/prefix, "
+        "gs://… or abfss://….",
+    )
     state: Path = Field(Path(".oncelake"), description="Folder of checkpoints and embedded Kafka.")
     streams: Path = Field(Path("assets/streams"), description="Folder of the declarations.")
     jars: Path = Field(Path(".jars"), description="Folder of the jars that `make setup` fetched.")
@@ -104,7 +109,7 @@ class Settings(BaseSettings):
         return url
 
     @field_validator(
-        *("lake", "state", "streams", "jars"),
+        *("state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
         "schema_registry_ssl_ca",
     )
@@ -112,9 +117,18 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         if path is None:
             return None
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        if _URL.match(str(path)):
             raise ValueError("must be a folder or file of this machine, not a URL")
         return project_root() / path.expanduser()
+
+    @field_validator("lake")
+    @classmethod
+    def _folder_or_store(cls, lake: Path | str) -> Path | str:
+        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#]+(/[^\s?#]*)?", str(lake)):
+            return str(lake).rstrip("/")
+        if _URL.match(str(lake)):
+            raise ValueError("must be a folder, or a URL s3://…, gs://… or abfss://…")
+        return project_root() / Path(lake).expanduser()
 
     @field_validator("spark_driver_memory")
     @classmethod

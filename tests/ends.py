@@ -44,8 +44,8 @@ paths = StreamPaths.of("{STREAM}", load_settings())
 # One for each function that reads rows by Arrow.
 _READS: Final[Mapping[str, str]] = {
     "open_dataset": """
-from ingestion.lake.table_log import open_dataset
-table = open_dataset(DeltaTable(paths.data)).to_table()
+from ingestion.lake.delta import open_dataset
+table = open_dataset(DeltaTable(paths.data.path)).to_table()
 """,
     "count_rows": """
 from ingestion.lake.side_tables import rows_of_seq
@@ -77,8 +77,8 @@ rows = rows_of(paths.data, None, ["id", "name"])
 first = next(rows)
 """,
     "head": """
-from ingestion.lake.table_log import open_dataset
-rows = open_dataset(DeltaTable(paths.data)).head(10)
+from ingestion.lake.delta import open_dataset
+rows = open_dataset(DeltaTable(paths.data.path)).head(10)
 """,
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
 from ingestion.errors import InvalidSpecError, counted
+from ingestion.lake.location import Location
 
 Why = Annotated[str, typer.Option("--reason", help="Why; kept with what is decided.")]
 
@@ -118,7 +118,7 @@ def unlock(
         output.say(f"{stream}: is free")
 
 
-def with_waiting(tables: Sequence[Path]) -> str:
+def with_waiting(tables: Sequence[Location]) -> str:
     """Say in a question how many records wait in the quarantine among these tables."""
     from ingestion.operations.archive import waiting_records
 
@@ -126,7 +126,7 @@ def with_waiting(tables: Sequence[Path]) -> str:
     return f", with {_unsent(waiting)}" if waiting else ""
 
 
-def note_waiting(stream: str, archived: Sequence[Path]) -> int:
+def note_waiting(stream: str, archived: Sequence[Location]) -> int:
     """Say how many records went into the archive with the quarantine, and return their number."""
     from ingestion.operations.archive import waiting_records
 
@@ -149,7 +149,7 @@ def _report(stream: str, row: LedgerRow, what: str, *, as_json: bool) -> None:
             output.say(f"  {part.range}")
 
 
-def tables_on_disk(stream: str, settings: Settings) -> list[Path]:
+def tables_on_disk(stream: str, settings: Settings) -> list[Location]:
     """Return the tables of a stream that there are."""
     from ingestion.lake.paths import StreamPaths
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from ingestion.errors import TableReplacedError
 from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _WHY = "WHY"
 
 
-def archive_table(paths: StreamPaths, tables: Iterable[Path], *, why: str) -> tuple[Path, ...]:
+def archive_table(
+    paths: StreamPaths, tables: Iterable[Location], *, why: str
+) -> tuple[Location, ...]:
     """Move tables, in this order, into a folder that is named for the time; return where they went.
 
     A table that is not there is passed over; ``why`` is written down beside the others.
@@ -35,13 +36,13 @@ def _new_name() -> str:
     return dt.datetime.now(dt.UTC).strftime(_STAMP)
 
 
-def _move(tables: Iterable[Path], archive: Path, why: str) -> tuple[Path, ...]:
+def _move(tables: Iterable[Location], archive: Location, why: str) -> tuple[Location, ...]:
     moved = []
     for table in tables:
         if table.exists():
-            archive.mkdir(parents=True, exist_ok=True)
-            (archive / _WHY).write_text(why)
-            moved.append(Path(shutil.move(table, archive / table.name)))
+            (archive / _WHY).put(why.encode())
+            table.move_to(archive / table.name)
+            moved.append(archive / table.name)
     return tuple(moved)
 
 
@@ -55,7 +56,7 @@ class Archived:
         why: What took them away, and the reason that a person gave; empty where none is known.
     """
 
-    path: Path
+    path: Location
     at: dt.datetime
     tables: tuple[str, ...]
     why: str
@@ -68,20 +69,19 @@ class Archived:
 
 def archived(paths: StreamPaths) -> tuple[Archived, ...]:
     """Return what was taken away from a stream, oldest first."""
-    folders = sorted(paths.archive.iterdir()) if paths.archive.is_dir() else ()
+    folders = (paths.archive / name for name in paths.archive.folders())
     return tuple(found for folder in folders if (found := _archived(folder)))
 
 
-def _archived(folder: Path) -> Archived | None:
+def _archived(folder: Location) -> Archived | None:
     try:
         at = dt.datetime.strptime(folder.name, _STAMP).replace(tzinfo=dt.UTC)
     except ValueError:
         return None
     why = ""
     with suppress(OSError):
-        why = (folder / _WHY).read_text()
-    tables = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir()))
-    return Archived(path=folder, at=at, tables=tables, why=why)
+        why = (folder / _WHY).read().decode()
+    return Archived(path=folder, at=at, tables=folder.folders(), why=why)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,25 +100,26 @@ class _Swap:
     is_cleared: bool = False
 
 
-def swap_tables(paths: StreamPaths, new: Path | None = None, *, why: str) -> tuple[Path, ...]:
+def swap_tables(
+    paths: StreamPaths, new: Location | None = None, *, why: str
+) -> tuple[Location, ...]:
     """Archive a stream's tables, and put those of a folder of the lake, if given, in their places.
 
     Needs the stream's lock. Returns where the old tables went; their checkpoints are dropped.
     """
-    source = str(new.relative_to(paths.data.parent)) if new else None
+    source = new.key.removeprefix(f"{paths.lake.key}/") if new else None
     _write_swap(paths, _Swap(entry=_new_name(), why=why, source=source))
     return finish_swap(paths)
 
 
-def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
+def finish_swap(paths: StreamPaths) -> tuple[Location, ...]:
     """Go on with a swap that was cut short, if one was, and return where old tables went just now.
 
     Copies that a restore left before it came so far are removed. Needs the stream's lock.
     """
-    swap, moved = _read_swap(paths), tuple[Path, ...]()
+    swap, moved = _read_swap(paths), tuple[Location, ...]()
     if swap is None:
-        if paths.restored.exists():
-            shutil.rmtree(paths.restored)
+        paths.restored.delete_all()
         return ()
     hit(Failpoint.SWAP_BEGUN)
     # The ledger goes last: it is what a table that is gone is missed by.
@@ -129,12 +130,12 @@ def finish_swap(paths: StreamPaths) -> tuple[Path, ...]:
         _write_swap(paths, replace(swap, is_cleared=True))
     hit(Failpoint.SWAP_CLEARED)
     if swap.source is not None:
-        source = paths.data.parent / swap.source
+        source = paths.lake / swap.source
         for place in tables:
             if (source / place.name).exists():
-                (source / place.name).rename(place)
-        shutil.rmtree(source, ignore_errors=True)
-    _swap_file(paths).unlink()
+                (source / place.name).move_to(place)
+        source.delete_all()
+    _swap_file(paths).delete()
     return moved
 
 
@@ -153,19 +154,13 @@ def refuse_half_swapped(paths: StreamPaths) -> None:
 
 
 def _read_swap(paths: StreamPaths) -> _Swap | None:
-    file = _swap_file(paths)
-    return _Swap(**json.loads(file.read_text())) if file.exists() else None
+    written = _swap_file(paths).read_if_there()
+    return None if written is None else _Swap(**json.loads(written))
 
 
 def _write_swap(paths: StreamPaths, swap: _Swap) -> None:
-    draft = _swap_file(paths).with_suffix(".draft")
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    with draft.open("w") as file:
-        json.dump(asdict(swap), file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(_swap_file(paths))
+    _swap_file(paths).put(json.dumps(asdict(swap)).encode())
 
 
-def _swap_file(paths: StreamPaths) -> Path:
+def _swap_file(paths: StreamPaths) -> Location:
     return paths.archive / "SWAP"

@@ -7,18 +7,22 @@ longer ago than the rewind window. Every step may be repeated; needs the stream'
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from deltalake import DeltaTable
-
-from ingestion.lake.checksums import matches_checksum, seal, seal_commit, sidecar_of
+from ingestion.lake.checksums import matches_checksum, seal, seal_commit
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.delta import open_delta
 from ingestion.lake.failpoints import Failpoint, hit
+from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog, data_files, translate_conflicts
 
+# No data file is called so, or lies there.
+_KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")
+_COMMIT: Final = re.compile(r"\d{20}\.json")
+_SIDECAR: Final = re.compile(r"\.(.+)\.crc")
 _HOUR: Final = dt.timedelta(hours=1)
 # Delta's own; commits must outlive the files that they name.
 _LOG_DAYS: Final = 30
@@ -44,11 +48,11 @@ class TableSize:
     bytes_on_disk: int
 
     @classmethod
-    def of(cls, path: Path) -> TableSize:
+    def of(cls, path: Location) -> TableSize:
         """Measure a table."""
-        sizes = [(path / name).stat().st_size for name in data_files(DeltaTable(path))]
-        on_disk = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-        return cls(files=len(sizes), bytes=sum(sizes), bytes_on_disk=on_disk)
+        there = path.files()
+        sizes = [there[name] for name in data_files(open_delta(path))]
+        return cls(files=len(sizes), bytes=sum(sizes), bytes_on_disk=sum(there.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,23 +72,24 @@ class TableUpkeep:
     removed_rows: int = 0
 
 
-def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) -> None:
+def compact(path: Location, *, target_bytes: int, cluster_by: Sequence[str] = ()) -> None:
     """Put small files together, in the order of ``cluster_by`` where that is given.
 
     Raises:
         DamagedTableError: a file that would be copied is not as it was written.
         TableBusyError: somebody else changed the table meanwhile.
     """
-    table = DeltaTable(path)
-    every = [path / name for name in data_files(table)]
-    small = [file for file in every if file.stat().st_size < target_bytes]
+    table = open_delta(path)
+    there = path.files()
+    every = {name: there[name] for name in data_files(table)}
+    small = {name: size for name, size in every.items() if size < target_bytes}
     if len(small) < 2:
         return
-    is_clustered = cluster_by and _bytes(small) >= _CLUSTERED_SHARE * _bytes(every)
-    rewritten = every if is_clustered else small
-    for file in rewritten:
-        if not matches_checksum(file):
-            raise damaged_table(path, f"data file {file.name} is not as it was written")
+    share = _CLUSTERED_SHARE * sum(every.values())
+    is_clustered = cluster_by and sum(small.values()) >= share
+    for name in every if is_clustered else small:
+        if not matches_checksum(path / name):
+            raise damaged_table(path, f"data file {name} is not as it was written")
     before = table.version()
     with translate_conflicts(path.name):
         if is_clustered:
@@ -96,9 +101,9 @@ def compact(path: Path, *, target_bytes: int, cluster_by: Sequence[str] = ()) ->
     hit(Failpoint.COMPACTED)
 
 
-def vacuum(path: Path, *, window: dt.timedelta) -> int:
+def vacuum(path: Location, *, window: dt.timedelta) -> int:
     """Remove files that left the table longer ago than ``window``; return how many data files."""
-    table = DeltaTable(path)
+    table = open_delta(path)
     due, properties = retention_properties(window), table.metadata().configuration
     if window >= dt.timedelta(days=1) and not due.items() <= properties.items():
         # Delta's own VACUUM, and time travel in Spark, go by them.
@@ -116,54 +121,53 @@ def vacuum(path: Path, *, window: dt.timedelta) -> int:
     return len(removed)
 
 
-def remove_unreferenced(path: Path) -> int:
+def remove_unreferenced(path: Location) -> int:
     """Remove every file that the newest version does not hold; return how many data files.
 
     Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future.
     """
-    needed = {path / name for name in data_files(DeltaTable(path))}
-    files = {file for file in path.rglob("[!._]*") if file.is_file()} - needed
-    files -= set(path.glob("_delta_log/**/*"))
-    for file in files:
-        file.unlink()
+    files = {name for name in path.files() if not _KEPT.fullmatch(name)} - data_files(
+        open_delta(path)
+    )
+    for name in files:
+        (path / name).delete()
     _remove_orphans(path)
     hit(Failpoint.VACUUMED)
     return len(files)
 
 
-def checkpoint(path: Path) -> None:
+def checkpoint(path: Location) -> None:
     """Write a checkpoint of the log, and drop the commits that have aged out of it."""
     log = TableLog(path)
     newest = log.versions()[0]
     file = path / "_delta_log" / f"{newest:020d}.checkpoint.parquet"
-    if file.exists():
+    if file.size() is not None:
         return
     log.snapshot.create_checkpoint()
     log.snapshot.cleanup_metadata()
     seal(file)
 
 
-def drop_log_before(path: Path, version: int) -> None:
+def drop_log_before(path: Location, version: int) -> None:
     """Remove the commits before a version, whose statistics hold lowest and highest values.
 
     A checkpoint at that version, or later, must be there.
     """
     log = path / "_delta_log"
-    for file in log.iterdir():
-        number = file.name.lstrip(".").partition(".")[0]
+    for name in log.files():
+        number = name.lstrip(".").partition(".")[0]
         if number.isdigit() and int(number) < version:
-            file.unlink()
+            (log / name).delete()
 
 
-def _bytes(files: Iterable[Path]) -> int:
-    return sum(file.stat().st_size for file in files)
-
-
-def _remove_orphans(folder: Path) -> None:
+def _remove_orphans(folder: Location) -> None:
     """Remove checksums of files that are gone, but for those that tell of a lost commit."""
-    versions = [each.stem for each in folder.glob("*.json") if each.stem.isdigit()]
-    for sidecar in folder.glob(".*.crc"):
-        file = sidecar.with_name(sidecar.name.removeprefix(".").removesuffix(".crc"))
-        is_newer = file.suffix == ".json" and versions and file.stem > max(versions)
-        if not file.exists() and not is_newer and sidecar == sidecar_of(file):
-            sidecar.unlink(missing_ok=True)
+    if not folder.is_local:
+        return
+    there = {name for name in folder.files() if "/" not in name}
+    newest = max((name for name in there if _COMMIT.fullmatch(name)), default=None)
+    for sidecar in (found for found in map(_SIDECAR.fullmatch, there) if found):
+        file = sidecar[1]
+        is_newer = newest is not None and file.endswith(".json") and file > newest
+        if file not in there and not is_newer:
+            (folder / sidecar[0]).delete()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ingestion.errors import DamagedTableError
+from ingestion.lake.location import Location
 
 
-def damaged_table(table: Path, what: str) -> DamagedTableError:
+def damaged_table(table: Location, what: str) -> DamagedTableError:
     """Compose the refusal of a table, whose folder names the stream; ``what`` names the file."""
     stream = table.name.partition("__")[0]
     return DamagedTableError(stream, f"{table} is damaged: {what}.", remedy=remedy_for(table))
 
 
-def remedy_for(table: Path) -> str:
+def remedy_for(table: Location) -> str:
     """Say what to do about a table whose rows are gone, by what it is to its stream."""
     stream, _, companion = table.name.partition("__")
     if companion == "ledger":

@@ -13,7 +13,6 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +20,10 @@ from deltalake import CommitProperties, DeltaTable
 
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.checksums import seal_commit
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.table_log import append_nothing, open_dataset, translate_conflicts
+from ingestion.lake.location import Location
+from ingestion.lake.table_log import append_nothing, translate_conflicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +110,7 @@ def said_of(values: Mapping[str, Any], reached: Offsets) -> dict[str, Any]:
 
 
 def delete_rows(
-    path: Path,
+    path: Location,
     keys: pa.Table,
     *,
     before: int,
@@ -130,7 +131,7 @@ def delete_rows(
         TableBusyError: somebody else changed the table meanwhile.
         DeltaError: delta-rs cannot write the table.
     """
-    table = DeltaTable(path)
+    table = open_delta(path)
     version, properties = table.version(), fence(table) if fence else None
     same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
     merger = table.merge(
@@ -151,15 +152,15 @@ def delete_rows(
     return table.version()
 
 
-def finish_erasures(tombstones: Path, rows: Sequence[LedgerRow]) -> None:
+def finish_erasures(tombstones: Location, rows: Sequence[LedgerRow]) -> None:
     """Forget the deletes of keys whose erase died behind its commit.
 
     A record that comes now is not older than them: to the table its key is new.
     """
     for erasure in unfinished(rows):
-        if DeltaTable.is_deltatable(str(tombstones)):
+        if is_delta(tombstones):
             columns = list(erasure.digest.columns)
-            keys = open_dataset(DeltaTable(tombstones)).to_table(columns=columns)
+            keys = open_dataset(open_delta(tombstones)).to_table(columns=columns)
             keys = keys.group_by(columns).aggregate([])
             erased = [erasure.digest.is_of(key.values()) for key in keys.to_pylist()]
             if any(erased):

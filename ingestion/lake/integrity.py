@@ -11,11 +11,11 @@ may give up records that are there.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -27,6 +27,8 @@ from deltalake.exceptions import DeltaError
 from ingestion.errors import TableSettingsError, counted, first_line
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.delta import open_delta
+from ingestion.lake.location import Location
 from ingestion.lake.storage import is_disk_error
 from ingestion.lake.table_log import Commit, TableLog, data_files
 
@@ -54,7 +56,7 @@ def refuse_damaged(log: TableLog) -> None:
 
 
 @contextmanager
-def translate_read_errors(table: Path, version: int | None = None) -> Iterator[None]:
+def translate_read_errors(table: Location, version: int | None = None) -> Iterator[None]:
     """Translate what reading rows raises where the bytes of the table, as of a version, are wrong.
 
     They are looked at only then. What is raised over files that can all be read is an error of the
@@ -71,7 +73,7 @@ def translate_read_errors(table: Path, version: int | None = None) -> Iterator[N
         raise
 
 
-def refuse_unreadable(table: Path, version: int | None = None) -> None:
+def refuse_unreadable(table: Location, version: int | None = None) -> None:
     """Read a table's log and every data file of a version from beginning to end.
 
     Raises:
@@ -81,13 +83,13 @@ def refuse_unreadable(table: Path, version: int | None = None) -> None:
         return
     refuse_damaged(TableLog(table))
     with _translate_log_errors(table):
-        snapshot = DeltaTable(table, version=version)
+        snapshot = open_delta(table, version=version)
         for problem in chain(_lost_files(table, snapshot), _unreadable_files(table, snapshot)):
             raise damaged_table(table, problem)
 
 
 @contextmanager
-def _translate_log_errors(table: Path) -> Iterator[None]:
+def _translate_log_errors(table: Location) -> Iterator[None]:
     """Translate what opening a table raises; nothing is asked of it but what every table has."""
     try:
         yield
@@ -100,7 +102,7 @@ def _translate_log_errors(table: Path) -> Iterator[None]:
 
 def _log_problems(log: TableLog) -> Iterator[str]:
     """Yield what is wrong with the log, from the checkpoint that readers begin at to its end."""
-    names = sorted(each.name for each in (log.path / "_delta_log").iterdir())
+    names = sorted((log.path / "_delta_log").files())
     versions = set(log.versions())
     checkpoints = {int(found[1]): name for name in names if (found := _CHECKPOINT.fullmatch(name))}
     newest = max([*versions, *checkpoints], default=-1)
@@ -122,28 +124,27 @@ def _log_problems(log: TableLog) -> Iterator[str]:
             yield f"_delta_log/{name} is not as it was written"
 
 
-def _lost_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
+def _lost_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
     """Yield each file of the snapshot that is missing or of another size."""
-    files = snapshot.get_add_actions(flatten=True)
+    files, there = snapshot.get_add_actions(flatten=True), table.files()
     for path, size in zip(
         files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
     ):
-        file = table / unquote(path)
-        found = file.stat().st_size if file.is_file() else None
+        found = there.get(unquote(path))
         if found is None:
             yield f"data file {path} is missing"
         elif found != size:
             yield f"data file {path} has {counted(found, 'byte')}, and {size:,} were committed"
 
 
-def _unreadable_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
+def _unreadable_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
     """Yield each file of the snapshot that is not as it was written, or is no Parquet."""
     for name in sorted(data_files(snapshot)):
         if not matches_checksum(table / name):
             yield f"data file {name} is not as it was written"
             continue
         try:
-            for _ in pq.ParquetFile(table / name).iter_batches():
+            for _ in pq.ParquetFile(io.BytesIO((table / name).read())).iter_batches():
                 pass
         except (pa.ArrowException, OSError) as error:
             if is_disk_error(error):
@@ -151,13 +152,15 @@ def _unreadable_files(table: Path, snapshot: DeltaTable) -> Iterator[str]:
             yield f"data file {name} cannot be read ({first_line(error)[:300]})"
 
 
-def altered_sources(table: Path, commit: Commit) -> Iterator[str]:
+def altered_sources(table: Location, commit: Commit) -> Iterator[str]:
     """Yield each file whose rows a commit has copied or dropped, and that a disk had altered.
 
     Spark refuses to read such a file; delta-rs copies what it finds in it.
     """
     for name in commit.removed:
-        if (table / name).is_file() and not matches_checksum(table / name):
+        with suppress(FileNotFoundError):
+            if matches_checksum(table / name):
+                continue
             yield (
                 f"data file {name}, whose rows this batch has copied, was not as it was written: "
                 "rows that are not of this batch may have become wrong"
@@ -167,9 +170,9 @@ def altered_sources(table: Path, commit: Commit) -> Iterator[str]:
 def altered_files(log: TableLog) -> Iterator[str]:
     """Yield each file of the newest version that is lost, or not as it was written."""
     if log.exists:
+        there = log.path.files()
         for name in sorted(data_files(log.snapshot)):
-            file = log.path / name
-            if not file.is_file() or not matches_checksum(file):
+            if name not in there or not matches_checksum(log.path / name):
                 yield name
 
 

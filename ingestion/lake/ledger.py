@@ -11,10 +11,10 @@ the table wherever that goes: a ledger that is lost is made again from log and c
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +36,11 @@ from ingestion.lake.commit_metadata import (
     Kind,
 )
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.delta import is_delta, open_dataset, storage_options
 from ingestion.lake.integrity import refuse_damaged, translate_read_errors
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit, TableLog, open_dataset
+from ingestion.lake.table_log import Commit, TableLog
 
 _RANGE = pa.struct(
     {
@@ -167,13 +169,13 @@ class LedgerRow:
 class Ledger:
     """The ledger table of one stream."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
 
     @property
     def exists(self) -> bool:
         """Tell whether the ledger has been written at least once."""
-        return DeltaTable.is_deltatable(str(self.path))
+        return is_delta(self.path)
 
     def rows(self) -> tuple[LedgerRow, ...]:
         """Read every row, in the order in which the batches were committed.
@@ -200,7 +202,13 @@ class Ledger:
         if not rows:
             return
         written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
-        table = DeltaTable.create(self.path, SCHEMA, mode="ignore", configuration=_SETTINGS)
+        table = DeltaTable.create(
+            str(self.path),
+            SCHEMA,
+            mode="ignore",
+            configuration=_SETTINGS,
+            storage_options=storage_options(self.path),
+        )
         (
             table.merge(
                 written,
@@ -224,19 +232,20 @@ def _in_order(rows: Iterable[LedgerRow]) -> tuple[LedgerRow, ...]:
 def copy_ledger(paths: StreamPaths) -> None:
     """Copy a stream's ledger into the folder of its table; needs the stream's lock."""
     records = [row.as_record() for row in Ledger(paths.ledger).rows()]
-    draft = paths.ledger_copy.with_suffix(".draft")
-    pq.write_table(pa.Table.from_pylist(records, schema=SCHEMA), draft)
+    written = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(records, schema=SCHEMA), written)
     # Without checksums it would not be doubted; with those of its predecessor it is not believed.
-    draft.replace(paths.ledger_copy)
+    paths.ledger_copy.put(written.getvalue())
     seal(paths.ledger_copy)
 
 
 def _read_copy(paths: StreamPaths) -> tuple[LedgerRow, ...]:
     """Read the copy; nothing where there is none, or none that can be trusted."""
-    if not paths.ledger_copy.exists() or not matches_checksum(paths.ledger_copy):
+    content = paths.ledger_copy.read_if_there()
+    if content is None or not matches_checksum(paths.ledger_copy, content):
         return ()
     try:
-        records = pq.read_table(paths.ledger_copy).to_pylist(maps_as_pydicts="strict")
+        records = pq.read_table(io.BytesIO(content)).to_pylist(maps_as_pydicts="strict")
     except pa.ArrowException:
         return ()
     return tuple(map(LedgerRow.of_record, records))
@@ -302,7 +311,7 @@ class LoadedLedger:
     rows: tuple[LedgerRow, ...] = ()
     copied: tuple[LedgerRow, ...] = ()
     damage: str | None = None
-    archived: Path | None = None
+    archived: Location | None = None
 
     def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
         """Return the rows of one table, by seq."""

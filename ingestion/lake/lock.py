@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from py4j.protocol import Py4JError
@@ -32,13 +31,14 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId
 from ingestion.lake.storage import make_folder, translate_disk_errors
 
 _ATTEMPTS = 3
 # Locks that threads of this process hold: the kernel would give it each of them a second time.
-_HELD_HERE: set[Path] = set()
+_HELD_HERE: set[Location] = set()
 _TAKING = threading.Lock()
 _PAUSE_SECONDS = 0.1
 
@@ -103,7 +103,7 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
             yield
         return
     shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
-    make_folder(paths.lock.parent, "the lake")
+    make_folder(paths.lock.parent.path, "the lake")
     if shelf.putIfAbsent(name, "being taken") is not None:
         raise _locked(paths)
     try:
@@ -151,13 +151,13 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
         with _leased(paths, holder):
             yield
         return
-    make_folder(paths.lock.parent, "the lake")
+    make_folder(paths.lock.parent.path, "the lake")
     with _TAKING:
         if paths.lock in _HELD_HERE:
             raise _locked(paths)
         _HELD_HERE.add(paths.lock)
     try:
-        with paths.lock.open("a") as file:
+        with paths.lock.path.open("a") as file:
             if not _tried(lambda: _lock_now(file)):
                 raise _locked(paths)
             _write_holder(paths.holder, holder)
@@ -209,16 +209,14 @@ def holder_of(paths: StreamPaths) -> Holder | None:
         if not paths.lock.exists():
             return None
         # A shared lock needs no permission to write, and shows an exclusive one all the same.
-        with paths.lock.open() as file:
+        with paths.lock.path.open() as file:
             return None if _lock_now(file, fcntl.LOCK_SH) else _read_holder(paths.holder)
 
 
-def read_lease(path: Path) -> Lease | None:
+def read_lease(path: Location) -> Lease | None:
     """Return the lease of a stream, or ``None`` when there is none."""
-    try:
-        return _LEASE.validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
+    written = path.read_if_there()
+    return None if written is None else _LEASE.validate_json(written)
 
 
 def _lock_now(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
@@ -248,27 +246,23 @@ def _tried(attempt: Callable[[], Any]) -> Any:
 @contextmanager
 def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
     assert paths.lease is not None
-    make_folder(paths.lease.parent, "the lake")
+    if paths.lease.is_local:
+        make_folder(paths.lease.parent.path, "the lake")
     lease = Lease(
         run_id=holder.run_id,
         host=holder.host,
         since=holder.since,
         workers=tuple(map(ProcessId.of, (holder.pid, *more_pids))),
     )
-    draft = paths.lease.with_name(f"{paths.lease.name}.{os.getpid()}")
-    draft.write_bytes(_LEASE.dump_json(lease))
     try:
-        # Of two links to one name only one succeeds, and the file is whole when it appears.
-        os.link(draft, paths.lease)
+        paths.lease.create(_LEASE.dump_json(lease))
     except FileExistsError:
         raise _locked(paths) from None
-    finally:
-        draft.unlink()
     try:
         yield
     finally:
         if read_lease(paths.lease) == lease:
-            paths.lease.unlink()
+            paths.lease.delete()
 
 
 def _locked(paths: StreamPaths) -> StreamLockedError:
@@ -281,14 +275,12 @@ def _locked(paths: StreamPaths) -> StreamLockedError:
     )
 
 
-def _write_holder(path: Path, holder: Holder) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_bytes(_HOLDER.dump_json(holder))
-    draft.replace(path)
+def _write_holder(path: Location, holder: Holder) -> None:
+    path.put(_HOLDER.dump_json(holder))
 
 
-def _read_holder(path: Path) -> Holder:
+def _read_holder(path: Location) -> Holder:
     try:
-        return _HOLDER.validate_json(path.read_bytes())
+        return _HOLDER.validate_json(path.read())
     except (OSError, ValueError):
         return Holder(run_id="unknown", pid=0, host="unknown", since="unknown")

@@ -5,58 +5,64 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingestion.lake.location import Location
 from ingestion.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamPaths:
-    """The places of one stream.
+    """The places of one stream; all but the checkpoints are of the lake.
 
     Attributes:
+        lake: The lake that they are in.
         lock: The file whose kernel lock is the right to write.
         ledger_copy: The ledger as it was when commits last left the table's log.
         holder: Who holds that lock, for people.
-        lease: The file that stands in for that lock, where the settings say so.
-        checkpoints: One folder a generation of the Spark checkpoint.
+        lease: The object that stands in for that lock, where the settings or a store say so.
+        checkpoints: One folder a generation of the Spark checkpoint, on this machine.
         archive: Where tables are moved to that are taken away from the stream.
         workshop: The lake in which ``rebuild`` makes the tables anew.
         restored: Where ``archive restore`` copies tables to, before they take their places.
     """
 
     stream: str
-    data: Path
-    quarantine: Path
-    tombstones: Path
-    ledger: Path
-    ledger_copy: Path
-    lock: Path
-    holder: Path
-    lease: Path | None
+    lake: Location
+    data: Location
+    quarantine: Location
+    tombstones: Location
+    ledger: Location
+    ledger_copy: Location
+    lock: Location
+    holder: Location
+    lease: Location | None
     checkpoints: Path
-    archive: Path
-    workshop: Path
-    restored: Path
+    archive: Location
+    workshop: Location
+    restored: Location
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """Every folder that a run writes to; each may be a volume of its own."""
-        tables = (self.data, self.quarantine, self.tombstones, self.ledger)
-        return (*tables, self.lock.parent, self.checkpoints)
+        """Every folder of this machine that a run writes to; each may be a volume of its own."""
+        tables = (self.data, self.quarantine, self.tombstones, self.ledger, self.lock.parent)
+        return (*(each.path for each in tables if each.is_local), self.checkpoints)
 
     @classmethod
     def of(cls, stream: str, settings: Settings) -> StreamPaths:
-        """Return the places of a stream, on this machine."""
-        lake = settings.lake
+        """Return the places of a stream."""
+        lake = Location.of(settings.lake)
+        locks = lake / ".locks"
+        has_lease = settings.lock == "lease" or not lake.is_local
         return cls(
             stream=stream,
+            lake=lake,
             data=lake / stream,
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",
             ledger=lake / f"{stream}__ledger",
             ledger_copy=lake / stream / "_ledger.copy",
-            lock=lake / ".locks" / stream,
-            holder=lake / ".locks" / f"{stream}.holder",
-            lease=lake / ".locks" / f"{stream}.lease" if settings.lock == "lease" else None,
+            lock=locks / stream,
+            holder=locks / f"{stream}.holder",
+            lease=locks / f"{stream}.lease" if has_lease else None,
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
             workshop=lake / ".rebuild" / stream,

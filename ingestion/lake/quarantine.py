@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Final
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Field
+from deltalake import Field
 from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,21 +15,23 @@ from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.delta import is_delta, open_delta
+from ingestion.lake.location import Location
 from ingestion.lake.side_tables import count_rows
 
 
-def redrive_marks(quarantine: Path, seq: int) -> int:
+def redrive_marks(quarantine: Location, seq: int) -> int:
     """Count the records that a redrive has marked."""
     return count_rows(quarantine, pc.field("redriven_seq") == seq)
 
 
-def clear_marks_beyond(quarantine: Path, seq: int) -> int:
+def clear_marks_beyond(quarantine: Location, seq: int) -> int:
     """Remove the marks of redrives that died before their commit; return how many there were."""
-    if not DeltaTable.is_deltatable(str(quarantine)):
+    if not is_delta(quarantine):
         return 0
     left_over = count_rows(quarantine, pc.field("redriven_seq") > seq)
     if left_over:
-        DeltaTable(quarantine).update(
+        open_delta(quarantine).update(
             updates={"redriven_seq": "CAST(NULL AS BIGINT)"}, predicate=f"redriven_seq > {seq}"
         )
     return left_over
@@ -75,11 +76,11 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     )
 
 
-def add_missing_columns(path: Path) -> None:
+def add_missing_columns(path: Location) -> None:
     """Give a table of an earlier version the columns that it does not have."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return
-    table = DeltaTable(path)
+    table = open_delta(path)
     there = {field.name for field in table.schema().fields}
     missing = [
         Field(name, PrimitiveType(type_)) for name, type_ in _ADDED.items() if name not in there
@@ -94,7 +95,7 @@ def is_waiting(columns: Collection[str]) -> pc.Expression:
     return is_unmarked & pc.field("removed").is_null() if "removed" in columns else is_unmarked
 
 
-def remove_payloads(path: Path, where: str, why: str, *, redriven: bool = False) -> int:
+def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = False) -> int:
     """Remove key, value, headers and detail, which may quote them; return of how many records.
 
     Place and reason stay, so that the proof knows what was there.
@@ -105,10 +106,10 @@ def remove_payloads(path: Path, where: str, why: str, *, redriven: bool = False)
         why: Stays beside them, as ``removed``.
         redriven: Whether records that were sent in again are meant, too.
     """
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return 0
     add_missing_columns(path)
-    table = DeltaTable(path)
+    table = open_delta(path)
     before = table.version()
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
     done = table.update(
@@ -120,7 +121,7 @@ def remove_payloads(path: Path, where: str, why: str, *, redriven: bool = False)
     return int(done["num_updated_rows"])
 
 
-def waiting_records(spark: SparkSession, path: Path, reason: str | None) -> DataFrame:
+def waiting_records(spark: SparkSession, path: Location, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
     With a ``reason``, only those that were refused for it.

@@ -7,51 +7,50 @@ job. Statistics on ``_seq`` leave only the files of the batch to read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
 from ingestion.lake.integrity import translate_read_errors
-from ingestion.lake.table_log import open_dataset
+from ingestion.lake.location import Location
 
 
-def count_rows(path: Path, condition: pc.Expression, *, version: int | None = None) -> int:
+def count_rows(path: Location, condition: pc.Expression, *, version: int | None = None) -> int:
     """Count the rows for which ``condition`` holds, at a Delta version or at the newest.
 
     Raises:
         DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
     with translate_read_errors(path, version):
-        table = DeltaTable(path, version=version)
+        table = open_delta(path, version=version)
         return int(open_dataset(table).count_rows(filter=condition))
 
 
-def rows_of_seq(path: Path, seq: int, *, version: int | None = None) -> int:
+def rows_of_seq(path: Location, seq: int, *, version: int | None = None) -> int:
     """Count the rows that carry a batch's number."""
     return count_rows(path, pc.field("_seq") == seq, version=version)
 
 
-def overwrite_seq(rows: DataFrame, path: Path, seq: int, *, stats_on: Sequence[str]) -> None:
+def overwrite_seq(rows: DataFrame, path: Location, seq: int, *, stats_on: Sequence[str]) -> None:
     """Replace the rows of ``seq`` by ``rows``; the table is made when it is not there.
 
     An attempt that died before the data commit leaves rows of its seq behind, perhaps of other
     ranges: they are replaced as a whole.
     """
     writer = rows.coalesce(1).write.format("delta").mode("overwrite")
-    if DeltaTable.is_deltatable(str(path)):
+    if is_delta(path):
         writer = writer.option("replaceWhere", f"_seq = {seq}").option("mergeSchema", "true")
     else:
         writer = writer.option("delta.dataSkippingStatsColumns", ",".join(stats_on))
     writer.save(str(path))
 
 
-def remove_beyond(path: Path, seq: int) -> int:
+def remove_beyond(path: Location, seq: int) -> int:
     """Remove what dead attempts left, the rows of every seq above ``seq``; return how many."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return 0
     left_over = count_rows(path, pc.field("_seq") > seq)
     if left_over:
-        DeltaTable(path).delete(f"_seq > {seq}")
+        open_delta(path).delete(f"_seq > {seq}")
     return left_over

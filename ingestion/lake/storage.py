@@ -153,7 +153,7 @@ def probe_filesystem(paths: StreamPaths) -> None:
     Raises:
         UnfitStorageError: the file system does not give it; says what.
     """
-    lock = paths.lock
+    lock = paths.lock.path
     probe, linked = (lock.with_name(f"{lock.name}.{kind}") for kind in ("probe", "linked"))
     # A lease stands in for the lock where the settings say so.
     trials = (_creates_once, _links_once, *([] if paths.lease else [_locks_once]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -16,8 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from pyarrow.dataset import Dataset, ParquetReadOptions
-from pyarrow.fs import FileSystem, SubTreeFileSystem
 
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.checksums import matches_checksum, seal_commit
@@ -28,25 +26,11 @@ from ingestion.lake.commit_metadata import (
     app_id,
 )
 from ingestion.lake.damage import damaged_table
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 
-
-def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = None) -> Dataset:
-    """Open a table's rows for a scan, with Arrow's own file system under it.
-
-    By default delta-rs hands Arrow a file system written in Python. What Arrow reads through it
-    are Python objects, which its threads release behind a scan's back, after the last row was
-    handed out. Taking the GIL for that while the interpreter ends kills the thread inside a C++
-    destructor, and that aborts the process: exit code 134, after all work is done
-    (apache/arrow#34314, #36389, #36980). A scan that was not read to its end leaves it waiting for
-    such a thread for ever. Arrow's own file system has no Python object in it.
-    """
-    files, folder = FileSystem.from_uri(table.table_uri)
-    return table.to_pyarrow_dataset(
-        filesystem=SubTreeFileSystem(folder, files), parquet_read_options=read_options
-    )
-
-
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
 # delta-rs has other words for what Delta counts.
 _METRICS: Final = {
     "num_target_rows_inserted": "numTargetRowsInserted",
@@ -88,30 +72,30 @@ class Commit:
 
 
 class TableLog:
-    """The log of one Delta table on a file system, read without Spark.
+    """The log of one Delta table, read without Spark.
 
     A commit is read once. Delta's snapshot is loaded once, by the first question that needs it:
     make another ``TableLog`` to see what was committed since.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self._commits: dict[int, Commit] = {}
 
     @cached_property
     def snapshot(self) -> DeltaTable:
         """The table as delta-rs sees it at its newest version."""
-        return DeltaTable(self.path)
+        return open_delta(self.path)
 
     @property
     def exists(self) -> bool:
         """Tell whether there is a Delta table here, as against nothing or stray files."""
-        return DeltaTable.is_deltatable(str(self.path))
+        return is_delta(self.path)
 
     @property
     def has_lost_its_log(self) -> bool:
         """Tell whether there are data files here, and no log that names them."""
-        return not self.exists and any(self.path.rglob("*.parquet"))
+        return not self.exists and any(name.endswith(".parquet") for name in self.path.files())
 
     def file_count(self) -> int:
         """Count the table's data files; 0 means that it has no row."""
@@ -119,10 +103,8 @@ class TableLog:
 
     def versions(self) -> list[int]:
         """List the versions whose commit file is still in the log, newest first."""
-        names = (at.stem for at in (self.path / "_delta_log").glob("*.json"))
-        return sorted(
-            (int(name) for name in names if len(name) == 20 and name.isdigit()), reverse=True
-        )
+        names = map(_COMMIT.fullmatch, (self.path / "_delta_log").files())
+        return sorted((int(found[1]) for found in names if found), reverse=True)
 
     def read(self, version: int) -> Commit:
         """Read one commit.
@@ -221,7 +203,8 @@ class TableLog:
         name = f"_delta_log/{version:020d}.json"
         file = self.path / name
         try:
-            lines = file.read_bytes().splitlines()
+            content = file.read()
+            lines = content.splitlines()
             actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
             raise damaged_table(self.path, f"{name} is cut short or garbage") from error
@@ -229,7 +212,7 @@ class TableLog:
             raise damaged_table(self.path, f"{name} is garbage")
         if not actions:
             raise damaged_table(self.path, f"{name} is empty")
-        if not matches_checksum(file):
+        if not matches_checksum(file, content):
             raise damaged_table(self.path, f"{name} is not as it was written")
         return actions
 
@@ -262,7 +245,7 @@ def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
-    table = DeltaTable(paths.data)
+    table = open_delta(paths.data)
     append_nothing(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
     return _read_back(paths, metadata)
 
@@ -278,7 +261,7 @@ def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) 
         TableBusyError: somebody else changed the table meanwhile.
         DeltaError: a file of that version is gone.
     """
-    table = DeltaTable(paths.data)
+    table = open_delta(paths.data)
     fenced = fenced_commit(table, paths.stream, metadata, remedy=_AGAIN, max_commit_retries=0)
     with translate_conflicts(paths.stream):
         table.restore(version, commit_properties=fenced)

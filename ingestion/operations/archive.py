@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
@@ -46,7 +45,7 @@ def list_archive(stream: str, settings: Settings) -> tuple[ArchiveEntry, ...]:
     return tuple(_describe(each, paths) for each in archived(paths))
 
 
-def waiting_records(tables: Iterable[Path]) -> int:
+def waiting_records(tables: Iterable[Location]) -> int:
     """Count the records that no redrive has sent in, in the quarantine among a stream's tables.
 
     They go wherever it goes: a rebuild, reset or restore takes them out of sight. What cannot be
@@ -59,7 +58,7 @@ def waiting_records(tables: Iterable[Path]) -> int:
     )
 
 
-def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tuple[Path, ...]:
+def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tuple[Location, ...]:
     """Put an entry's tables in place of the stream's; return where the present ones went.
 
     The entry stays in the archive, since a copy of it takes the place. A crash while copying leaves
@@ -83,7 +82,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
         finish_swap(paths)
         _refuse_erased(paths, chosen)
         for table in chosen.tables:
-            shutil.copytree(chosen.path / table, paths.restored / table)
+            (chosen.path / table).copy_to(paths.restored / table)
         return swap_tables(paths, paths.restored, why=f"archive restore {entry}")
 
 
@@ -104,7 +103,7 @@ def prune(
         _refuse_to_forget_erasures(paths, chosen)
         described = tuple(_describe(each, paths) for each in chosen)
         for each in chosen:
-            shutil.rmtree(each.path)
+            each.path.delete_all()
         return described
 
 
@@ -120,7 +119,7 @@ def _find(paths: StreamPaths, entry: str) -> Archived:
 def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:
     """Make sure that a restore does not bring back what was erased after the entry was archived."""
     newer = (each for each in archived(paths) if each.at > chosen.at)
-    lasts = [_last_erase(paths.data.parent, paths), *(_known_erase(each, paths) for each in newer)]
+    lasts = [_last_erase(paths.lake, paths), *(_known_erase(each, paths) for each in newer)]
     if max(lasts) > chosen.at:
         raise RefusedError(
             paths.stream,
@@ -157,7 +156,7 @@ def _known_erase(entry: Archived, paths: StreamPaths) -> dt.datetime:
         ) from error
 
 
-def _last_erase(folder: Path, paths: StreamPaths) -> dt.datetime:
+def _last_erase(folder: Location, paths: StreamPaths) -> dt.datetime:
     """Return when a key was last erased; until a run heals it, the log alone may tell."""
     rows = Ledger(folder / paths.ledger.name).rows()
     newest = max((row.delta_version for row in rows), default=-1)
@@ -174,7 +173,6 @@ def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
             rows = log.row_count() if log.exists else None
     except (DamagedTableError, OSError):
         rows = None
-    files = (file for file in each.path.rglob("*") if file.is_file())
     return ArchiveEntry(
         entry=each.name,
         at=each.at,
@@ -182,5 +180,5 @@ def _describe(each: Archived, paths: StreamPaths) -> ArchiveEntry:
         tables=each.tables,
         rows=rows,
         waiting=known_waiting(each.path / paths.quarantine.name, _EVERYTHING),
-        size_bytes=sum(file.stat().st_size for file in files),
+        size_bytes=sum(each.path.files().values()),
     )

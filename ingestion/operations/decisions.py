@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError, counted
@@ -20,6 +19,7 @@ from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, standing_rows
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Lease, held, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
@@ -100,7 +100,9 @@ def adopt_topic(
         return _commit_decision(stream, metadata, position.table_id)
 
 
-def reset(stream: str, settings: Settings, *, run_id: str, reason: str = "") -> tuple[Path, ...]:
+def reset(
+    stream: str, settings: Settings, *, run_id: str, reason: str = ""
+) -> tuple[Location, ...]:
     """Move a stream's tables into the lake's archive, and drop its checkpoints.
 
     The reason is kept there. The next run makes a new table and begins at ``starting``. Returns
@@ -148,7 +150,7 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
             f"{run} cannot be seen from here. Next: run this on {lease.host}; or, when you "
             f"are certain that the run has ended, oncelake unlock {stream} --force"
         )
-    paths.lease.unlink()
+    paths.lease.delete()
     return lease
 
 
@@ -165,7 +167,7 @@ class _Refused:
 
     rows: tuple[LedgerRow, ...]
     lost: tuple[Range, ...]
-    forgotten: Mapping[SideName, Path]
+    forgotten: Mapping[SideName, Location]
     is_altered: bool
 
     @property

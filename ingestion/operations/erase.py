@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,16 +29,18 @@ from ingestion.errors import (
 )
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import finish_swap
+from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
+from ingestion.lake.location import Location
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.table_log import TableLog, fenced_commit, open_dataset
+from ingestion.lake.table_log import TableLog, fenced_commit
 from ingestion.operations.erase_key import parse_key, read_loosely
 from ingestion.pipeline.erased import at_places
 from ingestion.recovery.heal import read_and_heal
@@ -62,7 +63,7 @@ class Certificate:
 
     row: LedgerRow
     unreadable: int
-    archived: tuple[Path, ...]
+    archived: tuple[Location, ...]
     in_kafka: tuple[Range, ...] | None
 
     @property
@@ -125,10 +126,10 @@ def erase(
     )
 
 
-def _archived(paths: StreamPaths) -> tuple[Path, ...]:
+def _archived(paths: StreamPaths) -> tuple[Location, ...]:
     """Return the folders of former tables, in which the key may still be."""
-    archived = [path for path in sorted(paths.archive.glob("*/*")) if path.is_dir()]
-    return (*archived, *[paths.workshop] * paths.workshop.exists())
+    tables = [each.path / name for each in archived(paths) for name in each.tables]
+    return (*tables, *[paths.workshop] * paths.workshop.exists())
 
 
 def _still_in_kafka(settings: Settings, reached: Offsets) -> tuple[Range, ...] | None:
@@ -225,7 +226,7 @@ class _Erasing:
         """Remove every file, and every commit, of the versions that held the key."""
         files = 0
         for path in (self.paths.tombstones, self.paths.quarantine, self.paths.data):
-            if DeltaTable.is_deltatable(str(path)):
+            if is_delta(path):
                 files += remove_unreferenced(path)
                 checkpoint(path)
                 drop_log_before(path, TableLog(path).versions()[0])
@@ -260,19 +261,19 @@ class _Erasing:
     def _tombstones_by_seq(self) -> Counter[int]:
         """Count the deletes of the key that are remembered, by the batch that wrote them."""
         path = self.paths.tombstones
-        if not self.spec.keys or not DeltaTable.is_deltatable(str(path)):
+        if not self.spec.keys or not is_delta(path):
             return Counter()
         names = self.key.column_names
-        found = open_dataset(DeltaTable(path)).to_table(columns=[*names, "_seq"])
+        found = open_dataset(open_delta(path)).to_table(columns=[*names, "_seq"])
         return Counter(found.join(self.key, names, join_type="inner")["_seq"].to_pylist())
 
     def _quarantined(self) -> tuple[dict[int, list[dict[str, Any]]], int]:
         """Return the key's records in quarantine by batch, and how many cannot be told."""
         path, unreadable = self.paths.quarantine, 0
         places: dict[int, list[dict[str, Any]]] = {}
-        if not DeltaTable.is_deltatable(str(path)):
+        if not is_delta(path):
             return places, 0
-        dataset = open_dataset(DeltaTable(path))
+        dataset = open_dataset(open_delta(path))
         names = ["_seq", "_topic", "_partition", "_offset", "key", "value"]
         names += ["removed"] if "removed" in dataset.schema.names else []
         for batch in dataset.to_batches(columns=names, batch_size=1_000):

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ingestion.declaration.formats import Options
@@ -22,6 +20,8 @@ from ingestion.formats.coerce import from_base64
 from ingestion.formats.decoder import BadBytesError, Encoded
 from ingestion.formats.json import REASONS
 from ingestion.formats.json.strict import StrictReader
+from ingestion.lake.delta import open_delta
+from ingestion.lake.location import Location
 
 # A value of each type, as JSON has it; of all others, 42.
 _EXAMPLES: Final[Mapping[str, Any]] = {
@@ -35,13 +35,13 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 }
 
 
-def parse_key(spec: StreamSpec, table: Path, text: str) -> pa.Table:
+def parse_key(spec: StreamSpec, table: Location, text: str) -> pa.Table:
     """Return a key that is written as JSON as a table of one row, typed as the stream's table is.
 
     Raises:
         InvalidSpecError: it is none; says what it must be.
     """
-    schema = pa.schema(DeltaTable(table).schema().to_arrow())
+    schema = pa.schema(open_delta(table).schema().to_arrow())
     values = _parse_object(spec, text)
     if problem := next(_problems(spec, schema, values), None):
         raise _bad_key(spec, problem, values)

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from ingestion.declaration.messages import printable
+from ingestion.lake.delta import open_dataset, open_delta
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog, open_dataset
+from ingestion.lake.table_log import TableLog
 from ingestion.recovery.heal import known_rows
 from ingestion.recovery.side_tables import read_side_tables, refuse_incomplete_side_tables
 from ingestion.recovery.snapshot import read_snapshot
@@ -119,7 +119,7 @@ def inspect(
     # What lies beyond the table's last batch was never committed.
     last = (snapshot.table.seq or 0) if snapshot.table else None
     with translate_read_errors(paths.quarantine):
-        dataset = open_dataset(DeltaTable(paths.quarantine))
+        dataset = open_dataset(open_delta(paths.quarantine))
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         removed = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
@@ -20,13 +19,13 @@ from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.settings import Settings
 
 # Changes with every commit to a stream's table or ledger, and when either is replaced.
-LakeState = tuple[tuple[int, int] | None, ...]
+LakeState = tuple[object, ...]
 
 
 def lake_state(stream: str, settings: Settings) -> LakeState:
     """Return what changes whenever somebody commits to a stream's table or ledger."""
     paths = StreamPaths.of(stream, settings)
-    return tuple(_state(path / "_delta_log") for path in (paths.data, paths.ledger))
+    return tuple((path / "_delta_log").fingerprint() for path in (paths.data, paths.ledger))
 
 
 def awaits_run(snapshot: TableSnapshot) -> bool:
@@ -116,11 +115,3 @@ def _topics_of(spec: StreamSpec, existing: Iterable[str]) -> Iterable[str]:
     if spec.topic_pattern is None:
         return spec.subscribed
     return [topic for topic in existing if re.fullmatch(spec.topic_pattern, topic)]
-
-
-def _state(folder: Path) -> tuple[int, int] | None:
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns

@@ -13,21 +13,21 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from pathlib import Path
 
 import duckdb
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
+from ingestion.lake.location import Location
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.table_log import open_dataset
 from ingestion.operations.rewind import read_history
 from ingestion.recovery.heal import read_and_heal
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
@@ -100,7 +100,7 @@ def maintain(
         hit(Failpoint.RETIRED)
         tables = []
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
-            if DeltaTable.is_deltatable(str(path)):
+            if is_delta(path):
                 tell(f"{spec.name}: {path.name}…")
                 tables.append(_maintain_table(spec, path, keep, is_data=path == paths.data))
         tables = [
@@ -116,7 +116,7 @@ def maintain(
 
 
 def _maintain_table(
-    spec: StreamSpec, path: Path, keep: dt.timedelta, *, is_data: bool
+    spec: StreamSpec, path: Location, keep: dt.timedelta, *, is_data: bool
 ) -> TableUpkeep:
     before = TableSize.of(path)
     compact(
@@ -138,13 +138,13 @@ def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerR
     """
     path = StreamPaths.of(spec.name, settings).tombstones
     needs_all = spec.mode == "scd2" or spec.unavailable == "keep"
-    if needs_all or not DeltaTable.is_deltatable(str(path)):
+    if needs_all or not is_delta(path):
         return 0
     limit = _settled_seq(spec, settings, rows)
     if limit is None:
         return 0
     aged = _seq_before(rows, spec.maintenance.keep_tombstones_days)
-    table = DeltaTable(path)
+    table = open_delta(path)
     newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
     with duckdb.connect() as tables:
         tables.execute("SET TimeZone = 'UTC'")
@@ -157,7 +157,7 @@ def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerR
     forgotten: int = table.count() - kept.num_rows
     if forgotten:
         write_deltalake(table, kept, mode="overwrite")
-        seal_commit(path, DeltaTable(path).version())
+        seal_commit(path, table.version())
     return forgotten
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from ingestion.declaration.ddl import parse_columns
@@ -20,6 +19,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
 from ingestion.lake.erasure import erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -44,7 +44,7 @@ class RebuildReport:
 
     stream: str
     report: RunReport
-    archived: tuple[Path, ...] = ()
+    archived: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Rebuild:
     def _settings_beside(self, paths: StreamPaths) -> Settings:
         """Return the settings of a lake of its own; Kafka's address lies in the old state."""
         changed: dict[str, Any] = {
-            "lake": paths.workshop,
+            "lake": paths.workshop.path if paths.workshop.is_local else str(paths.workshop),
             "state": self.run.settings.state / "rebuild",
             "kafka": self.run.settings.bootstrap_servers(),
         }
@@ -122,14 +122,14 @@ class Rebuild:
         Half of it would follow one rule and half another; and what a person accepts is the table
         in use.
         """
-        begun = paths.data.parent / "PURPOSE"
+        begun = paths.lake / "PURPOSE"
         with held_by_python(paths, Holder.me(self.run.run_id)):
-            is_another = not begun.exists() or begun.read_text() != purpose
+            is_another = begun.read_if_there() != purpose.encode()
             if is_another or any(row.is_red for row in load_ledger(paths).rows):
                 for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
-                    shutil.rmtree(table, ignore_errors=True)
+                    table.delete_all()
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
-                begun.write_text(purpose)
+                begun.put(purpose.encode())
 
     def _beginning(self, stream: Stream, snapshot: TableSnapshot) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
@@ -180,7 +180,7 @@ def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) 
     A new one is removed that may hold what has been erased meanwhile.
     """
     if _purpose(spec, read_snapshot(paths)) != purpose:
-        shutil.rmtree(paths.workshop, ignore_errors=True)
+        paths.workshop.delete_all()
         raise RefusedError(
             spec.name,
             "its table was replaced, or a key of it erased, while the new one was made. Nothing "

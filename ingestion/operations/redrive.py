@@ -15,18 +15,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import is_waiting, waiting_records
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import open_dataset
 from ingestion.operations.run import on_fitting_engine, start_committer
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
@@ -162,10 +161,10 @@ class Redrive:
         Raises:
             InvalidSpecError: records wait, and none for the reason that was asked for.
         """
-        if not DeltaTable.is_deltatable(str(paths.quarantine)):
+        if not is_delta(paths.quarantine):
             return Counter()
         with translate_read_errors(paths.quarantine):
-            dataset = open_dataset(DeltaTable(paths.quarantine))
+            dataset = open_dataset(open_delta(paths.quarantine))
             rows = dataset.to_table(
                 columns=["_seq", "reason"], filter=is_waiting(dataset.schema.names)
             )

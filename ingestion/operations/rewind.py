@@ -16,9 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
@@ -34,6 +32,7 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
+from ingestion.lake.delta import open_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.integrity import translate_read_errors
@@ -44,6 +43,7 @@ from ingestion.lake.ledger import (
     next_offsets,
     standing_rows,
 )
+from ingestion.lake.location import Location
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog, data_files, restore_version
@@ -235,7 +235,7 @@ def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]
         )
 
 
-def _with_files(table: Path, log: TableLog) -> Iterator[tuple[Commit, int | None, int]]:
+def _with_files(table: Location, log: TableLog) -> Iterator[tuple[Commit, int | None, int]]:
     """Walk the log back.
 
     Yields:
@@ -257,8 +257,8 @@ def _commits(log: TableLog) -> Iterator[Commit]:
         yield from log.newest_first()
 
 
-def _gone(table: Path, names: Iterable[str]) -> set[str]:
-    return {name for name in names if not (table / name).is_file()}
+def _gone(table: Location, names: Iterable[str]) -> set[str]:
+    return set(names) - table.files().keys()
 
 
 def _stands_at(table: HealedTable, point: Savepoint) -> bool:
@@ -293,11 +293,11 @@ def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
 def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
     """Name the files that would come back, and are not as they were written."""
     try:
-        then = data_files(DeltaTable(paths.data, version=point.restored_from))
+        then = data_files(open_delta(paths.data, version=point.restored_from))
     except DeltaError as error:
         yield f"version {point.restored_from} cannot be read ({first_line(error)})"
         return
-    for name in sorted(then - data_files(DeltaTable(paths.data))):
+    for name in sorted(then - data_files(open_delta(paths.data))):
         if not matches_checksum(paths.data / name):
             yield f"data file {name} is not as it was written"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pyarrow.compute as pc
 
@@ -25,6 +24,7 @@ from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import is_waiting
@@ -203,7 +203,7 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
         return None, None
 
 
-def known_waiting(quarantine: Path, last: int) -> int | None:
+def known_waiting(quarantine: Location, last: int) -> int | None:
     """Count what waits in quarantine, or return ``None`` where that cannot be read.
 
     For those who have something to report all the same: the next run says what is damaged.
@@ -214,7 +214,7 @@ def known_waiting(quarantine: Path, last: int) -> int | None:
         return None
 
 
-def count_waiting(quarantine: Path, last: int) -> int:
+def count_waiting(quarantine: Location, last: int) -> int:
     """Count what waits in quarantine; what lies beyond the table's last batch did not happen."""
     log = TableLog(quarantine)
     if not log.exists:

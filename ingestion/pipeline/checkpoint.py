@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.checksums import matches_checksum
+from ingestion.lake.location import Location
 
 
 class UnreadableCheckpointError(ValueError):
@@ -60,7 +61,7 @@ class Checkpoint:
         for file in sorted(each for each in self.path.rglob("[!.]*") if each.is_file()):
             name = file.relative_to(self.path)
             try:
-                intact = matches_checksum(file)
+                intact = matches_checksum(Location.of(file))
             except OSError as error:
                 raise UnreadableCheckpointError(f"{name} cannot be read: {error}") from error
             if not file.stat().st_size:

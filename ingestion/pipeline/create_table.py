@@ -21,6 +21,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.compaction import retention_properties
+from ingestion.lake.delta import storage_options
 from ingestion.lake.erasure import COMPLETE, Digest, erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow
@@ -104,12 +105,13 @@ def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: E
     }
     if engine == "delta_rs":
         LocalTable.create(
-            paths.data,
+            str(paths.data),
             # Delta keeps a schema as Spark writes it.
             Schema.from_json(_schema(spec).json()),
             mode="ignore",
             description=spec.description,
             configuration=properties,
+            storage_options=storage_options(paths.data),
         )
         seal_commit(paths.data, 0)
         return

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.delta import is_delta
 from ingestion.lake.ledger import LedgerRow
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts
@@ -47,7 +47,7 @@ class ReplayWriter(BatchWriter):
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what the quarantine holds: what waits there, and what is bad again."""
         quarantine = self._paths.quarantine
-        if DeltaTable.is_deltatable(str(quarantine)):
+        if is_delta(quarantine):
             engine.open_table("quarantine", quarantine)
             engine.define("batch", self._without_quarantined(engine.columns("batch")), keep=True)
         return super()._count(engine, planned)

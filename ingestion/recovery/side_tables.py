@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Final, Literal
 
 from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
 from ingestion.lake.damage import remedy_for
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.ledger import LedgerRow, standing_rows
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import redrive_marks
 from ingestion.lake.side_tables import rows_of_seq
@@ -49,7 +49,7 @@ class SideTable:
         redriven: Records that the newest redrive has marked; of the quarantine alone.
     """
 
-    path: Path
+    path: Location
     damage: DamagedTableError | None = None
     newest: Held | None = None
     redriven: Held | None = None
@@ -83,7 +83,7 @@ SideTables = Mapping[SideName, SideTable]
 
 def read_side_tables(paths: StreamPaths, rows: Sequence[LedgerRow]) -> SideTables:
     """Read quarantine and tombstones, as far as the ledger's rows say what must be there."""
-    tables: Mapping[SideName, Path] = {
+    tables: Mapping[SideName, Location] = {
         "quarantine": paths.quarantine,
         "tombstones": paths.tombstones,
     }
@@ -124,7 +124,7 @@ def written_off_counts(names: Iterable[SideName], rows: Sequence[LedgerRow]) -> 
     }
 
 
-def _read(name: SideName, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
+def _read(name: SideName, path: Location, rows: Sequence[LedgerRow]) -> SideTable:
     since = list(_since_written_off(name, rows))
     newest = next((row for row in since if _written(name, row)), None)
     redrive = next((row for row in since if row.kind == "redrive"), None)
@@ -143,7 +143,10 @@ def _read(name: SideName, path: Path, rows: Sequence[LedgerRow]) -> SideTable:
 
 
 def _held(
-    path: Path, row: LedgerRow, written: int, count: Callable[[Path, int], int] | None = None
+    path: Location,
+    row: LedgerRow,
+    written: int,
+    count: Callable[[Location, int], int] | None = None,
 ) -> Held:
     there = (count or rows_of_seq)(path, row.seq) if TableLog(path).exists else 0
     return Held(seq=row.seq, written=written, there=there)

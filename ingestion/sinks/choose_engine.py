@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ingestion.lake.delta import is_delta, open_delta
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.sinks.engine import Engine
@@ -64,7 +64,7 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         yield "`mode: aggregate` folds in Spark"
     if alters:
         yield "the run changes the table's columns"
-    is_new = not DeltaTable.is_deltatable(str(data))
+    is_new = not is_delta(data)
     types = {column.name: column.type for column in spec.table_columns}
     for name, type_ in types.items():
         if "VARIANT" in str(type_):
@@ -75,7 +75,7 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         if name in types and types[name].word in _INEXACT:
             yield f"{name}, by which rows are compared, is a {types[name].word}"
     if not is_new:
-        protocol = DeltaTable(data).protocol()
+        protocol = open_delta(data).protocol()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
         for feature in sorted(features - _WRITTEN):
             yield f"the table has the feature {feature}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.location import Location
 from ingestion.sinks.rows import Rows
 from ingestion.sinks.sql import FAILED, equal
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
             keep: Whether they will be asked for more than once.
         """
 
-    def open_table(self, name: str, path: Path, version: int | None = None) -> None:
+    def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name: its newest version, unless one is given."""
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ class Engine(Protocol):
     def columns(self, name: str) -> list[str]:
         """Return a named table's columns."""
 
-    def merge(self, merge: Merge, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit a merge.
 
         Raises:
@@ -84,16 +84,16 @@ class Engine(Protocol):
             IncomparableError: the statement came to ``FAIL``.
         """
 
-    def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit rows, which are added to those that are there."""
 
-    def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
 
-    def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
+    def replace_seq(self, sql: str, path: Location, seq: int, *, stats_on: tuple[str, ...]) -> None:
         """Replace the rows of a side table that carry ``seq``; the table is made if need be."""
 
-    def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
+    def mark_redriven(self, sql: str, quarantine: Location, seq: int, *, within: str) -> None:
         """Set ``redriven_seq`` of the records in quarantine.
 
         Args:

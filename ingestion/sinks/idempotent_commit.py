@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -21,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
+from ingestion.lake.location import Location
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
@@ -106,7 +106,7 @@ def from_materialized(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(_MATERIALIZE)
 
 
-def append_rows(rows: DataFrame, stream: str, path: Path, metadata: CommitMetadata) -> None:
+def append_rows(rows: DataFrame, stream: str, path: Location, metadata: CommitMetadata) -> None:
     """Commit rows, which are added to those that are there."""
     with refuse_second_writer(stream):
         (

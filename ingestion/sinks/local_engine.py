@@ -24,7 +24,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from ingestion.errors import BatchTooLargeError
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import append_nothing, fenced_commit, open_dataset
+from ingestion.lake.delta import is_delta, open_dataset, open_delta, storage_options
+from ingestion.lake.location import Location
+from ingestion.lake.table_log import append_nothing, fenced_commit
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
 from ingestion.sinks.idempotent_commit import retry_on_conflict
@@ -80,9 +82,9 @@ class LocalEngine:
             else:
                 self._tables.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {statement}")
 
-    def open_table(self, name: str, path: Path, version: int | None = None) -> None:
+    def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name; its files are read by Arrow."""
-        self._tables.register(name, open_dataset(DeltaTable(path, version=version)))
+        self._tables.register(name, open_dataset(open_delta(path, version=version)))
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
@@ -94,7 +96,7 @@ class LocalEngine:
         """Return a named table's columns."""
         return list(self._tables.table(name).columns)
 
-    def merge(self, merge: Merge, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit a merge; where it changes no row, the metadata alone."""
 
         def write(table: DeltaTable, properties: CommitProperties) -> None:
@@ -120,7 +122,7 @@ class LocalEngine:
 
         _commit(stream, path, metadata, write)
 
-    def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit rows."""
 
         def write(table: DeltaTable, properties: CommitProperties) -> None:
@@ -129,24 +131,26 @@ class LocalEngine:
 
         _commit(stream, path, metadata, write)
 
-    def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
         _commit(stream, path, metadata, append_nothing)
 
-    def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
+    def replace_seq(self, sql: str, path: Location, seq: int, *, stats_on: tuple[str, ...]) -> None:
         """Replace the rows of ``seq``, or make the table."""
         rows = self._arrow(sql)
-        if DeltaTable.is_deltatable(str(path)):
-            where = f"_seq = {seq}"
-            write_deltalake(path, rows, mode="overwrite", predicate=where, schema_mode="merge")
+        if is_delta(path):
+            table, where = open_delta(path), f"_seq = {seq}"
+            write_deltalake(table, rows, mode="overwrite", predicate=where, schema_mode="merge")
         else:
             settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
-            write_deltalake(path, rows, configuration=settings)
-        seal_commit(path, DeltaTable(path).version())
+            options = storage_options(path)
+            write_deltalake(str(path), rows, configuration=settings, storage_options=options)
+            table = open_delta(path)
+        seal_commit(path, table.version())
 
-    def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
+    def mark_redriven(self, sql: str, quarantine: Location, seq: int, *, within: str) -> None:
         """Set ``redriven_seq``."""
-        table = DeltaTable(quarantine)
+        table = open_delta(quarantine)
         before = table.version()
         merger = table.merge(self._arrow(sql), marks(within), source_alias="s", target_alias="t")
         merger.when_matched_update({"redriven_seq": f"CAST({seq} AS BIGINT)"}).execute()
@@ -198,14 +202,14 @@ class LocalEngine:
 
 def _commit(
     stream: str,
-    path: Path,
+    path: Location,
     metadata: CommitMetadata,
     write: Callable[[DeltaTable, CommitProperties], None],
 ) -> None:
     """Commit on exactly the version that was looked at, or look again."""
 
     def attempt() -> None:
-        table = DeltaTable(path)
+        table = open_delta(path)
         remedy = f"oncelake status {stream}, then run again from the table's offsets"
         properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
         with translate_failure(DeltaError, duckdb.Error):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache, reduce
 from operator import and_
-from pathlib import Path
 from typing import Any, Final
 
 import sqlglot
@@ -16,6 +15,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.sql import quoted
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.location import Location
 from ingestion.lake.side_tables import overwrite_seq
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks import sql as text
@@ -58,7 +58,7 @@ class SparkEngine:
         frame = self._query(sql)
         (self.frames.keep(frame) if keep else frame).createOrReplaceTempView(name)
 
-    def open_table(self, name: str, path: Path, version: int | None = None) -> None:
+    def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name."""
         reader = self.spark.read.format("delta")
         if version is not None:
@@ -78,7 +78,7 @@ class SparkEngine:
         """Return a named table as a frame, for write modes that are not written in SQL."""
         return self.spark.table(name)
 
-    def merge(self, merge: Merge, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit a merge."""
         source = self._query(merge.source)
         # A source from foreachBatch has no known size: without a hint Spark broadcasts the table's
@@ -103,20 +103,20 @@ class SparkEngine:
         with from_materialized(self.spark), translate_failure(*_FAILURES):
             retry_on_conflict(execute, stream=stream)
 
-    def append(self, sql: str, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit rows."""
         append_rows(self._query(sql), stream, path, metadata)
 
-    def commit_nothing(self, stream: str, path: Path, metadata: CommitMetadata) -> None:
+    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit the metadata alone: offsets move, and nothing else does."""
         nothing = self.spark.read.format("delta").load(str(path)).where(F.lit(False))
         append_rows(nothing, stream, path, metadata)
 
-    def replace_seq(self, sql: str, path: Path, seq: int, *, stats_on: tuple[str, ...]) -> None:
+    def replace_seq(self, sql: str, path: Location, seq: int, *, stats_on: tuple[str, ...]) -> None:
         """Replace the rows of ``seq``, or make the table."""
         overwrite_seq(self._query(sql), path, seq, stats_on=stats_on)
 
-    def mark_redriven(self, sql: str, quarantine: Path, seq: int, *, within: str) -> None:
+    def mark_redriven(self, sql: str, quarantine: Location, seq: int, *, within: str) -> None:
         """Set ``redriven_seq``."""
         (
             DeltaTable.forPath(self.spark, str(quarantine))
@@ -133,7 +133,7 @@ class SparkEngine:
     def _query(self, sql: str) -> DataFrame:
         return self.spark.sql(translate(sql))
 
-    def _on(self, merge: Merge, path: Path) -> Column:
+    def _on(self, merge: Merge, path: Location) -> Column:
         """Equal keys, and in a table of many files the literal ranges that prune them."""
         on = F.expr(translate(merge.on))
         if not merge.key_ranges or TableLog(path).file_count() < _PRUNE_FROM_FILES:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltalake import DeltaTable
-
+from ingestion.lake.delta import is_delta
 from ingestion.sinks import sql
 from ingestion.sinks.sink import Target
 
@@ -59,7 +58,7 @@ def define_newest_deletes(target: Target) -> bool:
 def define_deletes(target: Target) -> bool:
     """Call every committed delete ``deletes``; tell whether there may be any."""
     path = target.paths.tombstones
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return False
     target.engine.open_table("all_deletes", path)
     target.engine.define("deletes", f"SELECT * FROM all_deletes WHERE _seq < {target.seq}")

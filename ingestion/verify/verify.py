@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache, partial
-from pathlib import Path
 
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
@@ -23,6 +22,7 @@ from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import altered_files, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.lake.table_log import TableLog
@@ -240,7 +240,7 @@ class _Proof:
         self._limits.extend(proof.limits())
 
     @contextmanager
-    def _damage_is_different(self, part: Part, table: Path) -> Iterator[None]:
+    def _damage_is_different(self, part: Part, table: Location) -> Iterator[None]:
         """Count a table whose files are not as they were written as a difference."""
         try:
             with translate_read_errors(table):

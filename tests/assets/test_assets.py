@@ -14,6 +14,7 @@ from assets.refusals import REFUSED, standing_refusal
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, TerminalError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
@@ -45,7 +46,7 @@ def engine(found: RunReport | BaseException) -> Engine:
         settings, say = parts[1], parts[-1]
         if isinstance(found, BaseException):
             raise found
-        Ledger(settings.lake / "orders__ledger").put(*found.batches)
+        Ledger(Location.of(settings.lake / "orders__ledger")).put(*found.batches)
         say(f"{len(found.batches)} batches")
         return found
 

@@ -145,7 +145,7 @@ def test_nothing_is_lost_or_stuck_whatever_dies(world: World, home: Home) -> Non
     reported = reported_batches(home.path, world.topic)
     assert [seq for _, seqs in reported for seq in seqs] == [1, 2, 3, 4]
     assert (True, [2]) in reported
-    DeltaTable(world.paths.data).delete("id = 4")
+    DeltaTable(world.paths.data.path).delete("id = 4")
     refused = home.dagster(*home.materialize())
     assert refused.returncode == 1
     assert f"oncelake accept {world.topic}" in refused.stdout + refused.stderr

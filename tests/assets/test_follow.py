@@ -24,6 +24,7 @@ from assets.sensors import Tick
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import DependencyError, InvalidSpecError, TopicRecreatedError
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.operations.follow import Follow
 from ingestion.operations.retention import Retention
 from ingestion.pipeline.report import RunReport
@@ -73,7 +74,7 @@ def run_job(instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessR
 
 def end_with(follow: Follow, stream: DeclaredStream, found: RunReport) -> None:
     """Let a bounded run of a stream end with a report, in a thread of its own."""
-    Ledger(follow.settings.lake / "orders__ledger").put(*found.batches)
+    Ledger(Location.of(follow.settings.lake / "orders__ledger")).put(*found.batches)
     thread = threading.Thread(target=follow.on_report, args=(stream, found))
     thread.start()
     thread.join()

@@ -13,6 +13,7 @@ from assets.assets import Engine, ingest_asset
 from assets.metadata import MOST_RUNS
 from ingestion.errors import DependencyError
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.location import Location
 from ingestion.pipeline.report import RunReport
 from resources.kafka import KafkaResource
 from resources.lake import LakeResource
@@ -37,7 +38,7 @@ def by(run: str, row: LedgerRow, **changes: Any) -> LedgerRow:
 
 def commit(folder: Path, *rows: LedgerRow) -> None:
     """Leave batches in the ledger, as a run does that Dagster never hears of again."""
-    Ledger(folder / "lake" / "orders__ledger").put(*rows)
+    Ledger(Location.of(folder / "lake" / "orders__ledger")).put(*rows)
 
 
 def materialize(

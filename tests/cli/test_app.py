@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from tests.cli.shell import ORDERS, answer, declare, home, oncelake, row
 
 __all__ = ["home"]
@@ -112,7 +113,7 @@ def test_a_name_that_leaves_the_lake_is_refused(home: Path) -> None:
 
 def test_ledger_lists_each_batch(home: Path) -> None:
     """The ledger's rows are printed with ranges, counts that are not zero, and the verdict."""
-    Ledger(home / "lake" / "orders__ledger").put(
+    Ledger(Location.of(home / "lake" / "orders__ledger")).put(
         row(1), row(2, balanced=False, accepted="known loss")
     )
 
@@ -126,7 +127,7 @@ def test_ledger_lists_each_batch(home: Path) -> None:
 
 def test_ledger_as_json_keeps_every_column(home: Path) -> None:
     """``--last`` takes the newest rows; ranges and counts are objects, times ISO 8601."""
-    Ledger(home / "lake" / "orders__ledger").put(row(1), row(2))
+    Ledger(Location.of(home / "lake" / "orders__ledger")).put(row(1), row(2))
 
     (only,) = answer(oncelake("ledger", "orders", "--last", "1", "--json"))["rows"]
 
@@ -150,7 +151,7 @@ def test_status_reports_what_it_can_without_kafka(home: Path) -> None:
 
 def test_status_reports_a_refusal(home: Path) -> None:
     """A table gone beside its ledger is refused, with the seq of its red batch; exit 3."""
-    Ledger(home / "lake" / "orders__ledger").put(row(1, balanced=False))
+    Ledger(Location.of(home / "lake" / "orders__ledger")).put(row(1, balanced=False))
 
     result = oncelake("status", "orders", "--json")
 
@@ -162,7 +163,7 @@ def test_status_reports_a_refusal(home: Path) -> None:
 def test_reset_without_a_terminal_needs_a_yes(home: Path) -> None:
     """Nobody to ask means that nothing moves: exit 2, and with --yes it goes to the archive."""
     ledger = home / "lake" / "orders__ledger"
-    Ledger(ledger).put(row(1))
+    Ledger(Location.of(ledger)).put(row(1))
 
     assert oncelake("reset", "orders").exit_code == 2
     assert ledger.exists()

@@ -10,6 +10,7 @@ import pytest
 from ingestion.declaration.formats import FORMATS
 from ingestion.errors import RefusedError
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.operations.failure import Failure
 from ingestion.operations.remedies import REMEDIES, remedy_of
 from ingestion.pipeline import validate
@@ -99,7 +100,7 @@ def test_every_reason_has_its_remedy(home: Path) -> None:
 
 def test_plan_says_whatever_the_next_run_would_be_refused_for(home: Path) -> None:
     """A red batch stops the next run, so plan exits with 3, though the table need not change."""
-    Ledger(home / "lake" / "orders__ledger").put(row(1, balanced=False))
+    Ledger(Location.of(home / "lake" / "orders__ledger")).put(row(1, balanced=False))
 
     result = oncelake("plan", "orders")
 

@@ -113,7 +113,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(world: World) -> None:
 
 def _kill_at_random(world: World, dice: random.Random) -> str:
     """Start a run, and kill its process group some seconds after it took the stream."""
-    world.paths.holder.unlink(missing_ok=True)
+    world.paths.holder.path.unlink(missing_ok=True)
     process = subprocess.Popen(
         world.command,
         cwd=ROOT,

@@ -102,7 +102,7 @@ def test_a_run_whose_lock_was_deleted_ends_with_a_conflict(
 
         def let_another_run(place: Failpoint) -> None:
             if place == Failpoint.PREPARED:
-                world.paths.lock.unlink()
+                world.paths.lock.path.unlink()
                 assert world.run_elsewhere().returncode == 0
 
         with (

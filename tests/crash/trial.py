@@ -126,7 +126,7 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
     traffic.send(60)
     world.run()
     if cell.place == Failpoint.LEDGER_HEALED:
-        DeltaTable(world.paths.ledger).delete("seq > 1")
+        DeltaTable(world.paths.ledger.path).delete("seq > 1")
     traffic.send(100)
     return traffic
 

@@ -10,8 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
 from ingestion.lake.checksums import seal, sidecar_of
+from ingestion.lake.delta import open_dataset
 from ingestion.lake.integrity import refuse_damaged, translate_read_errors
-from ingestion.lake.table_log import TableLog, open_dataset
+from ingestion.lake.location import Location
+from ingestion.lake.table_log import TableLog
 from tests.support.damage import (
     checkpoint,
     data_file,
@@ -30,23 +32,23 @@ def table(tmp_path: Path) -> Path:
         write_deltalake(path, pa.table({"id": [number]}), mode="append")
         if number == 1:
             DeltaTable(path).create_checkpoint()
-    seal(checkpoint(path))
+    seal(Location.of(checkpoint(path)))
     return path
 
 
 def test_a_sound_table_passes(table: Path) -> None:
     """Nothing is wrong with what was just written."""
-    refuse_damaged(TableLog(table))
+    refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_a_commit_that_left_its_checksum_is_missed(table: Path) -> None:
     """Readers see an older table; the checksum of the newest commit says that it was there."""
     newest = newest_commit(table)
-    seal(newest)
+    seal(Location.of(newest))
     newest.unlink()
 
     with pytest.raises(DamagedTableError, match="says that a commit is gone: the newest left is 3"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_a_draft_of_a_commit_that_died_is_no_commit(table: Path) -> None:
@@ -54,7 +56,7 @@ def test_a_draft_of_a_commit_that_died_is_no_commit(table: Path) -> None:
     for name in (f".{5:020d}.json.c0ffee.tmp", f"..{5:020d}.json.c0ffee.tmp.crc"):
         (table / "_delta_log" / name).touch()
 
-    refuse_damaged(TableLog(table))
+    refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_an_empty_commit_is_not_skipped(table: Path) -> None:
@@ -63,7 +65,7 @@ def test_an_empty_commit_is_not_skipped(table: Path) -> None:
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"3\.json is empty"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_a_hole_in_the_log_is_named(table: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_hole_in_the_log_is_named(table: Path) -> None:
     second_newest_commit(table).unlink()
 
     with pytest.raises(DamagedTableError, match=r"3\.json is missing, and 4 is the newest"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_a_newest_commit_of_which_only_the_checkpoint_is_left_is_missed(table: Path) -> None:
@@ -81,26 +83,26 @@ def test_a_newest_commit_of_which_only_the_checkpoint_is_left_is_missed(table: P
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"4\.json is missing, which is the newest commit"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_a_checkpoint_that_is_not_as_it_was_sealed_is_named(table: Path) -> None:
     """A flipped bit that Parquet does not notice is in its checksums."""
-    sealed = sidecar_of(checkpoint(table))
+    sealed = sidecar_of(Location.of(checkpoint(table))).path
     content = bytearray(sealed.read_bytes())
     content[-1] ^= 1
     sealed.write_bytes(content)
     assert DeltaTable(table).version() == 4
 
     with pytest.raises(DamagedTableError, match=r"checkpoint\.parquet is not as it was written"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_what_lies_behind_the_checkpoint_is_history(table: Path) -> None:
     """No reader of the newest version needs it."""
     do("garbage", oldest_commit(table))
 
-    refuse_damaged(TableLog(table))
+    refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_files_that_are_lost_are_named(table: Path) -> None:
@@ -109,7 +111,7 @@ def test_files_that_are_lost_are_named(table: Path) -> None:
         file.unlink()
 
     with pytest.raises(DamagedTableError, match=r"data file .*\.parquet is missing.* and 2 more"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_a_file_of_another_length_is_named(table: Path) -> None:
@@ -118,12 +120,12 @@ def test_a_file_of_another_length_is_named(table: Path) -> None:
     file.write_bytes(file.read_bytes() + b"x")
 
     with pytest.raises(DamagedTableError, match=r"has \d+ bytes, and \d+ were committed"):
-        refuse_damaged(TableLog(table))
+        refuse_damaged(TableLog(Location.of(table)))
 
 
 def test_an_error_of_a_query_damages_no_table(table: Path) -> None:
     """What is raised over files that can all be read is a bug of ours, and passes as such."""
-    with pytest.raises(pa.ArrowNotImplementedError), translate_read_errors(table):
+    with pytest.raises(pa.ArrowNotImplementedError), translate_read_errors(Location.of(table)):
         raise pa.ArrowNotImplementedError("Function 'equal' has no kernel")
 
 
@@ -134,7 +136,7 @@ def test_a_file_that_is_no_parquet_is_named_where_a_query_fails(table: Path) -> 
 
     with (
         pytest.raises(DamagedTableError, match=rf"data file {file.name} cannot be read"),
-        translate_read_errors(table),
+        translate_read_errors(Location.of(table)),
     ):
         open_dataset(DeltaTable(table)).to_table()
 
@@ -145,9 +147,9 @@ def test_a_file_of_an_older_version_is_named_where_that_is_asked_for(table: Path
     DeltaTable(table).optimize.compact()
     old.unlink()
 
-    refuse_damaged(TableLog(table))
+    refuse_damaged(TableLog(Location.of(table)))
     with (
         pytest.raises(DamagedTableError, match=f"{old.name} is missing"),
-        translate_read_errors(table, 0),
+        translate_read_errors(Location.of(table), 0),
     ):
         open_dataset(DeltaTable(table, version=0)).to_table()

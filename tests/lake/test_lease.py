@@ -226,11 +226,11 @@ def _left_behind(
 ) -> None:
     """Leave a lease of these processes, as a kill would."""
     assert paths.lease is not None
-    paths.lease.parent.mkdir(parents=True, exist_ok=True)
+    paths.lease.path.parent.mkdir(parents=True, exist_ok=True)
     lease = Lease(
         run_id="dead",
         host=host or socket.gethostname(),
         since="2026-01-01T00:00:00+00:00",
         workers=tuple(ProcessId.of(each.pid) for each in processes),
     )
-    paths.lease.write_text(json.dumps(asdict(lease)))
+    paths.lease.path.write_text(json.dumps(asdict(lease)))

@@ -20,6 +20,7 @@ from ingestion.lake.ledger import (
     next_offsets,
     standing_rows,
 )
+from ingestion.lake.location import Location
 
 
 def batch(seq: int, start: int, end: int, *, table: str = "one") -> LedgerRow:
@@ -51,7 +52,7 @@ def rewound(seq: int, *, to: int) -> LedgerRow:
 
 def test_a_row_is_read_back_as_it_was_put(tmp_path: Path) -> None:
     """Every column survives the table."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
 
     ledger.put(batch(1, 0, 5))
 
@@ -60,7 +61,7 @@ def test_a_row_is_read_back_as_it_was_put(tmp_path: Path) -> None:
 
 def test_putting_a_row_again_replaces_it(tmp_path: Path) -> None:
     """A batch has one row, and the last word on it counts."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
     red = replace(batch(2, 5, 6), balanced=False)
     ledger.put(batch(1, 0, 5), red)
 
@@ -75,7 +76,7 @@ def test_putting_a_row_again_replaces_it(tmp_path: Path) -> None:
 
 def test_many_rows_do_not_stay_many_files(tmp_path: Path) -> None:
     """What a run reads grows with the rows alone: they are put together now and then."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
     put = [batch(seq, seq * 10, seq * 10 + 10) for seq in range(60)]
     for row in put:
         ledger.put(row)
@@ -86,7 +87,7 @@ def test_many_rows_do_not_stay_many_files(tmp_path: Path) -> None:
 
 def test_rows_of_another_table_are_kept_apart(tmp_path: Path) -> None:
     """The seq of a table that was replaced says nothing about the one that is there."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
     ledger.put(batch(1, 0, 5), batch(1, 0, 3, table="two"))
 
     assert [row.counts["read"] for row in ledger.rows_of("two")] == [3]
@@ -108,7 +109,7 @@ def test_the_offsets_of_an_earlier_epoch_do_not_count() -> None:
 
 def test_an_identity_outlives_the_commits(tmp_path: Path) -> None:
     """The ledger keeps what the offsets mean, beside the offsets."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
     ledger.put(replace(batch(1, 0, 5), identity=KNOWN))
 
     assert ledger.rows()[0].identity == KNOWN
@@ -116,7 +117,7 @@ def test_an_identity_outlives_the_commits(tmp_path: Path) -> None:
 
 def test_a_ledger_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     """Rows without an identity are read, and new ones are written beside them."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
     earlier = SCHEMA.remove(SCHEMA.get_field_index("identity"))
     record = batch(1, 0, 5).as_record()
     del record["identity"]
@@ -129,7 +130,7 @@ def test_a_ledger_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
 
 def test_a_ledger_that_was_never_written_is_empty(tmp_path: Path) -> None:
     """Before the first batch there is nothing to remember."""
-    ledger = Ledger(tmp_path / "none")
+    ledger = Ledger(Location.of(tmp_path / "none"))
 
     ledger.put()
 
@@ -166,7 +167,7 @@ def test_what_was_erased_is_remembered(tmp_path: Path) -> None:
     reached = Offsets({TopicPartition("t", 0): 9})
     said = {**digest.as_row(), "until": reached.to_json()}
     row = replace(batch(2, 0, 9), kind="erase", erased=said, identity=KNOWN)
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = Ledger(Location.of(tmp_path / "ledger"))
     ledger.put(batch(1, 0, 9), row)
 
     (erasure,) = erasures(ledger.rows())

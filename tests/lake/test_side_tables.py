@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ingestion.lake.location import Location
 from ingestion.lake.side_tables import overwrite_seq, remove_beyond, rows_of_seq
 
 pytestmark = pytest.mark.spark
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.spark
 def write(spark: SparkSession, path: Path, seq: int, *values: str) -> None:
     """Write rows of one seq."""
     rows = spark.createDataFrame([(value, seq) for value in values], "value STRING, _seq LONG")
-    overwrite_seq(rows, path, seq, stats_on=["_seq"])
+    overwrite_seq(rows, Location.of(path), seq, stats_on=["_seq"])
 
 
 def test_writing_a_seq_again_replaces_its_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_writing_a_seq_again_replaces_its_rows(spark: SparkSession, tmp_path: Pa
 
     found = DeltaTable(path).to_pyarrow_table().to_pylist()
     assert sorted(row["value"] for row in found) == ["a", "b", "c"]
-    assert (rows_of_seq(path, 1), rows_of_seq(path, 2)) == (2, 1)
+    assert (rows_of_seq(Location.of(path), 1), rows_of_seq(Location.of(path), 2)) == (2, 1)
 
 
 def test_rows_beyond_the_table_are_removed(spark: SparkSession, tmp_path: Path) -> None:
@@ -38,8 +39,8 @@ def test_rows_beyond_the_table_are_removed(spark: SparkSession, tmp_path: Path) 
     write(spark, path, 1, "a")
     write(spark, path, 2, "left over")
 
-    removed = [remove_beyond(path, 1), remove_beyond(path, 1)]
+    removed = [remove_beyond(Location.of(path), 1), remove_beyond(Location.of(path), 1)]
 
     assert removed == [1, 0]
     assert DeltaTable(path).to_pyarrow_table().column("value").to_pylist() == ["a"]
-    assert remove_beyond(tmp_path / "none", 1) == 0
+    assert remove_beyond(Location.of(tmp_path / "none"), 1) == 0

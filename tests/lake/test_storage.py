@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 
 from ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorageError
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_filesystem, translate_disk_errors
@@ -97,7 +98,7 @@ def test_a_path_that_is_only_mentioned_is_not_blamed(tmp_path: Path) -> None:
 def places(folder: Path, **more: object) -> StreamPaths:
     """Where a stream lies whose lock is in ``folder``."""
     paths = StreamPaths.of("orders", Settings(lake=folder, **more))
-    return replace(paths, lock=folder / "orders")
+    return replace(paths, lock=Location.of(folder / "orders"))
 
 
 def test_a_local_disk_is_fit(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
-from ingestion.lake.table_log import open_dataset
+from ingestion.lake.delta import open_dataset
 
 ROWS, FILES, COLUMNS = 1_000_000, 4, 8
 # By delta-rs' file system, two of five such ends abort on a busy machine, and more on an idle one.
@@ -22,7 +22,7 @@ ENDS = 12
 # has thousands of buffers to release when the last row was handed out.
 READ = f"""
 from deltalake import DeltaTable
-from ingestion.lake.table_log import open_dataset
+from ingestion.lake.delta import open_dataset
 import sys
 columns = ["c0", "c2", "c4", "c6"]
 table = open_dataset(DeltaTable(sys.argv[1])).to_table(columns=columns)
@@ -34,7 +34,7 @@ assert table.num_rows == {ROWS}
 ABANDON = """
 from deltalake import DeltaTable
 from ingestion.cli.end_process import run_to_the_end
-from ingestion.lake.table_log import open_dataset
+from ingestion.lake.delta import open_dataset
 import sys
 kept = []
 def scan():

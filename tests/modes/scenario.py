@@ -172,7 +172,7 @@ def table_of(world: World) -> list[tuple[Any, ...]]:
     ours = ("_topic", "_partition", "_offset", "_timestamp", "_epoch")
     every = (*(column.name for column in world.spec.table_columns), *ours)
     names = [name for name in every if not name.endswith("_sketch")]
-    found = DeltaTable(world.paths.data).to_pyarrow_table(columns=names).to_pylist()
+    found = DeltaTable(world.paths.data.path).to_pyarrow_table(columns=names).to_pylist()
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 

@@ -66,7 +66,7 @@ def test_a_replay_adds_to_an_append_only_what_is_missing(world: World) -> None:
     written = sink.account(commit)
     assert (dict(written.counts), written.rows_expected) == ({"inserted": 1, "unchanged": 3}, 1)
     assert dict(sink.recount(commit).counts) == {"inserted": 1, "unchanged": 3, "derived": 3}
-    offsets = DeltaTable(world.paths.data).to_pyarrow_table()["_offset"].to_pylist()
+    offsets = DeltaTable(world.paths.data.path).to_pyarrow_table()["_offset"].to_pylist()
     assert sorted(offsets) == [0, 1, 2, 102]
 
 
@@ -168,7 +168,7 @@ def test_a_null_value_ends_a_version_by_the_time_of_kafka(world: World) -> None:
     report = world.run()
 
     names = ["id", "name", "valid_from", "valid_to", "current", "_timestamp"]
-    rows = DeltaTable(world.paths.data).to_pyarrow_table(columns=names).to_pylist()
+    rows = DeltaTable(world.paths.data.path).to_pyarrow_table(columns=names).to_pylist()
     told = {each["name"]: each for each in rows}
     assert all(each["valid_from"] == each["_timestamp"] for each in rows)
     assert {name: each["current"] for name, each in told.items()} == {

@@ -114,7 +114,7 @@ def deliver(world: World, log: list[Row], batches: int) -> None:
 
 def all_rows(world: World) -> list[Row]:
     """Read all columns of the table."""
-    found: list[Row] = DeltaTable(world.paths.data).to_pyarrow_table().to_pylist()
+    found: list[Row] = DeltaTable(world.paths.data.path).to_pyarrow_table().to_pylist()
     return found
 
 

@@ -169,12 +169,12 @@ def test_a_restore_leaves_a_rebuild_alone(settings: Settings) -> None:
     """What a rebuild has made so far lies elsewhere, and stays."""
     paths = StreamPaths.of("orders", settings)
     (entry,) = archive.list_archive("orders", settings)
-    (paths.workshop / "orders").mkdir(parents=True)
+    (paths.workshop.path / "orders").mkdir(parents=True)
 
     archive.restore("orders", entry.entry, settings, run_id="r")
 
     assert value_of(settings) == 0
-    assert [path.name for path in paths.workshop.iterdir()] == ["orders"]
+    assert [path.name for path in paths.workshop.path.iterdir()] == ["orders"]
     assert not paths.restored.exists()
 
 
@@ -292,7 +292,7 @@ def test_copies_of_a_killed_restore_go_with_their_entry(settings: Settings) -> N
     """What is deleted for good lies nowhere else."""
     paths = StreamPaths.of("orders", settings)
     (entry,) = archive.list_archive("orders", settings)
-    (paths.restored / "orders").mkdir(parents=True)
+    (paths.restored.path / "orders").mkdir(parents=True)
 
     archive.prune("orders", (entry.entry,), settings, run_id="r")
 

@@ -57,7 +57,7 @@ def commit(paths: StreamPaths, seq: int) -> None:
     """Make a commit of ours that no ledger row speaks of."""
     if not paths.data.exists():
         columns = {"id": pa.int32(), "total": pa.int32(), "_seq": pa.int64()}
-        write_deltalake(paths.data, pa.schema(columns).empty_table())
+        write_deltalake(paths.data.path, pa.schema(columns).empty_table())
     metadata = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
@@ -119,7 +119,7 @@ def test_commits_without_a_ledger_row_are_found(paths: StreamPaths) -> None:
 
 def test_rows_of_a_dead_attempt_are_found(paths: StreamPaths) -> None:
     """Quarantined records of a batch that was never committed are counted."""
-    write_deltalake(paths.quarantine, pa.table({"_seq": pa.array([1, 1], pa.int64())}))
+    write_deltalake(paths.quarantine.path, pa.table({"_seq": pa.array([1, 1], pa.int64())}))
 
     (only,) = findings_of(paths)
 
@@ -162,8 +162,8 @@ def test_a_lease_that_outlived_its_run_is_to_be_unlocked(
     me = Holder.me("dead-run")
     lease = Lease(run_id=me.run_id, host=me.host, since=me.since, workers=(dead,))
     assert paths.lease is not None
-    paths.lease.parent.mkdir(parents=True)
-    paths.lease.write_text(json.dumps(asdict(lease)))
+    paths.lease.path.parent.mkdir(parents=True)
+    paths.lease.path.write_text(json.dumps(asdict(lease)))
 
     (only,) = findings_of(paths)
 
@@ -172,7 +172,7 @@ def test_a_lease_that_outlived_its_run_is_to_be_unlocked(
 
 def test_a_run_under_way_is_a_note(paths: StreamPaths) -> None:
     """While a driver that lives holds the stream, nothing of it is a leftover."""
-    write_deltalake(paths.quarantine, pa.table({"_seq": pa.array([1], pa.int64())}))
+    write_deltalake(paths.quarantine.path, pa.table({"_seq": pa.array([1], pa.int64())}))
 
     with locked_by_another(paths, driver=os.getpid()):
         (only,) = findings_of(paths)
@@ -316,7 +316,7 @@ def test_something_wrong_comes_before_a_silent_kafka(paths: StreamPaths) -> None
 def test_a_stream_that_cannot_be_examined_is_a_finding(paths: StreamPaths) -> None:
     """A table whose log is garbage does not end the doctor's round."""
     commit(paths, 1)
-    (paths.data / "_delta_log" / f"{1:020d}.json").write_text("garbage")
+    (paths.data.path / "_delta_log" / f"{1:020d}.json").write_text("garbage")
 
     result = oncelake("doctor", "--json")
 

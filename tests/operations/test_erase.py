@@ -28,6 +28,7 @@ from ingestion.errors import (
 from ingestion.lake.compaction import drop_log_before
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.operations import erase as erase_module
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.doctor.examine import examine_leftovers
@@ -300,7 +301,7 @@ def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
     world.send(row(3, "later", at=1))
     world.run()
     shutil.rmtree(world.paths.ledger)
-    world.paths.ledger_copy.unlink()
+    world.paths.ledger_copy.path.unlink()
 
     notices = world.run().notices
     declared = DeclaredStream(name=world.topic, path=Path("x"), spec=world.spec, error=None)
@@ -414,7 +415,7 @@ def test_a_delete_after_an_erase_that_died_is_remembered(world: World) -> None:
     world.run()
 
     assert world.run().lag == 0
-    remembered = DeltaTable(world.paths.tombstones).to_pyarrow_table(columns=["id"])
+    remembered = DeltaTable(world.paths.tombstones.path).to_pyarrow_table(columns=["id"])
     assert NUMBER in remembered["id"].to_pylist()
     erased(world)
     assert world.run().notices == ()
@@ -496,7 +497,7 @@ def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.M
     verdicts = []
 
     def drop_and_prove(path: Path, version: int) -> None:
-        drop_log_before(path, version)
+        drop_log_before(Location.of(path), version)
         verdicts.append(prove(world))
 
     monkeypatch.setattr(erase_module, "drop_log_before", drop_and_prove)
@@ -524,7 +525,7 @@ def test_a_lost_delete_is_refused_behind_an_erase_that_died(world: World) -> Non
     """What heals the erase cannot read the deletes; whoever needs them says so, and the remedy."""
     with crashing_at(Failpoint.DECIDED), pytest.raises(PlannedError):
         erased(world)
-    for file in world.paths.tombstones.glob("*.parquet"):
+    for file in world.paths.tombstones.path.glob("*.parquet"):
         file.unlink()
 
     with pytest.raises(DamagedTableError, match="tombstones"):
@@ -608,11 +609,11 @@ def test_what_a_rewind_will_read_again_comes_first(world: World) -> None:
 )
 def test_a_key_that_is_none_is_refused(world: World, key: str, message: str) -> None:
     """Before anything is changed."""
-    version = DeltaTable(world.paths.data).version()
+    version = DeltaTable(world.paths.data.path).version()
 
     with pytest.raises(InvalidSpecError, match=message):
         erased(world, key)
-    assert DeltaTable(world.paths.data).version() == version
+    assert DeltaTable(world.paths.data.path).version() == version
 
 
 def test_a_group_cannot_be_taken_apart(world: World) -> None:
@@ -640,7 +641,7 @@ def test_an_erase_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert f"Kafka still holds {world.topic}-0 [0, 10), which the table has read" in done.stdout
     last = Ledger(world.paths.ledger).rows()[-1]
     assert (last.kind, last.accepted, last.is_red) == ("erase", "a request", False)
-    assert DeltaTable(world.paths.data).version() == last.delta_version
+    assert DeltaTable(world.paths.data.path).version() == last.delta_version
 
 
 def test_an_erase_of_a_key_that_never_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def quarantined(tmp_path: Path, *rows: dict[str, object]) -> StreamPaths:
         *(("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(header))),
         *(("reason", pa.string()), ("detail", pa.string()), ("redriven_seq", pa.int64())),
     ]
-    write_deltalake(paths.quarantine, pa.Table.from_pylist(list(rows), pa.schema(columns)))
+    write_deltalake(paths.quarantine.path, pa.Table.from_pylist(list(rows), pa.schema(columns)))
     return paths
 
 

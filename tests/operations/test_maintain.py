@@ -62,19 +62,19 @@ def problems(world: World) -> tuple[str, ...]:
 
 def tombstones(world: World) -> list[tuple[int, int]]:
     """Key and order of each delete that is remembered."""
-    table = DeltaTable(world.paths.tombstones).to_pyarrow_table(columns=["id", "at"])
+    table = DeltaTable(world.paths.tombstones.path).to_pyarrow_table(columns=["id", "at"])
     return sorted((each["id"], each["at"]) for each in table.to_pylist())
 
 
 def age(world: World, days: int) -> None:
     """Let the ledger say that every batch was committed days ago."""
-    ledger = DeltaTable(world.paths.ledger)
+    ledger = DeltaTable(world.paths.ledger.path)
     ledger.update(updates={"committed_at": f"committed_at - INTERVAL '{days} days'"})
 
 
 def test_small_files_become_one_and_nothing_else_changes(ingested: World, world: World) -> None:
     """Rows, books and offsets are the same; savepoints in the window stay; a new run goes on."""
-    before = len(DeltaTable(world.paths.data).file_uris())
+    before = len(DeltaTable(world.paths.data.path).file_uris())
 
     report = tidied(world)
 
@@ -100,7 +100,7 @@ def test_files_beyond_the_window_are_removed_with_their_checksums(world: World) 
 
     assert sum(each.vacuumed for each in kept.tables) == 0
     assert report.bytes_saved > 0
-    names = {each.name for each in world.paths.data.iterdir()}
+    names = {each.name for each in world.paths.data.path.iterdir()}
     assert {n for n in names if n.endswith(".crc")} == {
         f".{n}.crc" for n in names if n.endswith((".parquet", ".copy"))
     }
@@ -116,7 +116,7 @@ def test_a_lost_ledger_is_made_again_without_the_files_of_then(world: World) -> 
     tidied(world, NO_WINDOW)
     tidied(world, NO_WINDOW)
     shutil.rmtree(world.paths.ledger)
-    world.paths.ledger_copy.unlink()
+    world.paths.ledger_copy.path.unlink()
 
     report = world.run()
 
@@ -172,7 +172,7 @@ def test_raw_records_are_removed_after_their_days(world: World) -> None:
 def test_a_clock_that_was_wrong_once_ages_nothing(world: World) -> None:
     """One batch that was dated back makes no earlier one old: what waits there still waits."""
     world.declare(maintenance={"keep_quarantine_days": 30, "keep_tombstones_days": 30})
-    ledger = DeltaTable(world.paths.ledger)
+    ledger = DeltaTable(world.paths.ledger.path)
     ledger.update(
         updates={"committed_at": "committed_at - INTERVAL '9000 days'"},
         predicate=f"seq = {BATCHES}",
@@ -194,7 +194,7 @@ def test_a_stream_that_was_idle_for_its_window_goes_on(
         world.send(row(1, "a", at=1))
         world.run()
         short = {"delta.deletedFileRetentionDuration": "interval 1 seconds"}
-        DeltaTable(world.paths.data).alter.set_table_properties(short)
+        DeltaTable(world.paths.data.path).alter.set_table_properties(short)
         time.sleep(2)
         world.send(row(1, "late", at=0), row(2, "new", at=1))
 
@@ -220,7 +220,7 @@ def test_maintenance_that_dies_is_run_again(
 
 def test_a_flipped_bit_is_not_copied(world: World) -> None:
     """A file that is not as it was written is named, and nothing is put together."""
-    files = sorted(DeltaTable(world.paths.data).file_uris())
+    files = sorted(DeltaTable(world.paths.data.path).file_uris())
     file = Path(files[0].removeprefix("file://"))
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -229,7 +229,7 @@ def test_a_flipped_bit_is_not_copied(world: World) -> None:
     with pytest.raises(DamagedTableError, match="is not as it was written"):
         tidied(world)
 
-    assert sorted(DeltaTable(world.paths.data).file_uris()) == files
+    assert sorted(DeltaTable(world.paths.data.path).file_uris()) == files
 
 
 def test_rows_are_clustered_where_that_is_declared(ingested: World, world: World) -> None:
@@ -238,7 +238,7 @@ def test_rows_are_clustered_where_that_is_declared(ingested: World, world: World
 
     tidied(world)
 
-    names = DeltaTable(world.paths.data).to_pyarrow_table(columns=["name"])["name"].to_pylist()
+    names = DeltaTable(world.paths.data.path).to_pyarrow_table(columns=["name"])["name"].to_pylist()
     assert names == sorted(names)
     assert world.rows() == ingested.rows()
 

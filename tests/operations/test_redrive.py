@@ -110,7 +110,7 @@ def differences(world: World) -> list[str]:
 
 def set_mark(world: World, mark: str, where: str) -> None:
     """Write another mark beside a record in quarantine."""
-    DeltaTable(world.paths.quarantine).update(updates={"redriven_seq": mark}, predicate=where)
+    DeltaTable(world.paths.quarantine.path).update(updates={"redriven_seq": mark}, predicate=where)
 
 
 NEVER = "CAST(NULL AS BIGINT)"
@@ -121,15 +121,15 @@ DAMAGES: dict[str, tuple[Callable[[World], None], str]] = {
     "a mark of an ingest": (lambda w: set_mark(w, "3", FIRST), "which is no later redrive"),
     "a mark too many": (lambda w: set_mark(w, "6", GARBAGE), "read, counted again"),
     "a row that is gone": (
-        lambda w: DeltaTable(w.paths.quarantine).delete(FIRST),
+        lambda w: DeltaTable(w.paths.quarantine.path).delete(FIRST),
         "read, counted again",
     ),
     "an applied row that is gone": (
-        lambda w: DeltaTable(w.paths.data).delete("id = 1"),
+        lambda w: DeltaTable(w.paths.data.path).delete("id = 1"),
         "is missing from the table",
     ),
     "an applied row of another seq": (
-        lambda w: DeltaTable(w.paths.data).update(updates={"_seq": "2"}, predicate="id = 1"),
+        lambda w: DeltaTable(w.paths.data.path).update(updates={"_seq": "2"}, predicate="id = 1"),
         "column _seq differs",
     ),
 }
@@ -181,11 +181,11 @@ def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
     world.send(row(1, "a"), b"garbage")
     world.send(None, id=1)
     world.run()
-    rows = DeltaTable(world.paths.quarantine).to_pyarrow_table()
+    rows = DeltaTable(world.paths.quarantine.path).to_pyarrow_table()
     added = ["schema_id", "engine_version", "run_id", "declaration"]
     assert rows.column("run_id").to_pylist() == ["run-1", "run-1"]
     shutil.rmtree(world.paths.quarantine)
-    write_deltalake(world.paths.quarantine, rows.drop_columns(added))
+    write_deltalake(world.paths.quarantine.path, rows.drop_columns(added))
     set_mark(world, "2", "_offset = 2")
     world.declare(tombstones="delete")
     limits = verify(world.spec, world.settings).limits
@@ -222,7 +222,9 @@ def test_a_record_of_an_earlier_epoch_loses_against_what_came_later(world: World
     assert [(each.seq, each.counts["read"]) for each in report.batches] == [(7, 2), (8, 1)]
     assert report.batches[0].counts["stale"] == 1
     assert world.rows() == [row(1, "new"), row(2, None, 1), row(3, None, 1), row(9, "i")]
-    epochs = DeltaTable(world.paths.data).to_pyarrow_table(columns=["id", "_epoch"]).to_pylist()
+    epochs = (
+        DeltaTable(world.paths.data.path).to_pyarrow_table(columns=["id", "_epoch"]).to_pylist()
+    )
     assert {each["id"]: each["_epoch"] for each in epochs} == {1: 2, 2: 1, 3: 2, 9: 1}
     assert differences(world) == []
 

@@ -155,7 +155,7 @@ def test_what_the_registry_has_forgotten_is_not_called_wrong(
     unknown = 2**31 + 3
     registered.send(framed(unknown, b"\x02"))
     registered.run()
-    DeltaTable(registered.paths.quarantine).delete()
+    DeltaTable(registered.paths.quarantine.path).delete()
 
     verdict = verify(registered.spec, registered.settings)
 

@@ -46,7 +46,7 @@ def world(ingested: World, tmp_path: Path) -> World:
 
 def everything(world: World) -> list[tuple[object, ...]]:
     """The table with the system's columns, so that a row that was written again would show."""
-    rows = DeltaTable(world.paths.data).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(world.paths.data.path).to_pyarrow_table().to_pylist()
     return sorted(tuple(each.values()) for each in rows)
 
 
@@ -69,7 +69,7 @@ def test_what_is_there_stays_as_it_is(world: World) -> None:
 
 def test_what_is_missing_is_added(ingested: World, world: World) -> None:
     """Rows that somebody deleted come back, and no deleted one does."""
-    DeltaTable(world.paths.data).delete("id IN (1, 2)")
+    DeltaTable(world.paths.data.path).delete("id IN (1, 2)")
     accept(world.spec, world.settings, reason="a test", run_id="r")
 
     report = world.replay()
@@ -102,7 +102,7 @@ def test_a_rewound_and_replayed_stream_is_as_if_nothing_had_been(
 @pytest.mark.parametrize("place", [Failpoint.PREPARED, Failpoint.COMMITTED, Failpoint.AUDITED])
 def test_a_replay_that_dies_is_run_again(ingested: World, world: World, place: Failpoint) -> None:
     """Dead before, at or behind a commit, the next one adds what is left, once."""
-    DeltaTable(world.paths.data).delete("id = 1")
+    DeltaTable(world.paths.data.path).delete("id = 1")
     accept(world.spec, world.settings, reason="a test", run_id="r")
     with crashing_at(place), pytest.raises(PlannedError):
         world.replay()
@@ -194,7 +194,7 @@ def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
         world.run()
 
         assert [str(each) for each in report.ranges] == [f"{world.topic}-0 [0, 1)"]
-        assert DeltaTable(world.paths.data).count() == 2
+        assert DeltaTable(world.paths.data.path).count() == 2
         assert find_problems(world) == ()
 
 

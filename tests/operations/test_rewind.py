@@ -149,7 +149,7 @@ def test_a_rewind_that_dies_is_whole_or_nothing(
 
 def test_a_rewind_undoes_what_somebody_else_did(world: World) -> None:
     """Rows that a stranger has deleted are back, and nobody has to accept anything."""
-    DeltaTable(world.paths.data).delete("id = 1")
+    DeltaTable(world.paths.data.path).delete("id = 1")
 
     go_back(world, "seq:4")
 
@@ -159,7 +159,7 @@ def test_a_rewind_undoes_what_somebody_else_did(world: World) -> None:
 
 def test_files_that_are_gone_are_named(world: World) -> None:
     """Behind a VACUUM the savepoint is refused, history says why, and nothing is changed."""
-    table = DeltaTable(world.paths.data)
+    table = DeltaTable(world.paths.data.path)
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     before = world.log.versions()[0]
 

@@ -35,7 +35,7 @@ def prepare(world: World) -> None:
     world.declare(schema="id STRING NOT NULL, name STRING", quarantine_rate={"stop_above": 1})
     world.send({"id": "old", "name": 1}, b"{")
     world.run()
-    ledger = DeltaTable(world.paths.ledger)
+    ledger = DeltaTable(world.paths.ledger.path)
     ledger.update(updates={"committed_at": "committed_at - INTERVAL '40 days'"})
     world.send({"id": "a", "name": "a"}, {"id": "a", "name": 1}, {"id": "b", "name": 2}, b"{")
     world.send(None, id="a")

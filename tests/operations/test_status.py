@@ -116,7 +116,7 @@ def test_a_plan_exits_as_the_status_does_and_says_it_once(
 def test_a_table_that_is_refused_keeps_its_alarm_and_has_no_lag(copied: World) -> None:
     """Nobody reads while it is refused, so retention goes on; the lag is not that of a new one."""
     copied.declare(retention_warning="8 days", starting={"offsets": {copied.topic: {"0": 99}}})
-    DeltaTable(copied.paths.data).restore(1)
+    DeltaTable(copied.paths.data.path).restore(1)
 
     status = status_of(copied)
 

@@ -10,6 +10,7 @@ import pytest
 
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.checksums import seal, sidecar_of
+from ingestion.lake.location import Location
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 
 TABLE = Offsets({TopicPartition("t", 0): 9, TopicPartition("t", 1): 4})
@@ -27,7 +28,7 @@ def generation(folder: Path, number: int = 1, *, finished: int = 2) -> Path:
     }.items():
         (at / name).parent.mkdir(parents=True, exist_ok=True)
         (at / name).write_text(text)
-        seal(at / name)
+        seal(Location.of(at / name))
     return at
 
 
@@ -73,7 +74,7 @@ def test_offsets_without_a_seal_are_compared_with_the_table(
     """Where no checksum gives a change away, what the file says is held against the table."""
     at = generation(tmp_path) / "offsets/1"
     at.write_text(text)
-    sidecar_of(at).unlink()
+    sidecar_of(Location.of(at)).delete()
 
     fresh, found = open_generation(tmp_path, TABLE)
 

@@ -75,7 +75,7 @@ def test_each_element_gives_a_row_and_the_books_know_how_many(world: World) -> N
     world.send(order(1, ("b", 0), ("c", 9)))
     world.run()
 
-    rows = DeltaTable(world.paths.data).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(world.paths.data.path).to_pyarrow_table().to_pylist()
     assert sorted((row["id"], row["sku"], row["qty"], row["_index"]) for row in rows) == [
         (1, "a", 3, 2), (1, "c", 9, 1), (5, "b", 1, 1), (6, "x", 1, 1)
     ]  # fmt: skip
@@ -176,5 +176,7 @@ def reading_slowly(world: World, folder: Path) -> World:
 def table_of(world: World) -> list[tuple[Any, ...]]:
     """Read a table but for batch numbers."""
     names = [*(column.name for column in world.spec.table_columns), "_topic", "_partition"]
-    found = DeltaTable(world.paths.data).to_pyarrow_table(columns=[*names, "_offset"]).to_pylist()
+    found = (
+        DeltaTable(world.paths.data.path).to_pyarrow_table(columns=[*names, "_offset"]).to_pylist()
+    )
     return sorted((tuple(row.values()) for row in found), key=repr)

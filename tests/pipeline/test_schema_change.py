@@ -56,11 +56,11 @@ def test_a_column_more_is_a_commit_of_its_own_before_anything_is_read(written: W
 def test_without_leave_a_changed_table_is_refused_with_the_way_out(written: World) -> None:
     """By default nothing changes a table; the refusal says what a person can do."""
     written.declare(schema=MORE)
-    version = DeltaTable(written.paths.data).version()
+    version = DeltaTable(written.paths.data.path).version()
 
     with pytest.raises(SchemaChangedError, match="schema_change: evolve"):
         written.run()
-    assert DeltaTable(written.paths.data).version() == version
+    assert DeltaTable(written.paths.data.path).version() == version
 
 
 def test_a_crash_between_the_statements_and_the_metadata_is_healed(

@@ -26,7 +26,7 @@ def test_deletes_are_remembered_before_they_are_committed(
     with pytest.raises(ZeroDivisionError):
         world.run()
 
-    remembered = DeltaTable(world.paths.tombstones).to_pyarrow_table().to_pylist()
+    remembered = DeltaTable(world.paths.tombstones.path).to_pyarrow_table().to_pylist()
     assert [(each["id"], each["_seq"]) for each in remembered] == [(1, 2)]
     assert world.log.last_seq(world.topic) == 1
 

@@ -64,7 +64,7 @@ def test_expressions_make_the_columns(world: World) -> None:
     world.run()
 
     columns = ["id", "name", "total", "tenant", "sent_at"]
-    found = DeltaTable(world.paths.data).to_pyarrow_table(columns=columns).to_pylist()
+    found = DeltaTable(world.paths.data.path).to_pyarrow_table(columns=columns).to_pylist()
     assert sorted(
         (row["id"], row["name"], str(row["total"]), row["tenant"], row["sent_at"].microsecond)
         for row in found
@@ -127,7 +127,7 @@ def test_a_row_that_was_changed_is_found_behind_a_transformation(world: World) -
     world.declare(schema=TABLE, value_schema=VALUE, select=SELECT)
     world.send({"id": 1, "first": "Ann", "last": "B.", "cents": 150, "status": "open"})
     world.run()
-    DeltaTable(world.paths.data).update({"total": "cast(9.99 as decimal(12,2))"})
+    DeltaTable(world.paths.data.path).update({"total": "cast(9.99 as decimal(12,2))"})
 
     verdict = prove(world)
 
@@ -182,7 +182,7 @@ def test_a_failing_expression_names_its_line_and_the_offsets(
     assert said.partition(".yaml:1: ")[2].startswith(says.format(world.topic)), said
     assert said.endswith("then the same command again")
     assert "ansi" not in said
-    assert DeltaTable(world.paths.data).count() == 0
+    assert DeltaTable(world.paths.data.path).count() == 0
     world.declared.pop("transform", None)
     world.declare(select=select, where="cents > 0")
     assert world.run(settings=settings).row_count == 1

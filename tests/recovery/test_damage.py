@@ -188,7 +188,7 @@ def test_a_damaged_side_table_is_refused_until_accepted(
 
     assert decision.counts[f"{table}_written_off"] == BATCHES
     assert not path.exists()
-    (archived,) = copied.paths.archive.glob(f"*/{path.name}")
+    (archived,) = copied.paths.archive.path.glob(f"*/{path.name}")
     assert data_file_names(archived)
 
 
@@ -213,8 +213,8 @@ def test_a_side_table_that_lost_rows_is_refused(
 
 def test_a_table_whose_newest_commit_is_gone_without_a_trace_is_refused(copied: World) -> None:
     """The ledger knows a later seq: it is not given to other records."""
-    newest = f"{DeltaTable(copied.paths.data).version():020d}"
-    for trace in (copied.paths.data / "_delta_log").glob(f"*{newest}*"):
+    newest = f"{DeltaTable(copied.paths.data.path).version():020d}"
+    for trace in (copied.paths.data.path / "_delta_log").glob(f"*{newest}*"):
         trace.unlink()
 
     assert_refused(copied, TableRolledBackError, f"seq {BATCHES - 1}", f"seq {BATCHES} ")
@@ -254,7 +254,7 @@ def test_a_damaged_ledger_is_made_again(copied: World, file: object, damage: str
 
     report = run(copied)
 
-    (archived,) = copied.paths.archive.glob(f"*/{copied.paths.ledger.name}")
+    (archived,) = copied.paths.archive.path.glob(f"*/{copied.paths.ledger.name}")
     assert f"{archived}, and rebuilt from the commits" in report.notices[0]
     assert f"seq 1 to {BATCHES}" in report.notices[0]
     assert [(r.seq, r.ranges, r.balanced, r.counts["quarantined"]) for r in copied.ledger] == [
@@ -275,7 +275,7 @@ def test_a_ledger_that_lost_its_log_is_made_again(copied: World) -> None:
 
 def test_a_hole_in_the_ledger_is_filled(copied: World) -> None:
     """A row that somebody deleted comes back from its commit."""
-    DeltaTable(copied.paths.ledger).delete("seq = 3")
+    DeltaTable(copied.paths.ledger.path).delete("seq = 3")
 
     report = run(copied)
 
@@ -304,7 +304,7 @@ def test_files_without_a_log_are_never_an_empty_table(copied: World) -> None:
 def test_a_table_that_was_away_goes_on(copied: World) -> None:
     """A folder that was renamed is missed, and is itself again when it is back."""
     away = copied.paths.data.with_name("away")
-    copied.paths.data.rename(away)
+    copied.paths.data.path.rename(away)
     assert_refused(copied, TableReplacedError, "is gone")
     away.rename(copied.paths.data)
 
@@ -312,16 +312,16 @@ def test_a_table_that_was_away_goes_on(copied: World) -> None:
 
 
 def _append(world: World, count: int) -> None:
-    like = DeltaTable(world.paths.data).to_pyarrow_table().slice(0, count)
-    write_deltalake(world.paths.data, like, mode="append")
+    like = DeltaTable(world.paths.data.path).to_pyarrow_table().slice(0, count)
+    write_deltalake(world.paths.data.path, like, mode="append")
 
 
 def _delete(world: World) -> None:
-    DeltaTable(world.paths.data).delete("id = 99")
+    DeltaTable(world.paths.data.path).delete("id = 99")
 
 
 def _restore(world: World) -> None:
-    DeltaTable(world.paths.data).restore(DeltaTable(world.paths.data).version() - 1)
+    DeltaTable(world.paths.data.path).restore(DeltaTable(world.paths.data.path).version() - 1)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ def test_rows_changed_by_somebody_else_are_refused_until_accepted(
 
 def test_upkeep_by_somebody_else_changes_nothing(copied: World) -> None:
     """OPTIMIZE, VACUUM and an empty write leave the rows as they are."""
-    DeltaTable(copied.paths.data).optimize.compact()
-    DeltaTable(copied.paths.data).vacuum(dry_run=False)
+    DeltaTable(copied.paths.data.path).optimize.compact()
+    DeltaTable(copied.paths.data.path).vacuum(dry_run=False)
     _append(copied, 0)
 
     assert run(copied).seq == BATCHES
@@ -370,7 +370,7 @@ def test_a_property_that_breaks_the_promise_is_refused(
     copied: World, name: str, value: str
 ) -> None:
     """The transaction id must not expire, and an upsert must be able to update."""
-    DeltaTable(copied.paths.data).alter.set_table_properties({name: value})
+    DeltaTable(copied.paths.data.path).alter.set_table_properties({name: value})
 
     assert_refused(copied, TableSettingsError, name, "UNSET TBLPROPERTIES")
 

@@ -58,9 +58,9 @@ def test_a_write_by_somebody_else_during_a_run_turns_the_next_batch_red(world: W
     world.send(row(1, "a"), row(2, "b"), row(3, "c"))
 
     def intrude(*_: Any) -> None:
-        if len(DeltaTable(world.paths.data).file_uris()) == 1:
-            copy = DeltaTable(world.paths.data).to_pyarrow_table()
-            write_deltalake(world.paths.data, copy, mode="append")
+        if len(DeltaTable(world.paths.data.path).file_uris()) == 1:
+            copy = DeltaTable(world.paths.data.path).to_pyarrow_table()
+            write_deltalake(world.paths.data.path, copy, mode="append")
 
     report = world.run(on_batch=intrude)
 
@@ -81,7 +81,7 @@ def test_files_that_vanish_under_a_commit_are_missed_at_once(
 
     def vacuumed(sink: UpsertSink, metadata: CommitMetadata) -> None:
         honest(sink, metadata)
-        for file in world.paths.data.glob("*.parquet"):
+        for file in world.paths.data.path.glob("*.parquet"):
             file.unlink()
 
     monkeypatch.setattr(UpsertSink, "commit", vacuumed)

@@ -31,7 +31,7 @@ def paths(tmp_path: Path) -> StreamPaths:
     """A table that was opened, and no more."""
     places = StreamPaths.of("s", Settings(lake=tmp_path / "lake", state=tmp_path / "state"))
     empty = pa.schema([("id", pa.int32()), ("_seq", pa.int64())]).empty_table()
-    write_deltalake(places.data, empty)
+    write_deltalake(places.data.path, empty)
     decide(places, 0)
     return places
 
@@ -50,7 +50,7 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         accepts=accepts,
     )
     commit = write_empty_commit(paths, metadata)
-    return LedgerRow.of(metadata, commit, DeltaTable(paths.data).metadata().id, counts={})
+    return LedgerRow.of(metadata, commit, DeltaTable(paths.data.path).metadata().id, counts={})
 
 
 def healed(paths: StreamPaths) -> list[int]:
@@ -97,4 +97,4 @@ def test_a_decision_never_takes_a_seq_that_is_taken(paths: StreamPaths) -> None:
     with pytest.raises(CommitConflictError, match="holds seq 1 already"):
         decide(paths, 1)
 
-    assert len(DeltaTable(paths.data).history()) == 3
+    assert len(DeltaTable(paths.data.path).history()) == 3

@@ -68,7 +68,7 @@ def damage_checkpoint(world: World, kind: str, content: str | None) -> None:
 
 def append_nothing(world: World) -> None:
     """Commit as somebody who changes no row, such as an OPTIMIZE."""
-    table = DeltaTable(world.paths.data)
+    table = DeltaTable(world.paths.data.path)
     write_deltalake(table, table.to_pyarrow_table()[:0], mode="append")
 
 
@@ -138,12 +138,12 @@ def test_somebody_elses_table_is_refused(
     behind: World, with_ledger: bool, error: type[IngestionError]
 ) -> None:
     """A table with rows and no commit of ours is left alone, whether or not a ledger is there."""
-    copy = DeltaTable(behind.paths.data).to_pyarrow_table()
+    copy = DeltaTable(behind.paths.data.path).to_pyarrow_table()
     if with_ledger:
         shutil.rmtree(behind.paths.data)
     else:
         reset(behind.topic, behind.settings, run_id="me")
-    write_deltalake(behind.paths.data, copy)
+    write_deltalake(behind.paths.data.path, copy)
 
     with pytest.raises(error):
         behind.run()
@@ -152,7 +152,7 @@ def test_somebody_elses_table_is_refused(
 def test_a_restored_table_is_refused_until_accepted(behind: World) -> None:
     """After somebody's RESTORE the offsets say more than the rows; a person must decide."""
     (second,) = (v for v in behind.log.versions() if _seq(behind, v) == 2)
-    DeltaTable(behind.paths.data).restore(second - 1)
+    DeltaTable(behind.paths.data.path).restore(second - 1)
 
     with pytest.raises(TableRestoredError):
         behind.run()
@@ -217,11 +217,11 @@ def test_commits_that_aged_out_are_remembered_by_the_ledger(behind: World) -> No
 
 def test_side_rows_of_a_dead_attempt_are_removed(behind: World) -> None:
     """Quarantine rows of a seq that was never committed are not evidence of anything."""
-    bad = DeltaTable(behind.paths.quarantine).to_pyarrow_table()
+    bad = DeltaTable(behind.paths.quarantine.path).to_pyarrow_table()
     (left_over,) = bad.to_pylist()
     left_over |= {"_seq": 7, "_offset": 99}
     left_over = pa.Table.from_pylist([left_over], schema=bad.schema)
-    write_deltalake(behind.paths.quarantine, left_over, mode="append")
+    write_deltalake(behind.paths.quarantine.path, left_over, mode="append")
 
     behind.run()
 

@@ -15,6 +15,7 @@ from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
+from ingestion.lake.location import Location
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.table_log import TableLog
@@ -108,7 +109,7 @@ def merge_newer(*, has_order: bool) -> Merge:
 
 def counts_of(path: Path) -> Mapping[str, int]:
     """What the newest commit of ours says that it did."""
-    commit, _ = TableLog(path).since_our_newest(STREAM)
+    commit, _ = TableLog(Location.of(path)).since_our_newest(STREAM)
     assert commit is not None
     return merge_counts(commit)
 
@@ -156,13 +157,13 @@ def test_a_newer_record_wins_and_no_other(
     has_order = len(one) == 4
     path = made_table(tmp_path / "table", place(1, *other))
     hold(engine, [place(1, *one), place(2, *one)])
-    engine.open_table("t", path)
+    engine.open_table("t", Location.of(path))
 
     engine.merge(merge_newer(has_order=has_order), STREAM, path, metadata())
 
     line = ("at", "_topic", "_partition", "_offset")[0 if has_order else 1 :]
     asked = sql.is_newer(line, "s", "t", has_order=has_order)
-    engine.open_table("before", path, 0)
+    engine.open_table("before", Location.of(path), 0)
     rows = engine.rows(
         f'SELECT s.id, {asked} AS newer FROM batch s LEFT JOIN "before" t ON s.id = t.id '
         "ORDER BY s.id"
@@ -175,7 +176,7 @@ def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_pa
     """Asking which is newer ends the statement, and nothing is written."""
     path = made_table(tmp_path / "table", place(1, 1, 1, 4))
     hold(engine, [place(1, 1, 0, 5)])
-    engine.open_table("t", path)
+    engine.open_table("t", Location.of(path))
     asked = sql.is_newer(("_topic", "_partition", "_offset"), "s", "t", has_order=False)
 
     with pytest.raises(IncomparableError):
@@ -194,7 +195,7 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
     engine.merge(merge_newer(has_order=False), STREAM, path, metadata(7))
 
     assert DeltaTable(path).transaction_version(app_id(STREAM)) == 7
-    commit, _ = TableLog(path).since_our_newest(STREAM)
+    commit, _ = TableLog(Location.of(path)).since_our_newest(STREAM)
     assert commit is not None
     assert commit.metadata == metadata(7)
     assert merge_counts(commit) == {"inserted": 0, "updated": 0, "deleted": 0}
@@ -347,11 +348,11 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
 
     for _ in range(2):
         rows = quarantine_rows(ours, spec)
-        engine.replace_seq(rows, path, ours.seq, stats_on=STATISTICS)
+        engine.replace_seq(rows, Location.of(path), ours.seq, stats_on=STATISTICS)
 
     found = DeltaTable(path).to_pyarrow_table().to_pylist()
     found.sort(key=lambda row: row["_offset"])
-    assert (rows_of_seq(path, 3), [row["schema_id"] for row in found]) == (
+    assert (rows_of_seq(Location.of(path), 3), [row["schema_id"] for row in found]) == (
         4,
         [42, None, None, None],
     )

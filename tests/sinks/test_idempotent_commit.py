@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
+from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks.idempotent_commit import idempotent
 from ingestion.sinks.spark_engine import SparkEngine
@@ -33,7 +34,7 @@ def metadata(seq: int) -> CommitMetadata:
 def table(spark: SparkSession, path: Path) -> TableLog:
     """A table of three rows."""
     spark.range(3).write.format("delta").save(str(path))
-    return TableLog(path)
+    return TableLog(Location.of(path))
 
 
 def delete_row(spark: SparkSession, log: TableLog, row: int) -> None:

@@ -157,7 +157,7 @@ def _lose_ledger_row(stage: Stage) -> bool:
 def _compact(stage: Stage) -> bool:
     """Rewrite the table's files as a stranger would, also under a run's hands."""
     with suppress(DeltaError):
-        DeltaTable(stage.paths.data).optimize.compact()
+        DeltaTable(stage.paths.data.path).optimize.compact()
         return True
     return False
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 
 from deltalake import DeltaTable
 
+from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog
 
 
@@ -33,43 +35,43 @@ def do(damage: str, file: Path) -> None:
         file.write_bytes(CHANGES[damage](content))
 
 
-def newest_commit(table: Path) -> Path:
+def newest_commit(table: PathLike[str]) -> Path:
     """Return the file of the newest commit."""
-    return _commit(table, TableLog(table).versions()[0])
+    return _commit(table, TableLog(Location.of(table)).versions()[0])
 
 
-def second_newest_commit(table: Path) -> Path:
+def second_newest_commit(table: PathLike[str]) -> Path:
     """Return the file of the commit before the newest."""
-    return _commit(table, TableLog(table).versions()[1])
+    return _commit(table, TableLog(Location.of(table)).versions()[1])
 
 
-def oldest_commit(table: Path) -> Path:
+def oldest_commit(table: PathLike[str]) -> Path:
     """Return the file of the first commit."""
-    return _commit(table, TableLog(table).versions()[-1])
+    return _commit(table, TableLog(Location.of(table)).versions()[-1])
 
 
-def checkpoint(table: Path) -> Path:
+def checkpoint(table: PathLike[str]) -> Path:
     """Return the newest checkpoint."""
-    return max((table / "_delta_log").glob("*.checkpoint.parquet"))
+    return max((Path(table) / "_delta_log").glob("*.checkpoint.parquet"))
 
 
-def last_checkpoint(table: Path) -> Path:
+def last_checkpoint(table: PathLike[str]) -> Path:
     """Return the file that tells readers where to begin."""
-    return table / "_delta_log" / "_last_checkpoint"
+    return Path(table) / "_delta_log" / "_last_checkpoint"
 
 
-def data_file(table: Path) -> Path:
+def data_file(table: PathLike[str]) -> Path:
     """Return one data file of the newest version."""
-    return table / min(Path(uri).name for uri in DeltaTable(table).file_uris())
+    return Path(table) / min(Path(uri).name for uri in DeltaTable(Path(table)).file_uris())
 
 
-def forget_commits(table: Path) -> None:
+def forget_commits(table: PathLike[str]) -> None:
     """Let every commit but the newest age out of a log, as Delta's own clean-up does."""
-    DeltaTable(table).create_checkpoint()
-    _, *older = TableLog(table).versions()
+    DeltaTable(Path(table)).create_checkpoint()
+    _, *older = TableLog(Location.of(table)).versions()
     for version in older:
         _commit(table, version).unlink()
 
 
-def _commit(table: Path, version: int) -> Path:
-    return table / "_delta_log" / f"{version:020d}.json"
+def _commit(table: PathLike[str], version: int) -> Path:
+    return Path(table) / "_delta_log" / f"{version:020d}.json"

@@ -227,12 +227,12 @@ class World:
     def rows(self) -> list[dict[str, Any]]:
         """Read the user's columns of the table by delta-rs, by key."""
         names = [column.name for column in self.spec.columns]
-        found = DeltaTable(self.paths.data).to_pyarrow_table(columns=names).to_pylist()
+        found = DeltaTable(self.paths.data.path).to_pyarrow_table(columns=names).to_pylist()
         return sorted(found, key=lambda row: [str(row[key]) for key in self.spec.keys])
 
     def quarantined(self) -> list[dict[str, Any]]:
         """Read the quarantine by delta-rs, in the order of the offsets."""
-        found = DeltaTable(self.paths.quarantine).to_pyarrow_table().to_pylist()
+        found = DeltaTable(self.paths.quarantine.path).to_pyarrow_table().to_pylist()
         return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
 
 

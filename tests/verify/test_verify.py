@@ -131,8 +131,8 @@ def test_the_command_prints_and_exits_with_its_verdict(
     for name, value in damaged.environment().items():
         monkeypatch.setenv(name, value)
     sound = CliRunner().invoke(app, ["verify", damaged.topic])
-    DeltaTable(damaged.paths.data).delete("id = 9")
-    DeltaTable(damaged.paths.data).delete("id = 5")
+    DeltaTable(damaged.paths.data.path).delete("id = 9")
+    DeltaTable(damaged.paths.data.path).delete("id = 5")
 
     wrong = CliRunner().invoke(app, ["verify", damaged.topic, "--json", "--limit", "1"])
 
@@ -250,7 +250,7 @@ def changed_ledger(world: World, seq: int, **fields: Any) -> None:
 
 def test_a_ledger_row_that_was_removed_is_named(damaged: World) -> None:
     """A batch that the ledger forgot is told, and its records are still accounted for."""
-    DeltaTable(damaged.paths.ledger).delete("seq = 2")
+    DeltaTable(damaged.paths.ledger.path).delete("seq = 2")
 
     assert [problem for problem in differences(damaged) if "after batch" not in problem] == [
         "batch 2: is not in the ledger",
@@ -298,7 +298,7 @@ def test_a_verdict_of_red_is_a_difference(damaged: World) -> None:
 
 def remove_last_ledger_row(world: World) -> None:
     """Leave the last commit without its ledger row, as a crash would."""
-    DeltaTable(world.paths.ledger).delete("seq = 3")
+    DeltaTable(world.paths.ledger.path).delete("seq = 3")
 
 
 def test_a_torn_commit_is_named_with_its_cure(damaged: World) -> None:
@@ -325,7 +325,7 @@ def test_a_run_that_is_committing_is_waited_for_by_nobody(damaged: World) -> Non
 
 def test_a_commit_that_is_not_the_engines_is_named(damaged: World) -> None:
     """A second commit under the stream's transaction id is a fault of its own."""
-    table = DeltaTable(damaged.paths.data)
+    table = DeltaTable(damaged.paths.data.path)
     write_deltalake(
         table,
         table.to_pyarrow_table().slice(0, 0),
@@ -343,7 +343,7 @@ def test_a_commit_that_is_not_the_engines_is_named(damaged: World) -> None:
 
 def test_a_missing_data_file_is_reported(damaged: World) -> None:
     """A table that cannot be read is not as it should be; nothing is thrown."""
-    for file in damaged.paths.data.glob("*.parquet"):
+    for file in damaged.paths.data.path.glob("*.parquet"):
         file.unlink()
 
     assert any(f"{damaged.paths.data} is damaged" in problem for problem in differences(damaged))
@@ -351,7 +351,7 @@ def test_a_missing_data_file_is_reported(damaged: World) -> None:
 
 def test_an_unreadable_log_is_reported(damaged: World) -> None:
     """Broken bookkeeping is an error with its cure, not a traceback."""
-    newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
+    newest = max((damaged.paths.data.path / "_delta_log").glob("*.json"))
     newest.write_text("{garbage")
 
     with pytest.raises(DamagedTableError, match=rf"{newest.name} is cut short.*oncelake reset"):
@@ -360,7 +360,7 @@ def test_an_unreadable_log_is_reported(damaged: World) -> None:
 
 def test_an_unreadable_ledger_costs_no_table(damaged: World) -> None:
     """Its cure is the run that rebuilds it, not a reset of what is whole."""
-    for file in damaged.paths.ledger.glob("*.parquet"):
+    for file in damaged.paths.ledger.path.glob("*.parquet"):
         file.write_bytes(b"garbage")
 
     with pytest.raises(DamagedTableError, match=f"oncelake run {damaged.topic}, which archives it"):
@@ -392,7 +392,7 @@ def test_a_damaged_side_table_is_not_proven(damaged: World, side: str) -> None:
 
 def test_an_older_copy_of_the_table_is_not_proven(damaged: World) -> None:
     """A ledger that has more batches than the table is no run that is committing right now."""
-    newest = max((damaged.paths.data / "_delta_log").glob("*.json"))
+    newest = max((damaged.paths.data.path / "_delta_log").glob("*.json"))
     for file in (newest, newest.with_name(f".{newest.name}.crc")):
         file.unlink(missing_ok=True)
 
@@ -402,14 +402,14 @@ def test_an_older_copy_of_the_table_is_not_proven(damaged: World) -> None:
 
 def test_a_log_that_has_aged_out_is_a_limit_and_the_rest_is_proven(damaged: World) -> None:
     """The ledger outlives the commits; without them nothing tells topic ids."""
-    table = DeltaTable(damaged.paths.data)
+    table = DeltaTable(damaged.paths.data.path)
     write_deltalake(table, table.to_pyarrow_table().slice(0, 0), mode="append")
-    DeltaTable(damaged.paths.data).create_checkpoint()
-    for file in sorted((damaged.paths.data / "_delta_log").glob("*.json"))[:-1]:
+    DeltaTable(damaged.paths.data.path).create_checkpoint()
+    for file in sorted((damaged.paths.data.path / "_delta_log").glob("*.json"))[:-1]:
         file.unlink()
 
     verdict = verdict_of(damaged)
-    DeltaTable(damaged.paths.data).delete("id = 2")
+    DeltaTable(damaged.paths.data.path).delete("id = 2")
 
     assert (verdict.holds, verdict.seq, verdict.batches) == (True, 3, 3), verdict.differences
     assert "our commits have aged out of the log" in verdict.limits[0]
@@ -446,7 +446,7 @@ def test_what_retention_took_is_a_limit_and_the_rest_is_proven(world: World) -> 
     world.forget_before(0, 4)
 
     verdict = verdict_of(world)
-    DeltaTable(world.paths.data).delete("id = 4")
+    DeltaTable(world.paths.data.path).delete("id = 4")
     worse = differences(world)
 
     assert (verdict.holds, verdict.batches, verdict.rows) == (True, 1, 2), verdict.differences

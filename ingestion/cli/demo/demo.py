@@ -26,9 +26,9 @@ from ingestion.cli.end_process import run_to_the_end
 from ingestion.cli.output import out, say, table
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError, counted
+from ingestion.lake.delta import open_dataset, open_delta
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import open_dataset
 from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
 from ingestion.settings import Settings, load_settings, project_root
@@ -116,7 +116,7 @@ class Demo:
         batches = self._batches()
         _print_books(batches)
         _print_ranges(batches)
-        _print_rows(DeltaTable(self._paths.data))
+        _print_rows(open_delta(self._paths.data))
 
     def _prove(self) -> None:
         """Fold the topic by another client and other code, and hold every table against it."""
@@ -129,10 +129,10 @@ class Demo:
         say("  equal in every column of every row; every batch counted again")
 
     def _batches(self) -> tuple[LedgerRow, ...]:
-        return Ledger(self._paths.ledger).rows_of(str(DeltaTable(self._paths.data).metadata().id))
+        return Ledger(self._paths.ledger).rows_of(str(open_delta(self._paths.data).metadata().id))
 
     def _version(self) -> int:
-        return DeltaTable(self._paths.data).version()
+        return open_delta(self._paths.data).version()
 
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:

@@ -18,12 +18,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pydantic import TypeAdapter
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
+from ingestion.lake.delta import is_delta
 from ingestion.lake.ledger import written_seqs
 from ingestion.lake.lock import Holder, holder_of, read_lease
 from ingestion.lake.paths import StreamPaths
@@ -171,7 +171,9 @@ class Folder:
 
 def examine_machine(settings: Settings, dagster_home: Path | None) -> Iterator[Finding]:
     """Say what runs need and this machine does not have; asks Java, which takes a moment."""
-    folders = {"the lake": settings.lake, "the state folder": settings.state}
+    folders = {"the state folder": settings.state}
+    if isinstance(settings.lake, Path):
+        folders["the lake"] = settings.lake
     if dagster_home is not None:
         folders["Dagster's home"] = dagster_home
     return diagnose_machine(
@@ -234,7 +236,7 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
         if unknown:
             yield kinds.UNKNOWN_BATCHES.of(stream, f"seq {written_seqs(unknown)}")
     for table in (paths.quarantine, paths.tombstones):
-        is_there = DeltaTable.is_deltatable(str(table))
+        is_there = is_delta(table)
         if is_there and (rows := count_rows(table, pc.field("_seq") > seq)):
             yield kinds.UNCOMMITTED_ROWS.of(stream, f"{table}: {rows:,}")
     folders = paths.checkpoints.iterdir() if paths.checkpoints.is_dir() else ()
@@ -269,7 +271,7 @@ def _finding_of_holder(stream: str, paths: StreamPaths, holder: Holder) -> Findi
 def _locking_pid(paths: StreamPaths) -> int | None:
     """Return a process that may still commit: it has the lock, or is in the lease and lives."""
     if paths.lease is None:
-        return process_locking(paths.lock)
+        return process_locking(paths.lock.path)
     lease = read_lease(paths.lease)
     return next((worker.pid for worker in lease.living()), None) if lease else None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from ingestion.declaration.modes import INDEX_COLUMN
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import counted
+from ingestion.lake.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, text_of
@@ -139,7 +139,7 @@ class RowsProof:
         return Difference("rows", what, *at, key=key, seq=seq, expected=expected, found=found)
 
 
-def tombstones_of(path: Path, spec: StreamSpec) -> Iterator[list[RowChange]]:
+def tombstones_of(path: Location, spec: StreamSpec) -> Iterator[list[RowChange]]:
     """Read the engine's tombstones in chunks; nothing when there are none.
 
     A row may be missing because of a delete that Kafka no longer holds. Then the engine must

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestion.declaration.spec import engine_version
 from ingestion.errors import counted
+from ingestion.lake.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
 from ingestion.verify.read.snapshot import Batch, columns_of, rows_of
@@ -52,7 +52,7 @@ class Redrives:
         self.good_today = 0
         self._is_empty = True
 
-    def learn(self, quarantine: Path, *, last_seq: int) -> Iterator[Difference]:
+    def learn(self, quarantine: Location, *, last_seq: int) -> Iterator[Difference]:
         """Read the quarantine's marks, and name those of no redrive.
 
         Rows and marks after ``last_seq`` are leftovers of a dead attempt, which the next run

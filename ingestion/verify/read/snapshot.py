@@ -10,9 +10,9 @@ before it; when nobody holds the stream, such a commit is left over from a crash
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
@@ -29,12 +29,14 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import open_dataset
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
 _ROWS = 8_192
+_COMMIT = re.compile(r"\d{20}\.json")
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
@@ -200,9 +202,9 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         SchemaChangedError: the table's columns are not the declared ones.
     """
     ledger = read_ledger(paths.ledger)
-    if not DeltaTable.is_deltatable(str(paths.data)):
+    if not is_delta(paths.data):
         raise _no_table(spec, paths, ledger)
-    table = DeltaTable(paths.data)
+    table = open_delta(paths.data)
     _refuse_other_columns(spec, table)
     newest = table.version()
     commits = read_log(paths.data, spec.name, through=newest)
@@ -229,11 +231,11 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     )
 
 
-def rows_of(path: Path, version: int | None, columns: Sequence[str]) -> Iterator[list[Any]]:
+def rows_of(path: Location, version: int | None, columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return
-    dataset = open_dataset(DeltaTable(path, version=version), _MICROS)
+    dataset = open_dataset(open_delta(path, version=version), _MICROS)
     batches = dataset.to_batches(
         columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
     )
@@ -243,37 +245,39 @@ def rows_of(path: Path, version: int | None, columns: Sequence[str]) -> Iterator
             yield list(zip(*columns_of_values, strict=True))
 
 
-def columns_of(path: Path) -> tuple[str, ...]:
+def columns_of(path: Location) -> tuple[str, ...]:
     """Return the columns of a table; none when there is no table."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return ()
-    return tuple(field.name for field in DeltaTable(path).schema().fields)
+    return tuple(field.name for field in open_delta(path).schema().fields)
 
 
-def row_count(path: Path, version: int) -> int:
+def row_count(path: Location, version: int) -> int:
     """Count a table's rows, from the statistics of its files."""
-    return int(DeltaTable(path, version=version).count())
+    return int(open_delta(path, version=version).count())
 
 
-def read_ledger(path: Path) -> tuple[Batch, ...]:
+def read_ledger(path: Location) -> tuple[Batch, ...]:
     """Read every row of a ledger, by seq; none when there is no ledger."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_delta(path):
         return ()
-    rows = open_dataset(DeltaTable(path)).to_table().to_pylist(maps_as_pydicts="lossy")
+    rows = open_dataset(open_delta(path)).to_table().to_pylist(maps_as_pydicts="lossy")
     return tuple(sorted(map(Batch.of_row, rows), key=lambda batch: batch.seq))
 
 
-def read_log(path: Path, stream: str, *, through: int) -> tuple[LoggedCommit, ...]:
+def read_log(path: Location, stream: str, *, through: int) -> tuple[LoggedCommit, ...]:
     """Read the commits that are still in a table's log, oldest first, up to a version."""
-    files = sorted((path / "_delta_log").glob("*.json"))
-    numbered = ((int(file.stem), file) for file in files if file.stem.isdigit())
-    return tuple(_commit(n, file, stream) for n, file in numbered if n <= through)
+    log = path / "_delta_log"
+    commits = sorted(filter(_COMMIT.fullmatch, log.files()))
+    return tuple(
+        _commit(int(name[:20]), log / name, stream) for name in commits if int(name[:20]) <= through
+    )
 
 
-def _commit(version: int, file: Path, stream: str) -> LoggedCommit:
-    with file.open(encoding="utf-8") as lines:
-        # A commit's other actions are about files, which may be many.
-        actions = [json.loads(n) for n in lines if n.startswith(('{"commitInfo"', '{"txn"'))]
+def _commit(version: int, file: Location, stream: str) -> LoggedCommit:
+    # A commit's other actions are about files, which may be many.
+    lines = (n for n in file.read().splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
+    actions = [json.loads(line) for line in lines]
     made: Mapping[str, Any] = {}
     txn = None
     for action in actions:

@@ -1,0 +1,280 @@
+"""A folder or an object of the lake, on this machine or in a store: the one way to reach either.
+
+obstore stands on the Rust library that delta-rs stands on, so that tables and what lies beside them
+are reached by one set of settings: each store's own standard variables of the environment. What two
+writers may race for is put only if it is absent (``create``) or unchanged (``replace``). A local
+folder has no such thing as *unchanged*: there the kernel's lock makes up for it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import LocalStore, from_url
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+# What is tried again within a request, and how long that may take in all.
+_RETRIES: Final[RetryConfig] = {"max_retries": 5, "retry_timeout": dt.timedelta(seconds=30)}
+_CLIENT: Final[ClientConfig] = {"timeout": "30s", "connect_timeout": "5s"}
+_ERRNO: Final = re.compile(r"\bos error (\d+)\)")
+# Objects that are copied at the same time.
+_JOBS: Final = 8
+
+Tag = str | None
+
+
+class ObjectChangedError(Exception):
+    """An object is not as it was when it was read, so that nothing was put in its place."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location(os.PathLike[str]):
+    """A place of the lake.
+
+    Attributes:
+        root: The store, such as ``s3://bucket``; empty on this machine.
+        key: Where in it: names joined by ``/``, none at either end.
+    """
+
+    root: str
+    key: str
+
+    @classmethod
+    def of(cls, place: str | os.PathLike[str]) -> Location:
+        """Return the location of a URL, or of a path of this machine."""
+        if isinstance(place, Location):
+            return place
+        scheme, found, rest = os.fspath(place).partition("://")
+        if not found:
+            return cls("", os.path.abspath(place).strip("/"))
+        host, _, key = rest.partition("/")
+        return cls(f"{scheme}://{host}", key.strip("/"))
+
+    def __truediv__(self, name: str) -> Location:
+        """Return a place below this one."""
+        return Location(self.root, f"{self.key}/{name}" if self.key else name)
+
+    def __str__(self) -> str:
+        """Write it as a person does: a path, or a URL."""
+        return f"{self.root}/{self.key}"
+
+    def __fspath__(self) -> str:
+        """Return the path, for what reads local files only."""
+        return str(self.path)
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether it is on this machine."""
+        return not self.root
+
+    @property
+    def path(self) -> Path:
+        """Its path on this machine."""
+        assert self.is_local, f"{self} is not on this machine"
+        return Path(str(self))
+
+    @property
+    def uri(self) -> str:
+        """Its URL, which a path of this machine has, too."""
+        return self.path.as_uri() if self.is_local else str(self)
+
+    @property
+    def name(self) -> str:
+        """The last of its names."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Location:
+        """The folder that it is in."""
+        return Location(self.root, self.key.rpartition("/")[0])
+
+    def with_name(self, name: str) -> Location:
+        """Return another place in the same folder."""
+        return self.parent / name
+
+    def read(self) -> bytes:
+        """Return an object's content.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return self.read_tagged()[0]
+
+    def read_if_there(self) -> bytes | None:
+        """Return an object's content, or ``None`` where there is none."""
+        try:
+            return self.read()
+        except FileNotFoundError:
+            return None
+
+    def read_tagged(self) -> tuple[bytes, Tag]:
+        """Return an object's content, and what tells it from any other that will be there."""
+        with self._translated():
+            found = obstore.get(self._store, self.key)
+            return bytes(found.bytes()), found.meta["e_tag"]
+
+    def exists(self) -> bool:
+        """Tell whether there is an object, or a folder with anything in it."""
+        if self.is_local:
+            return self.path.exists()
+        with self._translated():
+            return (
+                any(map(len, obstore.list(self._store, self.key, chunk_size=1)))
+                or self.size() is not None
+            )
+
+    def fingerprint(self) -> object:
+        """Return what changes whenever a file of this folder comes or goes."""
+        if not self.is_local:
+            return max(self.files(), default=None)
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def size(self) -> int | None:
+        """Return the length of an object in bytes; ``None`` where there is none."""
+        with self._translated():
+            try:
+                return int(obstore.head(self._store, self.key)["size"])
+            except FileNotFoundError:
+                return None
+
+    def put(self, content: bytes) -> None:
+        """Put an object there, whatever was there before."""
+        with self._translated():
+            obstore.put(self._store, self.key, content)
+
+    def create(self, content: bytes) -> Tag:
+        """Put an object there if there is none.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        with self._translated():
+            try:
+                return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
+            except AlreadyExistsError as error:
+                raise FileExistsError(str(self)) from error
+
+    def replace(self, content: bytes, tag: Tag) -> Tag:
+        """Put another object in the place of one that is as it was read.
+
+        Raises:
+            ObjectChangedError: it is not.
+        """
+        if self.is_local:
+            self.put(content)
+            return self.read_tagged()[1]
+        with self._translated():
+            try:
+                return obstore.put(self._store, self.key, content, mode={"e_tag": tag})["e_tag"]
+            except (PreconditionError, FileNotFoundError) as error:
+                raise ObjectChangedError(str(self)) from error
+
+    def delete(self) -> None:
+        """Delete an object, if there is one."""
+        with self._translated():
+            try:
+                obstore.delete(self._store, self.key)
+            except FileNotFoundError:
+                return
+
+    def files(self, *, after: str | None = None) -> dict[str, int]:
+        """List the objects below, by their names from here on, with their length in bytes.
+
+        With ``after``, only those whose name comes behind it in the order of the store.
+        """
+        offset = f"{self.key}/{after}" if after else None
+        with self._translated():
+            found = [
+                each
+                for chunk in obstore.list(self._store, self.key, offset=offset)
+                for each in chunk
+            ]
+        begin = len(self.key) + 1 if self.key else 0
+        return {each["path"][begin:]: int(each["size"]) for each in found}
+
+    def folders(self) -> tuple[str, ...]:
+        """List the names of the folders directly below."""
+        with self._translated():
+            found = obstore.list_with_delimiter(self._store, self.key)["common_prefixes"]
+        return tuple(sorted(each.rpartition("/")[2] for each in found))
+
+    def delete_all(self) -> None:
+        """Delete a folder with all that is in it, if it is there."""
+        if self.is_local:
+            shutil.rmtree(self, ignore_errors=True)
+            return
+        keys = [f"{self.key}/{name}" for name in self.files()]
+        if keys:
+            with self._translated():
+                obstore.delete(self._store, keys)
+
+    def copy_to(self, other: Location) -> None:
+        """Copy a folder to another place of the same store, where there is none."""
+        if self.is_local:
+            shutil.copytree(self, other)
+            return
+
+        def copy(name: str) -> None:
+            obstore.copy(self._store, f"{self.key}/{name}", f"{other.key}/{name}")
+
+        with self._translated():
+            # A table is there when its log is: that comes last, and in order.
+            names = sorted(self.files(), key=lambda name: ("_delta_log/" in f"/{name}", name))
+            data = [name for name in names if "_delta_log/" not in name]
+            with ThreadPoolExecutor(_JOBS) as pool:
+                list(pool.map(copy, data))
+            for name in names[len(data) :]:
+                copy(name)
+
+    def move_to(self, other: Location) -> None:
+        """Move a folder to another place of the same store, where there is none.
+
+        In a store it is copied and then deleted: done again after a crash, it ends the same.
+        """
+        if self.is_local:
+            other.parent.path.mkdir(parents=True, exist_ok=True)
+            shutil.move(self, other)
+            return
+        self.copy_to(other)
+        self.delete_all()
+
+    @property
+    def _store(self) -> ObjectStore:
+        return _store(self.root)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate obstore's errors into those of files, or of a store that does not answer."""
+        try:
+            yield
+        except BaseError as error:
+            if found := _ERRNO.search(str(error)):
+                code = int(found[1])
+                raise OSError(code, os.strerror(code), str(self)) from error
+            raise
+
+
+@cache
+def _store(root: str) -> ObjectStore:
+    if not root:
+        return LocalStore()
+    store: ObjectStore = from_url(root, client_options=_CLIENT, retry_config=_RETRIES)
+    return store
