@@ -72,7 +72,7 @@ def test_requests_are_counted_by_kind(bucket: str, store_proxy: StoreProxy) -> N
     assert str(requests[0]) == f"200 PUT {path}"
     assert str(requests[2]) == f"206 GET {path} bytes=2-4"
     assert str(requests[-1]) == f"404 GET {path}"
-    # The large one goes in three parts, between two POSTs; a third deletes.
+    # The large one goes in three parts, between two POSTs; the third POST deletes.
     assert requests.counts == {"PUT": 4, "HEAD": 1, "GET": 2, "LIST": 1, "POST": 3}
 
 
@@ -112,5 +112,5 @@ def test_a_failing_store_does_nothing(
     ):
         store_at(bucket).put("object", b"1")
 
-    assert [request.method for request in failed] == ["PUT"]
+    assert [request.kind for request in failed] == ["PUT"]
     assert store_at(bucket).list().collect() == []
