@@ -21,6 +21,8 @@ from tests.support.schedule import (  # noqa: F401 (hooks)
     pytest_configure_node,
     pytest_xdist_make_scheduler,
 )
+from tests.support.store import make_bucket, moto, use_store
+from tests.support.store_proxy import StoreProxy
 from tests.support.world import JARS, World, settings_in
 
 # In the background a shell ignores SIGINT; Dagster then ignores SIGTERM as well, and so would each
@@ -60,6 +62,30 @@ def registry_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One schema registry a session; it dies with the session."""
     with schema_registry(tmp_path_factory.mktemp("registry")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def store_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One object store a session; it dies with the session."""
+    with moto(tmp_path_factory.mktemp("store")) as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(store_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a lake of the test's own in the store, which clients find in the environment."""
+    use_store(store_address, monkeypatch)
+    return f"s3://{make_bucket(store_address)}/lake"
+
+
+@pytest.fixture
+def store_proxy(
+    store_address: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StoreProxy]:
+    """A proxy by which the clients of ``bucket`` reach the store."""
+    with StoreProxy.before(store_address) as proxy:
+        use_store(proxy.address, monkeypatch)
+        yield proxy
 
 
 @pytest.fixture
