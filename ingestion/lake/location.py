@@ -276,5 +276,7 @@ class Location(os.PathLike[str]):
 def _store(root: str) -> ObjectStore:
     if not root:
         return LocalStore()
-    store: ObjectStore = from_url(root, client_options=_CLIENT, retry_config=_RETRIES)
+    # Options given here stand in for the one of the environment.
+    client: ClientConfig = {**_CLIENT, "allow_http": os.environ.get("AWS_ALLOW_HTTP") == "true"}
+    store: ObjectStore = from_url(root, client_options=client, retry_config=_RETRIES)
     return store

@@ -13,12 +13,14 @@ import os
 import re
 import shutil
 import struct
+import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from ingestion.errors import IngestionError, SetupError, StorageError, UnfitStorageError
+from ingestion.lake.location import ObjectChangedError
 from ingestion.lake.paths import StreamPaths
 
 _ADVICE: Final = {
@@ -145,14 +147,17 @@ def is_writable_folder(path: Path) -> bool:
     return os.access(_existing(path), os.W_OK | os.X_OK)
 
 
-def probe_filesystem(paths: StreamPaths) -> None:
+def probe_storage(paths: StreamPaths) -> None:
     """Try, beside a stream's lock, what its commits and its lock will need.
 
     It takes a millisecond, so every run does it: a lake can be moved, and a mount be changed.
 
     Raises:
-        UnfitStorageError: the file system does not give it; says what.
+        UnfitStorageError: the file system, or the store, does not give it; says what.
     """
+    if not paths.lake.is_local:
+        _try_store(paths)
+        return
     lock = paths.lock.path
     probe, linked = (lock.with_name(f"{lock.name}.{kind}") for kind in ("probe", "linked"))
     # A lease stands in for the lock where the settings say so.
@@ -170,6 +175,33 @@ def probe_filesystem(paths: StreamPaths) -> None:
                 )
     finally:
         _remove(probe, linked)
+
+
+def _try_store(paths: StreamPaths) -> None:
+    """Put what may be put once only, and see the second refused."""
+    probe = paths.lock.with_name(f"{paths.stream}.{uuid.uuid4().hex}.probe")
+    problem = "puts an object over one that is there already"
+    tag = probe.create(b"first")
+    try:
+        with suppress(FileExistsError):
+            probe.create(b"second")
+            raise _unfit_store(paths, problem)
+        problem = "puts an object over one that was changed meanwhile"
+        probe.replace(b"second", tag)
+        with suppress(ObjectChangedError):
+            probe.replace(b"third", tag)
+            raise _unfit_store(paths, problem)
+    finally:
+        probe.delete()
+
+
+def _unfit_store(paths: StreamPaths, problem: str) -> UnfitStorageError:
+    return UnfitStorageError(
+        paths.stream,
+        f"the store of {paths.lake} {problem}, so one commit could overwrite another.",
+        remedy="put ONCELAKE_LAKE into a store that heeds If-None-Match and If-Match, such as "
+        "docs/storage.md names, or let what stands before it pass these headers on",
+    )
 
 
 def _tried(trial: Callable[[Path, Path], str | None], probe: Path, linked: Path) -> str | None:

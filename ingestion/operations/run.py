@@ -33,7 +33,7 @@ from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import probe_filesystem
+from ingestion.lake.storage import probe_storage
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.decisions import accept, adopt_topic
@@ -129,7 +129,7 @@ class Run:
         hit(Failpoint.BEFORE_LOCK)
         with held_by_committer(stream.paths, me) as lock:
             hit(Failpoint.LOOKING)
-            probe_filesystem(stream.paths)
+            probe_storage(stream.paths)
             finish_swap(stream.paths)
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:

@@ -18,7 +18,7 @@ from ingestion.errors import RefusedError, SetupError, StorageError, UnfitStorag
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import probe_filesystem, translate_disk_errors
+from ingestion.lake.storage import probe_storage, translate_disk_errors
 from ingestion.settings import Settings
 from tests.support.volumes import mounted
 
@@ -103,7 +103,7 @@ def places(folder: Path, **more: object) -> StreamPaths:
 
 def test_a_local_disk_is_fit(tmp_path: Path) -> None:
     """What a plain disk gives is enough, and the trial leaves nothing behind."""
-    probe_filesystem(places(tmp_path))
+    probe_storage(places(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
@@ -113,7 +113,7 @@ def test_what_a_killed_trial_left_is_no_problem(tmp_path: Path) -> None:
     for kind in ("probe", "linked"):
         (tmp_path / f"orders.{kind}").touch()
 
-    probe_filesystem(places(tmp_path))
+    probe_storage(places(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
@@ -124,7 +124,7 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path) -> None:
         mounted(tmp_path / "mount", kind="mqueue", options="defaults"),
         pytest.raises(UnfitStorageError, match="no hard links") as refusal,
     ):
-        probe_filesystem(places(tmp_path / "mount"))
+        probe_storage(places(tmp_path / "mount"))
 
     assert refusal.value.exit_code == 3
     assert "ONCELAKE_LAKE" in str(refusal.value)
@@ -142,7 +142,7 @@ def test_a_file_system_that_pretends_to_create_exclusively_is_refused(
     monkeypatch.setattr(os, "open", dropping)
 
     with pytest.raises(UnfitStorageError, match="there already"):
-        probe_filesystem(places(tmp_path))
+        probe_storage(places(tmp_path))
 
 
 def test_a_file_system_that_pretends_to_link_once_is_refused(
@@ -158,7 +158,7 @@ def test_a_file_system_that_pretends_to_link_once_is_refused(
     monkeypatch.setattr(os, "link", replacing)
 
     with pytest.raises(UnfitStorageError, match="links over"):
-        probe_filesystem(places(tmp_path))
+        probe_storage(places(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_a_file_system_that_does_not_lock_is_refused(
     monkeypatch.setattr(fcntl, "lockf", locking)
 
     with pytest.raises(UnfitStorageError, match=said):
-        probe_filesystem(places(tmp_path))
+        probe_storage(places(tmp_path))
 
 
 def test_a_lease_needs_no_kernel_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a lease stands in for the lock, a file system that grants every lock will do."""
     monkeypatch.setattr(fcntl, "lockf", lambda *_: None)
 
-    probe_filesystem(places(tmp_path, lock="lease"))
+    probe_storage(places(tmp_path, lock="lease"))
 
     assert list(tmp_path.iterdir()) == []
 

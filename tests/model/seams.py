@@ -65,7 +65,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_bad_transformation": nothing,
                 "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
                 "open_generation": open_generation,
-                "probe_filesystem": nothing,
+                "probe_storage": nothing,
                 "finish_swap": nothing,
                 "translate_engine_errors": lambda stream: nullcontext(),
                 "read_stream": lambda spark, spec, world, starting, lag: query.Stream(

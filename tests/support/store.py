@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ingestion.lake import location
 from ingestion.local.process import launch, recorded_process, stop
 
 _ACCESS_KEY, _SECRET_KEY = "a-key-of-tests", "a-secret-of-tests"
@@ -39,6 +40,8 @@ def use_store(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in environment_of_store(address).items():
         monkeypatch.setenv(name, value)
+    # A process knows one store by a name: what the environment said when it was first reached.
+    location._store.cache_clear()
 
 
 def make_bucket(address: str) -> str:
