@@ -76,7 +76,10 @@ class Settings(BaseSettings):
     lock: Literal["kernel", "lease"] = Field(
         "kernel",
         description="What makes a run the only writer of its stream: a lock of the kernel, or, on "
-        "a file system without them, a lease, which a killed run leaves behind (oncelake unlock).",
+        "a file system without them, a lease. In a store it is always a lease.",
+    )
+    lease_seconds: float = Field(
+        60.0, ge=1, allow_inf_nan=False, description="How long the lease of a killed run holds."
     )
 
     alert_webhook: SecretStr | None = Field(

@@ -3,15 +3,17 @@
 obstore stands on the Rust library that delta-rs stands on, so that tables and what lies beside them
 are reached by one set of settings: each store's own standard variables of the environment. What two
 writers may race for is put only if it is absent (``create``) or unchanged (``replace``). A local
-folder has no such thing as *unchanged*: there the kernel's lock makes up for it.
+folder has no such thing as *unchanged*, only the kernel's lock.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,8 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import LocalStore, from_url
+
+from ingestion.errors import first_line
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -35,6 +45,10 @@ _ERRNO: Final = re.compile(r"\bos error (\d+)\)")
 _JOBS: Final = 8
 
 Tag = str | None
+
+
+class StoreError(OSError):
+    """A store did not do what it was asked for, within the time that it had."""
 
 
 class ObjectChangedError(Exception):
@@ -155,6 +169,23 @@ class Location(os.PathLike[str]):
             except FileNotFoundError:
                 return None
 
+    def age_seconds(self) -> float:
+        """Return how long ago an object was put, by the clock of what it is put into.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        clock = self.with_name(f"{self.name}.{uuid.uuid4().hex}.clock")
+        clock.put(b"")
+        try:
+            with self._translated():
+                now, then = (
+                    obstore.head(self._store, at.key)["last_modified"] for at in (clock, self)
+                )
+        finally:
+            clock.delete()
+        return (now - then).total_seconds()
+
     def put(self, content: bytes) -> None:
         """Put an object there, whatever was there before."""
         with self._translated():
@@ -179,6 +210,9 @@ class Location(os.PathLike[str]):
             ObjectChangedError: it is not.
         """
         if self.is_local:
+            # Two that do this at once may both succeed: what hangs on it here is a courtesy.
+            if self.read_tagged()[1] != tag:
+                raise ObjectChangedError(str(self))
             self.put(content)
             return self.read_tagged()[1]
         with self._translated():
@@ -266,10 +300,13 @@ class Location(os.PathLike[str]):
         try:
             yield
         except BaseError as error:
-            if found := _ERRNO.search(str(error)):
+            found, said = _ERRNO.search(str(error)), first_line(error)
+            if found and self.is_local:
                 code = int(found[1])
                 raise OSError(code, os.strerror(code), str(self)) from error
-            raise
+            if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+                raise PermissionError(errno.EACCES, said, str(self)) from error
+            raise StoreError(errno.EREMOTEIO, said, str(self)) from error
 
 
 @cache

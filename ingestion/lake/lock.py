@@ -6,10 +6,8 @@ for seconds more, so a lock held by Python would be free too early. POSIX has tw
 else; and a lock that is only reachable from Python is dropped when py4j's reference is collected,
 so it is kept in a static place.
 
-Where the file system has no kernel locks, a lease stands in, if the settings say so. It is a file,
-and stays when its holder is killed. So it names every process that may commit under it, by pid and
-start time, and ``oncelake unlock`` takes it away only when none of them is left. Nothing expires by
-the clock: a run that was suspended for an hour would wake up and commit beside its successor.
+In a store, and where a file system has no kernel locks and the settings say so, a lease stands in:
+see ``ingestion.lake.lease``.
 """
 
 from __future__ import annotations
@@ -31,9 +29,10 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
+from ingestion.lake.lease import Lease, leased, read_lease
 from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import ProcessId
+from ingestion.lake.processes import ProcessId, this_machine
 from ingestion.lake.storage import make_folder, translate_disk_errors
 
 _ATTEMPTS = 3
@@ -66,32 +65,13 @@ class Holder:
         return cls(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
-    """Who holds a stream by a lease; its workers are the driver, then its JVM."""
-
-    run_id: str
-    host: str
-    since: str
-    workers: tuple[ProcessId, ...]
-
-    @property
-    def holder(self) -> Holder:
-        """Its driver."""
-        pid = self.workers[0].pid
-        return Holder(run_id=self.run_id, pid=pid, host=self.host, since=self.since)
-
-    def living(self) -> tuple[ProcessId, ...]:
-        """Return those of its processes that still run, seen from its own host."""
-        return tuple(worker for worker in self.workers if worker.is_alive())
-
-
 _HOLDER = TypeAdapter(Holder)
-_LEASE = TypeAdapter(Lease)
 
 
 @contextmanager
-def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iterator[None]:
+def held_by_jvm(
+    spark: SparkSession, paths: StreamPaths, holder: Holder
+) -> Iterator[threading.Event | None]:
     """Hold a stream's lock in the JVM while the block runs.
 
     Raises:
@@ -99,8 +79,8 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
     """
     jvm: Any = spark.sparkContext._jvm
     if paths.lease is not None:
-        with _leased(paths, holder, jvm.java.lang.ProcessHandle.current().pid()):
-            yield
+        with _leased(paths, holder, jvm.java.lang.ProcessHandle.current().pid()) as lost:
+            yield lost
         return
     shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
     make_folder(paths.lock.parent.path, "the lake")
@@ -115,7 +95,7 @@ def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iter
         shelf.put(name, lock)
         _write_holder(paths.holder, holder)
         try:
-            yield
+            yield None
         finally:
             # A JVM that was killed has let go of the lock already, and cannot answer.
             with suppress(Py4JError, OSError):
@@ -141,15 +121,18 @@ def held(paths: StreamPaths, run_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
+def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[threading.Event | None]:
     """Hold a stream's lock in this process, where it is what commits.
+
+    Yields:
+        What is set when the lock is lost, as only a lease can be.
 
     Raises:
         StreamLockedError: a run holds it; names the run.
     """
     if paths.lease is not None:
-        with _leased(paths, holder):
-            yield
+        with _leased(paths, holder) as lost:
+            yield lost
         return
     make_folder(paths.lock.parent.path, "the lake")
     with _TAKING:
@@ -161,7 +144,7 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
             if not _tried(lambda: _lock_now(file)):
                 raise _locked(paths)
             _write_holder(paths.holder, holder)
-            yield
+            yield None
     finally:
         _HELD_HERE.discard(paths.lock)
 
@@ -171,6 +154,20 @@ class CommitterLock:
 
     def __init__(self, stack: ExitStack, paths: StreamPaths, holder: Holder) -> None:
         self._stack, self._paths, self._holder = stack, paths, holder
+        self._lost = stack.enter_context(held_by_python(paths, holder))
+
+    def refuse_lost(self) -> None:
+        """Make sure that nobody has taken the lock over, as far as is known.
+
+        Raises:
+            StreamLockedError: somebody has, since this process slept for longer than its lease.
+        """
+        if self._lost is not None and self._lost.is_set():
+            raise StreamLockedError(
+                f"{self._paths.stream}: another run took this one's lease over, which was not "
+                f"renewed for {self._paths.lease_seconds:g} s. The open batch is as if never "
+                f"begun. Next: oncelake run {self._paths.stream}"
+            )
 
     def pass_to_jvm(self, start: Callable[[], SparkSession]) -> SparkSession:
         """Let the JVM of a session that is started now hold it; nobody does while that starts.
@@ -180,7 +177,7 @@ class CommitterLock:
         """
         self._stack.close()
         spark = start()
-        self._stack.enter_context(held_by_jvm(spark, self._paths, self._holder))
+        self._lost = self._stack.enter_context(held_by_jvm(spark, self._paths, self._holder))
         return spark
 
 
@@ -192,15 +189,13 @@ def held_by_committer(paths: StreamPaths, holder: Holder) -> Iterator[CommitterL
         StreamLockedError: a run holds it; names the run.
     """
     with ExitStack() as stack:
-        stack.enter_context(held_by_python(paths, holder))
         yield CommitterLock(stack, paths, holder)
 
 
 def holder_of(paths: StreamPaths) -> Holder | None:
     """Return who holds a stream now, or ``None`` when it is free."""
     if paths.lease is not None:
-        lease = read_lease(paths.lease)
-        return lease.holder if lease else None
+        return _holder_by(paths.lease)
     # Opening the file and closing it would drop this process's lock, also one that another thread
     # takes meanwhile.
     with _TAKING:
@@ -211,12 +206,6 @@ def holder_of(paths: StreamPaths) -> Holder | None:
         # A shared lock needs no permission to write, and shows an exclusive one all the same.
         with paths.lock.path.open() as file:
             return None if _lock_now(file, fcntl.LOCK_SH) else _read_holder(paths.holder)
-
-
-def read_lease(path: Location) -> Lease | None:
-    """Return the lease of a stream, or ``None`` when there is none."""
-    written = path.read_if_there()
-    return None if written is None else _LEASE.validate_json(written)
 
 
 def _lock_now(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
@@ -244,32 +233,43 @@ def _tried(attempt: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
+def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[threading.Event]:
     assert paths.lease is not None
     if paths.lease.is_local:
         make_folder(paths.lease.parent.path, "the lake")
     lease = Lease(
+        token=1,
         run_id=holder.run_id,
         host=holder.host,
         since=holder.since,
+        seconds=paths.lease_seconds,
+        machine=this_machine(),
         workers=tuple(map(ProcessId.of, (holder.pid, *more_pids))),
     )
-    try:
-        paths.lease.create(_LEASE.dump_json(lease))
-    except FileExistsError:
-        raise _locked(paths) from None
-    try:
-        yield
-    finally:
-        if read_lease(paths.lease) == lease:
-            paths.lease.delete()
+    with ExitStack() as stack:
+        try:
+            lost = stack.enter_context(leased(paths.lease, lease))
+        except StreamLockedError:
+            raise _locked(paths) from None
+        yield lost
+
+
+def _holder_by(place: Location) -> Holder | None:
+    lease = read_lease(place)
+    if lease is None:
+        return None
+    pid = lease.workers[0].pid
+    return Holder(run_id=lease.run_id, pid=pid, host=lease.host, since=lease.since)
 
 
 def _locked(paths: StreamPaths) -> StreamLockedError:
     by, remedy = _read_holder(paths.holder), "the lock goes with its process and needs no cleaning"
     if paths.lease is not None:
-        by = holder_of(paths) or by
-        remedy = f"if it was killed, oncelake unlock {paths.stream}"
+        by = _holder_by(paths.lease) or by
+        remedy = (
+            f"if it was killed, its lease ends within {paths.lease_seconds:g} s; or oncelake "
+            f"unlock {paths.stream}"
+        )
     return StreamLockedError(
         f"{paths.stream}: {by} holds this stream. Next: wait for it to end; {remedy}"
     )

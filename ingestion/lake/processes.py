@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import struct
 import sys
 import time
@@ -50,6 +51,16 @@ class ProcessId:
         """Tell whether it still runs, seen from its own host."""
         started = _start_time(self.pid)
         return started is not None and abs(started - self.started) < _CLOCK_SECONDS
+
+
+def this_machine() -> str:
+    """Return what tells apart the places in which a pid means a process: host, boot, namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
+    return f"{socket.gethostname()} {boot} {namespace}"
 
 
 def is_running(pid: int, *, since: float) -> bool:

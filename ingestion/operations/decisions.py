@@ -6,7 +6,6 @@ the ledger; a reset deletes nothing, and moves everything away.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,9 +17,10 @@ from ingestion.lake.archive import archive_table, finish_swap, swap_tables
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
+from ingestion.lake.lease import Lease, read_lease, release
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, standing_rows
 from ingestion.lake.location import Location
-from ingestion.lake.lock import Lease, held, holder_of, read_lease
+from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
@@ -139,18 +139,18 @@ def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | N
     if lease is None:
         return None
     run = f"{stream}: run {lease.run_id} on {lease.host} (since {lease.since})"
-    if lease.host == socket.gethostname():
-        if living := lease.living():
-            pids = ", ".join(str(worker.pid) for worker in living)
-            raise StreamLockedError(
-                f"{run} is alive (pid {pids}) and may commit. Next: wait for it to end, or end it"
-            )
-    elif not force:
+    if lease.is_here:
+        pids = ", ".join(str(worker.pid) for worker in lease.living())
         raise StreamLockedError(
-            f"{run} cannot be seen from here. Next: run this on {lease.host}; or, when you "
-            f"are certain that the run has ended, oncelake unlock {stream} --force"
+            f"{run} is alive (pid {pids}) and may commit. Next: wait for it to end, or end it"
         )
-    paths.lease.delete()
+    if not force:
+        raise StreamLockedError(
+            f"{run} cannot be seen from here. Next: wait: if it has ended, its lease does within "
+            f"{lease.seconds:g} s; or, when you are certain that it has, oncelake unlock {stream} "
+            "--force"
+        )
+    release(paths.lease)
     return lease
 
 

@@ -9,21 +9,22 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lock import Holder, Lease, held_by_python, holder_of, read_lease
+from ingestion.lake.lease import Lease, read_lease
+from ingestion.lake.lock import Holder, held_by_python, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.processes import ProcessId
+from ingestion.lake.processes import ProcessId, this_machine
 from ingestion.operations.decisions import unlock
 from ingestion.settings import Settings
 from tests.cli.shell import home, oncelake
@@ -31,10 +32,12 @@ from tests.cli.shell import home, oncelake
 __all__ = ["home"]
 
 
-@pytest.fixture
-def leasing(tmp_path: Path) -> Settings:
+@pytest.fixture(params=["folder", "store"])
+def leasing(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
     """A lake that is locked by leases."""
-    return Settings(lake=tmp_path / "lake", state=tmp_path / "state", lock="lease")
+    is_stored = request.param == "store"
+    lake = request.getfixturevalue("bucket") if is_stored else tmp_path / "lake"
+    return Settings(lake=lake, state=tmp_path / "state", lock="lease")
 
 
 @pytest.fixture
@@ -85,24 +88,23 @@ def test_a_living_holder_keeps_its_lease(leasing: Settings) -> None:
         driver.kill()
         driver.wait()
 
-        with pytest.raises(StreamLockedError, match=f"is alive \\(pid {jvm.pid}\\)"):
-            unlock("orders", leasing)
+        for force in (False, True):
+            with pytest.raises(StreamLockedError, match=f"is alive \\(pid {jvm.pid}\\)"):
+                unlock("orders", leasing, force=force)
 
-    assert holder_of(paths) is not None
+        assert holder_of(paths) is not None
 
 
-def test_a_dead_holder_loses_its_lease(leasing: Settings) -> None:
-    """When none of its processes is left the lease is taken away, and the stream is free."""
+def test_a_dead_holder_of_this_machine_is_succeeded_at_once(leasing: Settings) -> None:
+    """When none of its processes is left the stream is free, and the next holder comes after it."""
     paths = StreamPaths.of("orders", leasing)
     with _process() as driver:
         _left_behind(paths, driver)
 
-    taken = unlock("orders", leasing)
-
-    assert taken is not None
-    assert taken.run_id == "dead"
     assert holder_of(paths) is None
     assert unlock("orders", leasing) is None
+    with held_by_python(paths, Holder.me("next")):
+        assert _lease(paths).token == DEAD.token + 1
 
 
 def test_a_pid_that_was_given_away_again_is_not_the_holder() -> None:
@@ -113,40 +115,70 @@ def test_a_pid_that_was_given_away_again_is_not_the_holder() -> None:
     assert not replace(mine, started=mine.started - 3600).is_alive()
 
 
-def test_a_holder_on_another_host_needs_a_persons_decision(leasing: Settings) -> None:
-    """What cannot be seen from here is not guessed."""
+def test_a_holder_on_another_machine_is_waited_for_until_its_lease_ends(
+    leasing: Settings,
+) -> None:
+    """What cannot be seen from here is not guessed: the clock decides, or a person."""
     paths = StreamPaths.of("orders", leasing)
     with _process() as driver:
-        _left_behind(paths, driver, host="elsewhere")
+        _left_behind(paths, driver, machine="elsewhere", seconds=3600)
+        with pytest.raises(StreamLockedError, match="cannot be seen from here"):
+            unlock("orders", leasing)
+        taken = unlock("orders", leasing, force=True)
+        was_freed = holder_of(paths) is None
+        _left_behind(paths, driver, machine="elsewhere", seconds=-1)
 
-    with pytest.raises(StreamLockedError, match="cannot be seen from here"):
-        unlock("orders", leasing)
-    taken = unlock("orders", leasing, force=True)
+        with held_by_python(paths, Holder.me("next")):
+            assert _lease(paths).run_id == "next"
 
     assert taken is not None
-    assert read_lease(paths.lease or Path()) is None
+    assert was_freed
 
 
-def test_a_persons_decision_does_not_outweigh_a_living_process(leasing: Settings) -> None:
-    """On this host a living holder stays, whatever anybody swears."""
+def test_a_holder_that_slept_past_its_lease_learns_of_its_successor(
+    leasing: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next renewal finds another's lease, and leaves that alone."""
+    leasing = leasing.model_copy(update={"lease_seconds": 1.0})
     paths = StreamPaths.of("orders", leasing)
-    with _process() as driver:
-        _left_behind(paths, driver)
+    with _process() as other, held_by_python(paths, Holder.me("sleeper")) as lost:
+        _left_behind(paths, other, machine="elsewhere", seconds=3600)
 
-        with pytest.raises(StreamLockedError, match="is alive"):
-            unlock("orders", leasing, force=True)
+        assert lost is not None
+        assert lost.wait(10)
+    with pytest.raises(StreamLockedError, match="run dead"), held_by_python(paths, Holder.me("x")):
+        pass
+
+
+def test_a_lease_is_renewed_while_its_holder_lives(leasing: Settings) -> None:
+    """It never grows as old as it may, so that nobody elsewhere takes it for dead."""
+    leasing = leasing.model_copy(update={"lease_seconds": 1.0})
+    paths = StreamPaths.of("orders", leasing)
+    assert paths.lease is not None
+    tags = set()
+    with held_by_python(paths, Holder.me("mine")) as lost:
+        deadline = time.monotonic() + 20
+        while len(tags) < 4 and time.monotonic() < deadline:
+            tags.add(paths.lease.read_tagged()[1])
+
+        assert len(tags) == 4
+        assert lost is not None
+        assert not lost.is_set()
+        assert _lease(paths).token == 1
 
 
 def test_the_command_exits_as_its_help_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit 4 while the holder lives, 0 when the lease is gone, and 0 where there was none."""
+    """Exit 4 while the holder lives or may live, 0 when it is taken away, and where it was free."""
     monkeypatch.setenv("ONCELAKE_LOCK", "lease")
     paths = StreamPaths.of("orders", Settings(lake=home / "lake", lock="lease"))
     with _process() as driver:
         _left_behind(paths, driver)
         refused = oncelake("unlock", "orders")
-    freed, free = oncelake("unlock", "orders"), oncelake("unlock", "orders")
+        _left_behind(paths, driver, machine="elsewhere", seconds=3600)
+    waits, freed = oncelake("unlock", "orders"), oncelake("unlock", "orders", "--force")
+    free = oncelake("unlock", "orders")
 
-    assert (refused.exit_code, freed.exit_code, free.exit_code) == (4, 0, 0)
+    assert [each.exit_code for each in (refused, waits, freed, free)] == [4, 4, 0, 0]
     assert "removed the lease of run dead" in freed.stdout
     assert "is free" in free.stdout
 
@@ -177,16 +209,16 @@ def test_a_process_does_not_take_its_own_lock_again(locking: StreamPaths) -> Non
             held_by_python(locking, Holder.me("second")),
         ):
             pass
-        was_taken = _is_taken(locking.lock)
+        was_taken = _is_taken(locking.lock.path)
 
-    assert (was_taken, _is_taken(locking.lock)) == (True, False)
+    assert (was_taken, _is_taken(locking.lock.path)) == (True, False)
 
 
 def test_asking_for_the_holder_leaves_the_lock_in_place(locking: StreamPaths) -> None:
     """In the holder's own process, too, where closing another descriptor would drop it."""
     with held_by_python(locking, Holder.me("first")):
         held = holder_of(locking)
-        was_taken = _is_taken(locking.lock)
+        was_taken = _is_taken(locking.lock.path)
 
     assert was_taken
     assert held is not None
@@ -221,16 +253,27 @@ def _is_taken(lock: Path) -> bool:
     return code == 7
 
 
-def _left_behind(
-    paths: StreamPaths, *processes: subprocess.Popen[bytes], host: str | None = None
-) -> None:
+DEAD = Lease(
+    token=7,
+    run_id="dead",
+    host="host",
+    since="2026-01-01T00:00:00+00:00",
+    seconds=3600,
+    machine=this_machine(),
+    workers=(),
+)
+
+
+def _left_behind(paths: StreamPaths, *processes: subprocess.Popen[bytes], **said: Any) -> None:
     """Leave a lease of these processes, as a kill would."""
     assert paths.lease is not None
-    paths.lease.path.parent.mkdir(parents=True, exist_ok=True)
-    lease = Lease(
-        run_id="dead",
-        host=host or socket.gethostname(),
-        since="2026-01-01T00:00:00+00:00",
-        workers=tuple(ProcessId.of(each.pid) for each in processes),
-    )
-    paths.lease.path.write_text(json.dumps(asdict(lease)))
+    workers = tuple(ProcessId.of(each.pid) for each in processes)
+    lease = replace(DEAD, workers=workers, **said)
+    paths.lease.put(json.dumps(asdict(lease)).encode())
+
+
+def _lease(paths: StreamPaths) -> Lease:
+    assert paths.lease is not None
+    lease = read_lease(paths.lease)
+    assert lease is not None
+    return lease

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
 
 import pytest
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.lock import Holder, held_by_jvm, held_by_python, holder_of, read_lease
+from ingestion.lake.lease import read_lease
+from ingestion.lake.lock import Holder, held_by_jvm, held_by_python, holder_of
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -75,7 +75,8 @@ def test_a_lease_stands_in_for_the_kernels_lock(world: World) -> None:
     seen = []
 
     def check(*_: object) -> None:
-        lease = read_lease(world.paths.lease or Path())
+        assert world.paths.lease is not None
+        lease = read_lease(world.paths.lease)
         assert lease is not None
         seen.append(lease)
         with pytest.raises(StreamLockedError, match=f"oncelake unlock {world.topic}"):

@@ -24,8 +24,9 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import SetupError
 from ingestion.kafka.java import find_java
 from ingestion.lake.delta import is_delta
+from ingestion.lake.lease import read_lease
 from ingestion.lake.ledger import written_seqs
-from ingestion.lake.lock import Holder, holder_of, read_lease
+from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
@@ -260,10 +261,7 @@ def _finding_of_holder(stream: str, paths: StreamPaths, holder: Holder) -> Findi
     if is_alive:
         return kinds.RUN_UNDER_WAY.of(stream, evidence)
     pid = _locking_pid(paths)
-    # The JVM of a dead driver goes first, and then the lease, which outlives both.
-    steps = [f"kill {pid}"] if pid else []
-    steps += [f"oncelake unlock {stream}"] if paths.lease else []
-    release = " && ".join(steps) or "find the java process of that run, and kill it"
+    release = f"kill {pid}" if pid else "find the java process of that run, and kill it"
     evidence += f"; process {pid or 'unknown'} has the lock"
     return kinds.DEAD_HOLDER.of(stream, evidence, release=release)
 

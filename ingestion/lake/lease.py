@@ -1,0 +1,161 @@
+"""A lease: the lock of a store, and of a file system that has none of its own.
+
+An object says who holds a stream. It is put only in the place of the one that was read, renewed
+while its holder lives, and taken over when that has stopped: at once where it can be seen to be
+dead, else when it was not renewed for as long as the object says. Each holder has a token that is
+higher than the last one's.
+
+It saves work, and the promise does not hang on it: whoever slept past the end of its lease loses
+the race for the next commit, which is put only where none is, and nothing of it is believed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
+
+from ingestion.errors import StreamLockedError
+from ingestion.lake.location import Location, ObjectChangedError, Tag
+from ingestion.lake.processes import ProcessId, this_machine
+
+# How often a lease is renewed before it would expire.
+_RENEWALS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Who holds a stream, or was the last to do so.
+
+    Attributes:
+        token: One more than the last holder's.
+        since: When it began, UTC, ISO 8601.
+        seconds: How long it holds when it is not renewed.
+        machine: Where its processes can be seen by their ids.
+        workers: What may commit under it: the driver, then its JVM.
+        renewed: How often it was renewed; a store's tag is the same for the same content.
+        is_released: Whether its holder has let go of it.
+    """
+
+    token: int
+    run_id: str
+    host: str
+    since: str
+    seconds: float
+    machine: str
+    workers: tuple[ProcessId, ...]
+    renewed: int = 0
+    is_released: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether its processes can be seen from here."""
+        return self.machine == this_machine()
+
+    def living(self) -> tuple[ProcessId, ...]:
+        """Return those of its processes that still run, seen from its own machine."""
+        return tuple(worker for worker in self.workers if worker.is_alive())
+
+
+_LEASE = TypeAdapter(Lease)
+
+
+def read_lease(place: Location) -> Lease | None:
+    """Return a stream's lease while somebody holds it."""
+    found = _read(place)
+    return None if found is None or _is_over(place, found[0]) else found[0]
+
+
+def release(place: Location) -> None:
+    """Let go of a lease in the place of its holder, who is dead or said to be."""
+    if found := _read(place):
+        with suppress(ObjectChangedError):
+            place.replace(_LEASE.dump_json(replace(found[0], is_released=True)), found[1])
+
+
+@contextmanager
+def leased(place: Location, lease: Lease) -> Iterator[threading.Event]:
+    """Hold a lease while the block runs, and renew it.
+
+    Args:
+        place: Where it is kept.
+        lease: Who takes it; the token is set here.
+
+    Yields:
+        What is set when another one has taken it over.
+
+    Raises:
+        StreamLockedError: another one holds it.
+    """
+    lease, tag = _take(place, lease)
+    held = _Renewal(place, lease, tag)
+    held.start()
+    try:
+        yield held.lost
+    finally:
+        held.end()
+
+
+def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
+    found = _read(place)
+    try:
+        if found is None:
+            return lease, place.create(_LEASE.dump_json(lease))
+        before, tag = found
+        if _is_over(place, before):
+            lease = replace(lease, token=before.token + 1)
+            return lease, place.replace(_LEASE.dump_json(lease), tag)
+    except (FileExistsError, ObjectChangedError):
+        pass
+    raise StreamLockedError(str(place))
+
+
+def _read(place: Location) -> tuple[Lease, Tag] | None:
+    try:
+        content, tag = place.read_tagged()
+    except FileNotFoundError:
+        return None
+    return _LEASE.validate_json(content), tag
+
+
+def _is_over(place: Location, lease: Lease) -> bool:
+    """Tell whether nobody holds a lease any more; of another machine's, the store's clock tells."""
+    if lease.is_released:
+        return True
+    if lease.is_here:
+        return not lease.living()
+    return place.age_seconds() > lease.seconds
+
+
+class _Renewal(threading.Thread):
+    """Renews a lease until it is let go of."""
+
+    def __init__(self, place: Location, lease: Lease, tag: Tag) -> None:
+        super().__init__(name=f"lease of {lease.run_id}", daemon=True)
+        self.lost = threading.Event()
+        self._place, self._lease, self._tag = place, lease, tag
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Renew it in time; where the store does not answer, try again the next time."""
+        while not self._ended.wait(self._lease.seconds / _RENEWALS):
+            with suppress(OSError):
+                self._lease = replace(self._lease, renewed=self._lease.renewed + 1)
+                self._put(self._lease)
+
+    def end(self) -> None:
+        """Let go of the lease, if it is still ours."""
+        self._ended.set()
+        self.join()
+        self._put(replace(self._lease, is_released=True))
+
+    def _put(self, lease: Lease) -> None:
+        if self.lost.is_set():
+            return
+        try:
+            self._tag = self._place.replace(_LEASE.dump_json(lease), self._tag)
+        except ObjectChangedError:
+            self.lost.set()
