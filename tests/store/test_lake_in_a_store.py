@@ -1,38 +1,181 @@
-"""A lake in an object store: the same promise as in a folder."""
+"""A lake in an object store: every operation does there what it does in a folder."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from ingestion.declaration.loader import DeclaredStream
+from ingestion.errors import OffsetsExpiredError
+from ingestion.lake.location import Location
+from ingestion.operations.archive import list_archive, prune, restore
+from ingestion.operations.decisions import accept, adopt_topic, reset
+from ingestion.operations.doctor.examine import examine_leftovers
+from ingestion.operations.erase import erase
+from ingestion.operations.inspect_quarantine import inspect
+from ingestion.operations.maintain import maintain
+from ingestion.operations.rewind import read_history, rewind
+from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.support.proof import find_problems
-from tests.support.world import World, row
+from tests.support.world import COLUMNS, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-
-@pytest.fixture
-def stored(settings: Settings, spark: SparkSession, bucket: str) -> Iterator[World]:
-    """A stream whose lake is in a store."""
-    with World.made(settings.model_copy(update={"lake": bucket}), spark) as made:
-        yield made
+STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 
 
-def test_a_stream_lands_in_a_store(stored: World) -> None:
-    """Runs load, update and delete rows there, and the proof holds."""
-    stored.declare(apply_as_deletes="name = 'gone'")
-    stored.send(row(1, "a"), row(2, "b"), b"bad", row(3, "c"))
-    first = stored.run()
-    stored.send(row(2, "b2"), row(3, "gone"), row(4, "d"))
-    second = stored.run()
-    third = stored.run()
+@pytest.fixture(params=["folder", "store"])
+def placed(
+    request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
+) -> Iterator[World]:
+    """A stream of two batches: an insert, an update, a delete, and a record that was bad."""
+    if request.param == "store":
+        settings = settings.model_copy(update={"lake": request.getfixturevalue("bucket")})
+    with World.made(settings, spark) as world:
+        world.declare(apply_as_deletes="name = 'gone'")
+        world.send(row(1, "a"), row(2, "b"), row(3, "c"))
+        world.run()
+        world.declare(schema=STRICT)
+        world.send(row(2, "b2"), row(3, "gone"), row(5, None), row(4, "d"))
+        world.run()
+        world.declare(schema=COLUMNS)
+        yield world
 
-    assert first.is_balanced
-    assert second.is_balanced
-    assert third.batches == ()
-    assert stored.rows() == [row(1, "a"), row(2, "b2"), row(4, "d")]
-    assert len(stored.quarantined()) == 1
-    assert find_problems(stored) == ()
+
+ROWS = [row(1, "a"), row(2, "b2"), row(4, "d")]
+
+
+def test_a_run_lands_proves_and_says_where_it_stands(placed: World) -> None:
+    """Rows, quarantine, books, proof and status are those of the topic."""
+    declared = DeclaredStream(name=placed.topic, path=Path(), spec=placed.spec, error=None)
+
+    status = StatusReader(placed.settings).read_status(declared)
+
+    assert placed.rows() == ROWS
+    assert status.problems == ()
+    assert (status.lag, status.waiting, status.row_count, status.holder) == (0, 1, 3, None)
+    assert status.table == str(placed.paths.data)
+    assert list(examine_leftovers(placed.topic, placed.paths)) == []
+    assert find_problems(placed) == ()
+
+
+def test_what_waits_in_quarantine_is_inspected_and_redriven(placed: World) -> None:
+    """A record that is good by the declaration of now goes through the same gate."""
+    inspection = inspect(placed.topic, placed.paths, reason=None, limit=5)
+    report = placed.redrive()
+
+    assert (len(inspection.groups), len(inspection.samples)) == (1, 1)
+    assert report.is_balanced
+    assert placed.rows() == [*ROWS, row(5, None)]
+    assert find_problems(placed) == ()
+
+
+def test_a_stream_is_rewound_and_reads_on(placed: World) -> None:
+    """Table, quarantine and offsets go back together, and the next run ends where it was."""
+    assert [point.seq for point in read_history(placed.topic, placed.settings)] == [3, 2, 1, 0]
+
+    rewind(placed.spec, placed.settings, to="seq:1", reason="why", run_id="rewind")
+    rewound = placed.rows()
+    placed.run()
+
+    assert rewound == [row(1, "a"), row(2, "b"), row(3, "c")]
+    assert placed.rows() == [*ROWS, row(5, None)]
+    assert find_problems(placed) == ()
+
+
+def test_a_replay_adds_what_is_missing_and_nothing_else(placed: World) -> None:
+    """All that it reads again is there."""
+    report = placed.replay()
+
+    assert report.is_balanced
+    assert placed.rows() == ROWS
+    assert find_problems(placed) == ()
+
+
+def test_maintenance_keeps_every_row(placed: World) -> None:
+    """Files are put together, and what left the table is removed."""
+    report = maintain(placed.spec, placed.settings, run_id="maintain", window=dt.timedelta())
+
+    data = next(each for each in report.tables if each.name == placed.topic)
+    assert data.vacuumed > 0
+    assert data.after.files == 1
+    assert placed.rows() == ROWS
+    assert find_problems(placed) == ()
+
+
+def test_a_key_is_erased_from_every_object(placed: World) -> None:
+    """No object of the lake has a trace of it, and the proof leaves it out."""
+    placed.send(row(77, "Ada Lovelace"))
+    placed.run()
+
+    certificate = erase(
+        placed.spec, placed.settings, key='{"id": 77}', reason="asked", run_id="erase"
+    )
+
+    lake = Location.of(placed.settings.lake)
+    assert certificate.row.counts["erased_rows"] == 1
+    assert [name for name in lake.files() if b"Ada Lovelace" in (lake / name).read()] == []
+    assert find_problems(placed) == ()
+
+
+def test_a_rebuild_changes_places_with_the_table(placed: World) -> None:
+    """The new table is in place, the old one in the archive, and the workshop is gone."""
+    rebuilt = placed.rebuild()
+
+    names = {name.partition("/")[0] for name in placed.paths.lake.files()}
+    assert placed.rows() == [*ROWS, row(5, None)]
+    assert placed.topic in {each.name for each in rebuilt.archived}
+    assert ".rebuild" not in names
+    assert find_problems(placed) == ()
+
+
+def test_a_reset_is_archived_restored_and_pruned(placed: World) -> None:
+    """Tables come back from the archive as they went there, and go for good when told."""
+    reset(placed.topic, placed.settings, run_id="reset", reason="why")
+    assert not placed.paths.data.exists()
+    (entry,) = list_archive(placed.topic, placed.settings)
+
+    restore(placed.topic, entry.entry, placed.settings, run_id="restore")
+    restored = placed.rows()
+    prune(placed.topic, (entry.entry,), placed.settings, run_id="prune")
+
+    assert (entry.rows, entry.waiting, entry.why) == (3, 1, "reset: why")
+    assert restored == ROWS
+    assert list_archive(placed.topic, placed.settings) == ()
+    assert find_problems(placed) == ()
+
+
+def test_a_person_accepts_a_loss_and_adopts_a_topic(placed: World) -> None:
+    """Both decisions are commits there, and the stream reads on behind them."""
+    placed.send(row(6, "lost"), row(7, "kept"))
+    placed.wait_for_end(9)
+    placed.forget_before(0, 8)
+    with pytest.raises(OffsetsExpiredError):
+        placed.run()
+
+    accepted = accept(placed.spec, placed.settings, reason="why", run_id="accept")
+    placed.run()
+    placed.delete_topic()
+    placed.create_topic()
+    adopted = adopt_topic(placed.spec, placed.settings, run_id="adopt")
+    placed.send(row(1, "anew"))
+    placed.run()
+
+    assert accepted.counts["lost"] == 1
+    assert adopted.epoch == 2
+    assert placed.rows() == [row(1, "anew"), row(2, "b2"), row(4, "d"), row(7, "kept")]
+
+
+def test_the_tables_columns_follow_the_declaration(placed: World) -> None:
+    """A column that is declared later is there, by whichever engine adds it."""
+    placed.declare(schema=f"{COLUMNS}, more STRING", schema_change="evolve")
+    placed.send({**row(8, "h"), "more": "m"})
+    report = placed.run()
+
+    assert report.is_balanced
+    assert placed.rows()[-1] == {**row(8, "h"), "more": "m"}
