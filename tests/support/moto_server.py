@@ -22,6 +22,6 @@ def _answer_alone(self: S3Response, *arguments: Any) -> Any:
 
 
 if __name__ == "__main__":
-    S3Response._key_response = _answer_alone  # type: ignore[method-assign]
+    S3Response._key_response = _answer_alone  # type: ignore[assignment]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server.main(["-H", "127.0.0.1", "-p", sys.argv[1]])

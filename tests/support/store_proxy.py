@@ -28,7 +28,7 @@ class Request:
 
     Attributes:
         kind: Its verb, or LIST for a listing: that is what stores charge for.
-        target: Its path, and what tells it from others of its kind: what it lists, uploads, deletes.
+        target: Its path, and what tells it from others of its kind, such as a prefix to list.
         headers: Its headers, by their names in lower case.
         status: That of its answer; 0 as long as there is none.
     """
