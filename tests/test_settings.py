@@ -110,7 +110,7 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_KAFKA_SECURITY_PROTOCOL", CANARY),
         ("ONCELAKE_KAFKA_SASL_MECHANISM", CANARY),
         ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
-        ("ONCELAKE_LAKE", f"s3://{CANARY}/lake"),
+        ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
         ("ONCELAKE_SPARK_MASTER", f"spark://{CANARY}:7077"),
         ("ONCELAKE_ALERT_WEBHOOK", f"hooks.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"https://hooks.example.com/a {CANARY}"),

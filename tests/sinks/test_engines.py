@@ -237,7 +237,7 @@ def test_a_commit_that_gets_in_between_is_looked_at_again(
                 )
             return super().transaction_version(app_id)
 
-    monkeypatch.setattr("ingestion.sinks.local_engine.DeltaTable", Overtaken)
+    monkeypatch.setattr("ingestion.sinks.local_engine.open_delta", Overtaken)
 
     engine.append("SELECT * FROM batch", STREAM, path, metadata(1))
     others.extend([1] * 3)
