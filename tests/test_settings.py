@@ -52,6 +52,7 @@ def test_without_a_project_paths_lie_under_the_working_directory(
         pytest.param("other/lake", "{project}/other/lake", id="relative"),
         pytest.param("~/lake", "{home}/lake", id="home"),
         pytest.param("", "{project}/lake", id="empty is unset"),
+        pytest.param("s3://bucket/prefix/", "s3://bucket/prefix", id="store"),
     ],
 )
 def test_a_path_is_resolved_once(
