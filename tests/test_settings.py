@@ -52,6 +52,7 @@ def test_without_a_project_paths_lie_under_the_working_directory(
         pytest.param("other/lake", "{project}/other/lake", id="relative"),
         pytest.param("~/lake", "{home}/lake", id="home"),
         pytest.param("", "{project}/lake", id="empty is unset"),
+        pytest.param("s3://bucket/prefix/", "s3://bucket/prefix", id="store"),
     ],
 )
 def test_a_path_is_resolved_once(
@@ -110,7 +111,7 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_KAFKA_SECURITY_PROTOCOL", CANARY),
         ("ONCELAKE_KAFKA_SASL_MECHANISM", CANARY),
         ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
-        ("ONCELAKE_LAKE", f"s3://{CANARY}/lake"),
+        ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
         ("ONCELAKE_SPARK_MASTER", f"spark://{CANARY}:7077"),
         ("ONCELAKE_ALERT_WEBHOOK", f"hooks.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"https://hooks.example.com/a {CANARY}"),

@@ -166,6 +166,8 @@ def _plain(value: object) -> object:
 
     if hasattr(value, "as_row"):
         return value.as_row()
+    if isinstance(value, os.PathLike):
+        return str(value)
     return value.isoformat() if isinstance(value, dt.datetime) else to_jsonable_python(value)
 
 

@@ -86,7 +86,7 @@ def quarantine(stream: str, *rows: dict[str, object]) -> None:
         ]
     )
     path = StreamPaths.of(stream, load_settings()).quarantine
-    write_deltalake(path, pa.Table.from_pylist(list(rows), schema))
+    write_deltalake(path.path, pa.Table.from_pylist(list(rows), schema))
 
 
 def row(seq: int, **changes: Any) -> LedgerRow:

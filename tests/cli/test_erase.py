@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.kafka.offsets import Range
+from ingestion.lake.location import Location
 from ingestion.operations.erase import Certificate
 from tests.cli.shell import home, oncelake, row
 
@@ -47,8 +48,9 @@ def test_each_copy_is_named_with_what_removes_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entry of the archive has a command; what a rebuild has begun is a folder."""
-    archived = home / "lake" / ".archive" / "orders" / "20261122T101500" / "orders"
-    begun = home / "lake" / ".rebuild" / "orders"
+    lake = Location.of(home / "lake")
+    archived = lake / ".archive" / "orders" / "20261122T101500" / "orders"
+    begun = lake / ".rebuild" / "orders"
     done = Certificate(row=row(3), unreadable=0, archived=(archived, begun), in_kafka=())
     monkeypatch.setattr("ingestion.operations.erase.erase", lambda *_, **__: done)
 

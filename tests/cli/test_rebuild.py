@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from ingestion.lake.location import Location
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.pipeline.report import RunReport
 from tests.cli.shell import answer, home, oncelake, row
@@ -21,7 +22,7 @@ RED = report("orders", batches=(row(1, balanced=False, problems=("1 ≠ 2",)),))
 
 
 def end(
-    monkeypatch: pytest.MonkeyPatch, made: RunReport, *archived: Path, is_stopped: bool = False
+    monkeypatch: pytest.MonkeyPatch, made: RunReport, *archived: Location, is_stopped: bool = False
 ) -> None:
     """Let a rebuild end like this."""
 
@@ -52,9 +53,10 @@ def test_records_that_went_out_of_sight_are_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where the old quarantine is in the archive: no redrive finds them there."""
-    archived = tmp_path / "lake" / ".archive" / "orders" / "20261122T101500" / "orders__quarantine"
+    archive = Location.of(tmp_path / "lake" / ".archive" / "orders")
+    archived = archive / "20261122T101500" / "orders__quarantine"
     rows = {"_seq": [1, 1], "redriven_seq": pa.array([None, 2], pa.int64())}
-    write_deltalake(archived, pa.table(rows))
+    write_deltalake(archived.path, pa.table(rows))
     end(monkeypatch, report("orders"), archived)
 
     result = oncelake("rebuild", "orders")
@@ -66,10 +68,13 @@ def test_records_that_went_out_of_sight_are_counted(
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(
     ("archived", "code"),
-    [pytest.param((Path("old"),), 0, id="behind the swap"), pytest.param((), 143, id="before it")],
+    [
+        pytest.param((Location.of("old"),), 0, id="behind the swap"),
+        pytest.param((), 143, id="before it"),
+    ],
 )
 def test_a_signal_counts_only_before_the_swap(
-    monkeypatch: pytest.MonkeyPatch, archived: tuple[Path, ...], code: int
+    monkeypatch: pytest.MonkeyPatch, archived: tuple[Location, ...], code: int
 ) -> None:
     """What is done is done, and a script must not think that it is not."""
     end(monkeypatch, report("orders"), *archived, is_stopped=True)

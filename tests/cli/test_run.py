@@ -161,7 +161,7 @@ def test_a_run_ends_with_what_waits_in_quarantine() -> None:
 def test_a_quarantine_that_cannot_be_read_takes_no_report_away() -> None:
     """The batches are committed: what waits is unknown, and the next run says why."""
     quarantine("done", held(1, "missing_key"))
-    log = StreamPaths.of("done", load_settings()).quarantine / "_delta_log"
+    log = StreamPaths.of("done", load_settings()).quarantine.path / "_delta_log"
     (log / f"{0:020d}.json").write_text("garbage")
 
     result = oncelake("run", "done", "--json")

@@ -22,6 +22,7 @@ import pytest
 
 from ingestion.errors import SetupError, StreamLockedError
 from ingestion.lake.lease import Lease, read_lease
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, this_machine
@@ -239,7 +240,7 @@ def _process() -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-def _is_taken(lock: Path) -> bool:
+def _is_taken(lock: Location) -> bool:
     """Ask as another process: the kernel gives one that holds the lock whatever it asks for."""
     attempt = (
         "import fcntl, sys\n"

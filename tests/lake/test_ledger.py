@@ -121,7 +121,7 @@ def test_a_ledger_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     earlier = SCHEMA.remove(SCHEMA.get_field_index("identity"))
     record = batch(1, 0, 5).as_record()
     del record["identity"]
-    write_deltalake(ledger.path, pa.Table.from_pylist([record], schema=earlier))
+    write_deltalake(ledger.path.path, pa.Table.from_pylist([record], schema=earlier))
 
     ledger.put(batch(2, 5, 9))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.location import Location
 from ingestion.lake.table_log import Commit, TableLog
 from tests.model.process import CallFailedError, step
 
@@ -123,7 +123,7 @@ class Paths:
     quarantine: Side = field(default_factory=lambda: Side(f"{STREAM}__quarantine"))
     tombstones: Side = field(default_factory=lambda: Side(f"{STREAM}__tombstones"))
     ledger: LedgerStore = field(default_factory=LedgerStore)
-    ledger_copy: Path = Path("no copy")
+    ledger_copy: Location = Location.of("no copy")
     checkpoints: Any = None
     lock: str = "lock"
     holder: str = "holder"

@@ -133,7 +133,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.sinks.local_engine,
-            {"DeltaTable": engine.ModelDeltaTable, "seal_commit": nothing},
+            {"open_delta": engine.ModelDeltaTable, "seal_commit": nothing},
         ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (

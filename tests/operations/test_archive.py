@@ -22,6 +22,7 @@ from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import archive_table, finish_swap, refuse_half_swapped
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata
 from ingestion.lake.ledger import Ledger, load_or_archive_ledger
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import write_empty_commit
@@ -50,7 +51,7 @@ def fill(settings: Settings, value: int) -> None:
     paths = StreamPaths.of("orders", settings)
     rows = {"id": [value], "_seq": [1], "redriven_seq": pa.array([None], pa.int64())}
     for path in (paths.data, paths.quarantine):
-        write_deltalake(path, pa.table(rows))
+        write_deltalake(path.path, pa.table(rows))
     Ledger(paths.ledger).put(row(1, delta_version=0))
 
 
@@ -60,9 +61,9 @@ def erase_all(settings: Settings) -> None:
     Ledger(StreamPaths.of("orders", settings).ledger).put(erasure)
 
 
-def damage(table: Path) -> None:
+def damage(table: Location) -> None:
     """Make garbage of a table's log."""
-    for commit in (table / "_delta_log").glob("*.json"):
+    for commit in (table.path / "_delta_log").glob("*.json"):
         commit.write_text("garbage")
 
 

@@ -149,7 +149,7 @@ def test_a_lock_that_outlived_its_driver_is_named_with_who_has_it(paths: StreamP
     assert "driver process has ended" in only.what
     assert "dead-run" in only.evidence
     assert only.command == f"kill {jvm}"
-    assert process_locking(paths.lock) is None
+    assert process_locking(paths.lock.path) is None
 
 
 def test_a_lease_that_outlived_its_run_is_to_be_unlocked(

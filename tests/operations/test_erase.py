@@ -87,7 +87,7 @@ def traces(world: World) -> list[str]:
         if PERSON.encode() in raw or str(NUMBER).encode() in raw:
             found.append(str(file))
     for path in (world.paths.data, world.paths.quarantine, world.paths.tombstones):
-        for file in path.glob("*.parquet"):
+        for file in path.path.glob("*.parquet"):
             text = repr(__import__("pyarrow.parquet").parquet.read_table(file).to_pylist())
             if PERSON in text or str(NUMBER) in text:
                 found.append(str(file))

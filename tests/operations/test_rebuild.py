@@ -19,6 +19,7 @@ from ingestion.errors import (
     StreamLockedError,
     TopicRecreatedError,
 )
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import adopt_topic, reset
 from tests.support.long import twins
@@ -197,7 +198,7 @@ def test_a_table_that_came_meanwhile_is_not_replaced(written: World) -> None:
         if not archived:
             archived.extend(reset(written.topic, written.settings, run_id="me"))
 
-    archived: list[Path] = []
+    archived: list[Location] = []
     with pytest.raises(RefusedError, match=r"was replaced, .*oncelake rebuild"):
         written.rebuild(on_batch=decide)
 
@@ -211,7 +212,7 @@ def test_a_rebuild_heals_its_own_ledger(written: World) -> None:
     stop = threading.Event()
     written.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
     ledger = written.paths.workshop / written.paths.ledger.name
-    for commit in (ledger / "_delta_log").glob("*.json"):
+    for commit in (ledger.path / "_delta_log").glob("*.json"):
         commit.write_text("garbage")
 
     written.rebuild()

@@ -187,8 +187,7 @@ def test_what_cannot_be_read_hides_nothing_else(here: Settings, tmp_path: Path) 
     leasing = here.model_copy(update={"lock": "lease", "kafka_timeout_seconds": 0.2})
     lease = StreamPaths.of("orders", leasing).lease
     assert lease is not None
-    lease.parent.mkdir(parents=True)
-    lease.write_text("{")
+    lease.put(b"{")
 
     status = StatusReader(leasing).read_status(stream("orders"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 def test_a_full_or_read_only_volume_is_named_and_healed(world: World, place: str) -> None:
     """Each run says which volume and what is free; the one after ends with every record once."""
     folders = {"lake": world.settings.lake, "state": world.settings.state}
-    folder = folders.get(place) or getattr(world.paths, place)
+    folder = Path(folders.get(place) or getattr(world.paths, place))
     with mounted(folder) as volume:
         world.send(row(1, "a"), b"bad")
         world.run()

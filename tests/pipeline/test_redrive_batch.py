@@ -11,6 +11,7 @@ from deltalake import write_deltalake
 
 from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.lake.books import imbalances
+from ingestion.lake.location import Location
 from ingestion.pipeline.redrive_batch import epochs_of
 from ingestion.verify.compare.ledger import miscounts
 from ingestion.verify.fold.fold import Fold
@@ -94,7 +95,7 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
     with remembering() as store:
         redrives = Redrives(store, coverage, declaration="now")
-        false_marks = list(redrives.learn(tmp_path / "q", last_seq=2))
+        false_marks = list(redrives.learn(Location.of(tmp_path / "q"), last_seq=2))
         fold = Fold(folding(declared(), store, coverage), redrives=redrives)
 
         first = fold.batch(batches[1], [records])

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from ingestion.lake.location import Location
 from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
 from ingestion.verify.read.snapshot import rows_of
 from tests.support.world import JARS, ROOT
@@ -141,4 +142,4 @@ def test_the_proof_reads_moments_of_files_that_are_older(
     finally:
         spark.conf.set(written_as, ours or "")
 
-    assert list(rows_of(tmp_path / "table", None, ["at"])) == [[(FAR,)]]
+    assert list(rows_of(Location.of(tmp_path / "table"), None, ["at"])) == [[(FAR,)]]

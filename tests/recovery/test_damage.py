@@ -306,7 +306,7 @@ def test_a_table_that_was_away_goes_on(copied: World) -> None:
     away = copied.paths.data.with_name("away")
     copied.paths.data.path.rename(away)
     assert_refused(copied, TableReplacedError, "is gone")
-    away.rename(copied.paths.data)
+    away.path.rename(copied.paths.data)
 
     assert run(copied).seq == BATCHES
 

@@ -30,7 +30,7 @@ def changes(folder: Path, declared: str, stored: Any, metadata: dict[str, str]) 
     """Return what differs of a column that is stored as one type and declared as another."""
     paths = StreamPaths.of("s", Settings(lake=folder))
     field = {"name": "v", "type": stored, "nullable": True, "metadata": metadata}
-    DeltaTable.create(paths.data, Schema([Field.from_json(json.dumps(field))]))
+    DeltaTable.create(paths.data.path, Schema([Field.from_json(json.dumps(field))]))
     spec = StreamSpec.model_validate(
         {"name": "s", "topic": "t", "schema": f"v {declared}", "mode": "append"}
     )

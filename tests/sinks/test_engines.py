@@ -84,10 +84,10 @@ def metadata(seq: int = 1) -> CommitMetadata:
     )
 
 
-def made_table(path: Path, *rows: dict[str, Any]) -> Path:
+def made_table(folder: Path, *rows: dict[str, Any]) -> Location:
     """A table that somebody else has written."""
-    write_deltalake(path, pa.Table.from_pylist(list(rows), schema=PLACE))
-    return path
+    write_deltalake(folder, pa.Table.from_pylist(list(rows), schema=PLACE))
+    return Location.of(folder)
 
 
 def merge_newer(*, has_order: bool) -> Merge:
@@ -107,9 +107,9 @@ def merge_newer(*, has_order: bool) -> Merge:
     )
 
 
-def counts_of(path: Path) -> Mapping[str, int]:
+def counts_of(path: Location) -> Mapping[str, int]:
     """What the newest commit of ours says that it did."""
-    commit, _ = TableLog(Location.of(path)).since_our_newest(STREAM)
+    commit, _ = TableLog(path).since_our_newest(STREAM)
     assert commit is not None
     return merge_counts(commit)
 
@@ -157,13 +157,13 @@ def test_a_newer_record_wins_and_no_other(
     has_order = len(one) == 4
     path = made_table(tmp_path / "table", place(1, *other))
     hold(engine, [place(1, *one), place(2, *one)])
-    engine.open_table("t", Location.of(path))
+    engine.open_table("t", path)
 
     engine.merge(merge_newer(has_order=has_order), STREAM, path, metadata())
 
     line = ("at", "_topic", "_partition", "_offset")[0 if has_order else 1 :]
     asked = sql.is_newer(line, "s", "t", has_order=has_order)
-    engine.open_table("before", Location.of(path), 0)
+    engine.open_table("before", path, 0)
     rows = engine.rows(
         f'SELECT s.id, {asked} AS newer FROM batch s LEFT JOIN "before" t ON s.id = t.id '
         "ORDER BY s.id"
@@ -176,7 +176,7 @@ def test_two_partitions_without_an_order_are_incomparable(engine: Engine, tmp_pa
     """Asking which is newer ends the statement, and nothing is written."""
     path = made_table(tmp_path / "table", place(1, 1, 1, 4))
     hold(engine, [place(1, 1, 0, 5)])
-    engine.open_table("t", Location.of(path))
+    engine.open_table("t", path)
     asked = sql.is_newer(("_topic", "_partition", "_offset"), "s", "t", has_order=False)
 
     with pytest.raises(IncomparableError):
@@ -195,7 +195,7 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
     engine.merge(merge_newer(has_order=False), STREAM, path, metadata(7))
 
     assert DeltaTable(path).transaction_version(app_id(STREAM)) == 7
-    commit, _ = TableLog(Location.of(path)).since_our_newest(STREAM)
+    commit, _ = TableLog(path).since_our_newest(STREAM)
     assert commit is not None
     assert commit.metadata == metadata(7)
     assert merge_counts(commit) == {"inserted": 0, "updated": 0, "deleted": 0}
@@ -231,11 +231,13 @@ def test_a_commit_that_gets_in_between_is_looked_at_again(
             if others:
                 others.pop()
                 write_deltalake(
-                    path, pa.Table.from_pylist([place(9, 1, 0, 0)], schema=PLACE), mode="append"
+                    path.path,
+                    pa.Table.from_pylist([place(9, 1, 0, 0)], schema=PLACE),
+                    mode="append",
                 )
             return super().transaction_version(app_id)
 
-    monkeypatch.setattr("ingestion.sinks.local_engine.DeltaTable", Overtaken)
+    monkeypatch.setattr("ingestion.sinks.local_engine.open_delta", Overtaken)
 
     engine.append("SELECT * FROM batch", STREAM, path, metadata(1))
     others.extend([1] * 3)
@@ -334,7 +336,7 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
     engine: Engine, tmp_path: Path
 ) -> None:
     """Under its seq, which a second attempt replaces; a schema's id comes from the detail."""
-    large, path = b"x" * 3_000_000, tmp_path / "quarantine"
+    large, path = b"x" * 3_000_000, Location.of(tmp_path / "quarantine")
     details = ("schema id 42: it's bad", "schema id 99999999999: too large", "x schema id 7:", None)
     bad = [
         validated(
@@ -348,11 +350,11 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
 
     for _ in range(2):
         rows = quarantine_rows(ours, spec)
-        engine.replace_seq(rows, Location.of(path), ours.seq, stats_on=STATISTICS)
+        engine.replace_seq(rows, path, ours.seq, stats_on=STATISTICS)
 
     found = DeltaTable(path).to_pyarrow_table().to_pylist()
     found.sort(key=lambda row: row["_offset"])
-    assert (rows_of_seq(Location.of(path), 3), [row["schema_id"] for row in found]) == (
+    assert (rows_of_seq(path, 3), [row["schema_id"] for row in found]) == (
         4,
         [42, None, None, None],
     )

@@ -23,6 +23,7 @@ from ingestion.errors import (
     TopicRecreatedError,
 )
 from ingestion.lake.ledger import Ledger
+from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.verify.verdict import Verdict
@@ -143,9 +144,9 @@ def test_the_command_prints_and_exits_with_its_verdict(
     assert [each["what"] for each in document["differences"]] == ["is missing from the table"]
 
 
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+def rewrite(table_at: Location, change: Callable[[pa.Table], pa.Table]) -> None:
     """Replace a table's rows by what ``change`` makes of them."""
-    table = DeltaTable(path)
+    table = DeltaTable(table_at.path)
     changed = change(pa.table(table.to_pyarrow_table()))
     write_deltalake(table, changed, mode="overwrite")
 
