@@ -121,10 +121,10 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
         return {}
     import pyarrow.dataset as ds
 
-    from ingestion.lake.delta import open_dataset, open_delta
+    from ingestion.lake.delta import open_rows
 
     try:
-        table = open_dataset(open_delta(paths.quarantine))
+        table = open_rows(paths.quarantine)
         of_batches = ds.field("_seq").isin([row.seq for row in judged])
         found = table.to_table(columns=["reason"], filter=of_batches)["reason"]
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)

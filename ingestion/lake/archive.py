@@ -115,11 +115,10 @@ def swap_tables(
 def finish_swap(paths: StreamPaths) -> tuple[Location, ...]:
     """Go on with a swap that was cut short, if one was, and return where old tables went just now.
 
-    Copies that a restore left before it came so far are removed. Needs the stream's lock.
+    Needs the stream's lock.
     """
     swap, moved = _read_swap(paths), tuple[Location, ...]()
     if swap is None:
-        paths.restored.delete_all()
         return ()
     hit(Failpoint.SWAP_BEGUN)
     # The ledger goes last: it is what a table that is gone is missed by.

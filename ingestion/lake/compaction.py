@@ -14,7 +14,7 @@ from typing import Final
 
 from ingestion.lake.checksums import matches_checksum, seal, seal_commit
 from ingestion.lake.damage import damaged_table
-from ingestion.lake.delta import open_delta
+from ingestion.lake.delta import open_delta, read_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog, data_files, translate_conflicts
@@ -51,7 +51,7 @@ class TableSize:
     def of(cls, path: Location) -> TableSize:
         """Measure a table."""
         there = path.files()
-        sizes = [there[name] for name in data_files(open_delta(path))]
+        sizes = [there[name] for name in data_files(read_delta(path))]
         return cls(files=len(sizes), bytes=sum(sizes), bytes_on_disk=sum(there.values()))
 
 

@@ -5,33 +5,65 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
-from pyarrow.dataset import Dataset, ParquetReadOptions
-from pyarrow.fs import FileSystem, S3FileSystem, SubTreeFileSystem
+from pyarrow.dataset import Dataset, FileSystemDataset, ParquetReadOptions
+from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import COMMIT, log_files
 
 # Of two commits of one version the second is refused, as on a disk.
-_PUT_IF_ABSENT: Final[Mapping[str, str]] = {"aws_conditional_put": "etag"}
+_OPTIONS: Final[Mapping[str, str]] = {
+    "aws_conditional_put": "etag",
+    # Otherwise a request that is never answered takes three minutes.
+    "timeout": "20s",
+    "connect_timeout": "5s",
+    "max_retries": "5",
+    "retry_timeout": "30s",
+}
 
 
 def storage_options(table: Location) -> dict[str, str] | None:
     """Return what delta-rs must know of a store beside its variables of the environment."""
-    return None if table.is_local else dict(_PUT_IF_ABSENT)
+    return None if table.is_local else dict(_OPTIONS)
 
 
-def open_delta(table: Location, version: int | None = None) -> DeltaTable:
-    """Open a table at a version, or at its newest."""
-    return DeltaTable(str(table), version=version, storage_options=storage_options(table))
+def open_delta(table: Location) -> DeltaTable:
+    """Open a table at its newest version, to write to it."""
+    options = storage_options(table)
+    return log_files(table).open_writer(lambda: DeltaTable(str(table), storage_options=options))
+
+
+def recorded_txn(table: DeltaTable, application: str) -> int | None:
+    """Return the version that an application has recorded in an open table."""
+    if "://" in table.table_uri and not table.table_uri.startswith("file:"):
+        # delta-rs itself would read each commit of the log once more.
+        table = read_delta(Location.of(table.table_uri), table.version())
+    version: int | None = table.transaction_version(application)
+    return version
+
+
+def read_delta(table: Location, version: int | None = None) -> DeltaTable:
+    """Open a table at a version, or at its newest, to ask what is in its log."""
+    return DeltaTable(log_files(table).table_here(version), version=version)
 
 
 def is_delta(table: Location) -> bool:
     """Tell whether there is a Delta table here, as against nothing or stray files."""
-    return DeltaTable.is_deltatable(str(table), storage_options(table))
+    if table.is_local:
+        return DeltaTable.is_deltatable(str(table))
+    return any(map(COMMIT.fullmatch, log_files(table).names()))
 
 
-def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = None) -> Dataset:
+def open_rows(
+    table: Location,
+    version: int | None = None,
+    *,
+    snapshot: DeltaTable | None = None,
+    read_options: ParquetReadOptions | None = None,
+) -> Dataset:
     """Open a table's rows for a scan, with Arrow's own file system under it.
 
     By default delta-rs hands Arrow a file system written in Python. What Arrow reads through it
@@ -41,19 +73,42 @@ def open_dataset(table: DeltaTable, read_options: ParquetReadOptions | None = No
     (apache/arrow#34314, #36389, #36980). A scan that was not read to its end leaves it waiting for
     such a thread for ever. Arrow's own file system has no Python object in it.
     """
-    files, folder = _arrows_files(table.table_uri)
-    return table.to_pyarrow_dataset(
+    snapshot = snapshot or read_delta(table, version)
+    files, folder = _arrows_files(table)
+    found = snapshot.to_pyarrow_dataset(
         filesystem=SubTreeFileSystem(folder, files), parquet_read_options=read_options
     )
+    return found if table.is_local else _with_sizes(found, snapshot)
 
 
-def _arrows_files(uri: str) -> tuple[FileSystem, str]:
+def open_whole(table: Location, snapshot: DeltaTable | None = None) -> Dataset:
+    """Open a small table that is read whole each time: of one in a store, its files are kept."""
+    snapshot = snapshot or read_delta(table)
+    names = map(unquote, snapshot.get_add_actions(flatten=True).column("path").to_pylist())
+    folder = log_files(table).rows_here(names)
+    return snapshot.to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
+
+
+def _with_sizes(rows: Dataset, snapshot: DeltaTable) -> Dataset:
+    """Tell Arrow how long the files are, for which it would ask the store once more each."""
+    files = snapshot.get_add_actions(flatten=True)
+    names = map(unquote, files.column("path").to_pylist())
+    sizes = dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
+    fragments = [
+        rows.format.make_fragment(
+            each.path, rows.filesystem, each.partition_expression, file_size=sizes[each.path]
+        )
+        for each in rows.get_fragments()
+    ]
+    return FileSystemDataset(fragments, rows.schema, rows.format, rows.filesystem)
+
+
+def _arrows_files(table: Location) -> tuple[FileSystem, str]:
     """Return Arrow's own file system for a table, and the table's folder in it."""
-    scheme, _, place = uri.partition("://")
-    if scheme != "s3":
-        files, folder = FileSystem.from_uri(uri)
+    if not str(table).startswith("s3://"):
+        files, folder = FileSystem.from_uri(table.uri)
         return files, folder
-    return S3FileSystem(**_s3_options(os.environ)), place.rstrip("/")
+    return S3FileSystem(**_s3_options(os.environ)), str(table).removeprefix("s3://")
 
 
 def _s3_options(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.checksums import seal_commit
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_delta, open_rows
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import append_nothing, translate_conflicts
@@ -160,7 +160,7 @@ def finish_erasures(tombstones: Location, rows: Sequence[LedgerRow]) -> None:
     for erasure in unfinished(rows):
         if is_delta(tombstones):
             columns = list(erasure.digest.columns)
-            keys = open_dataset(open_delta(tombstones)).to_table(columns=columns)
+            keys = open_rows(tombstones).to_table(columns=columns)
             keys = keys.group_by(columns).aggregate([])
             erased = [erasure.digest.is_of(key.values()) for key in keys.to_pylist()]
             if any(erased):

@@ -27,12 +27,12 @@ from deltalake.exceptions import DeltaError
 from ingestion.errors import TableSettingsError, counted, first_line
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table
-from ingestion.lake.delta import open_delta
+from ingestion.lake.delta import read_delta
 from ingestion.lake.location import Location
-from ingestion.lake.storage import is_disk_error
-from ingestion.lake.table_log import Commit, TableLog, data_files
+from ingestion.lake.log_files import CHECKPOINT, log_files
+from ingestion.lake.storage import is_storage_error
+from ingestion.lake.table_log import Commit, TableLog, data_files, versions_in
 
-_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
 # What is written only when the commit of that number is there: no draft of a commit that died.
 _AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")
 _MOST_NAMED = 3
@@ -68,7 +68,7 @@ def translate_read_errors(table: Location, version: int | None = None) -> Iterat
     try:
         yield
     except _READ_ERRORS as error:
-        if not is_disk_error(error):
+        if not is_storage_error(error):
             refuse_unreadable(table, version)
         raise
 
@@ -83,7 +83,7 @@ def refuse_unreadable(table: Location, version: int | None = None) -> None:
         return
     refuse_damaged(TableLog(table))
     with _translate_log_errors(table):
-        snapshot = open_delta(table, version=version)
+        snapshot = read_delta(table, version=version)
         for problem in chain(_lost_files(table, snapshot), _unreadable_files(table, snapshot)):
             raise damaged_table(table, problem)
 
@@ -94,7 +94,7 @@ def _translate_log_errors(table: Location) -> Iterator[None]:
     try:
         yield
     except _READ_ERRORS as error:
-        if is_disk_error(error) or isinstance(error, PermissionError):
+        if is_storage_error(error) or isinstance(error, PermissionError):
             raise
         words = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         raise damaged_table(table, f"it cannot be read ({words[:300]})") from error
@@ -102,9 +102,9 @@ def _translate_log_errors(table: Location) -> Iterator[None]:
 
 def _log_problems(log: TableLog) -> Iterator[str]:
     """Yield what is wrong with the log, from the checkpoint that readers begin at to its end."""
-    names = sorted((log.path / "_delta_log").files())
-    versions = set(log.versions())
-    checkpoints = {int(found[1]): name for name in names if (found := _CHECKPOINT.fullmatch(name))}
+    names = sorted(log.names())
+    versions = set(versions_in(names))
+    checkpoints = {int(found[1]): name for name in names if (found := CHECKPOINT.fullmatch(name))}
     newest = max([*versions, *checkpoints], default=-1)
     for name in names:
         found = _AFTER_COMMIT.fullmatch(name)
@@ -119,14 +119,14 @@ def _log_problems(log: TableLog) -> Iterator[str]:
             yield f"_delta_log/{version:020d}.json is missing, and {newest} is the newest commit"
         log.read(version)
     for name in names:
-        at = _CHECKPOINT.fullmatch(name)
+        at = CHECKPOINT.fullmatch(name)
         if at and int(at[1]) == begin and not matches_checksum(log.path / "_delta_log" / name):
             yield f"_delta_log/{name} is not as it was written"
 
 
 def _lost_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
     """Yield each file of the snapshot that is missing or of another size."""
-    files, there = snapshot.get_add_actions(flatten=True), table.files()
+    files, there = snapshot.get_add_actions(flatten=True), log_files(table).sizes()
     for path, size in zip(
         files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True
     ):
@@ -147,7 +147,7 @@ def _unreadable_files(table: Location, snapshot: DeltaTable) -> Iterator[str]:
             for _ in pq.ParquetFile(io.BytesIO((table / name).read())).iter_batches():
                 pass
         except (pa.ArrowException, OSError) as error:
-            if is_disk_error(error):
+            if is_storage_error(error):
                 raise
             yield f"data file {name} cannot be read ({first_line(error)[:300]})"
 

@@ -109,8 +109,18 @@ def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
             lease = replace(lease, token=before.token + 1)
             return lease, place.replace(_LEASE.dump_json(lease), tag)
     except (FileExistsError, ObjectChangedError):
-        pass
+        if tag := _tag_of(place, lease):
+            return lease, tag
     raise StreamLockedError(str(place))
+
+
+def _tag_of(place: Location, lease: Lease) -> Tag:
+    """Return the tag of a lease that is there although its answer was lost; ``None`` of another.
+
+    A client that got no answer puts it again, and is told that it was changed meanwhile.
+    """
+    found = _read(place)
+    return found[1] if found and found[0] == lease else None
 
 
 def _read(place: Location) -> tuple[Lease, Tag] | None:
@@ -158,4 +168,7 @@ class _Renewal(threading.Thread):
         try:
             self._tag = self._place.replace(_LEASE.dump_json(lease), self._tag)
         except ObjectChangedError:
-            self.lost.set()
+            tag = _tag_of(self._place, lease)
+            if tag is None:
+                self.lost.set()
+            self._tag = tag or self._tag

@@ -36,9 +36,10 @@ from ingestion.lake.commit_metadata import (
     Kind,
 )
 from ingestion.lake.damage import damaged_table
-from ingestion.lake.delta import is_delta, open_dataset, storage_options
+from ingestion.lake.delta import is_delta, open_delta, open_whole, storage_options
 from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit, TableLog
 
@@ -190,7 +191,7 @@ class Ledger:
             return ()
         refuse_damaged(log)
         with translate_read_errors(self.path):
-            raw = open_dataset(log.snapshot).to_table().to_pylist(maps_as_pydicts="strict")
+            raw = open_whole(self.path, log.snapshot).to_table().to_pylist(maps_as_pydicts="strict")
             return _in_order(map(LedgerRow.of_record, raw))
 
     def rows_of(self, table_id: str) -> tuple[LedgerRow, ...]:
@@ -202,13 +203,16 @@ class Ledger:
         if not rows:
             return
         written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
-        table = DeltaTable.create(
-            str(self.path),
-            SCHEMA,
-            mode="ignore",
-            configuration=_SETTINGS,
-            storage_options=storage_options(self.path),
-        )
+        if not self.exists:
+            options = storage_options(self.path)
+            DeltaTable.create(
+                *(str(self.path), SCHEMA),
+                mode="ignore",
+                configuration=_SETTINGS,
+                storage_options=options,
+            )
+            log_files(self.path).forget()
+        table = open_delta(self.path)
         (
             table.merge(
                 written,
@@ -216,6 +220,8 @@ class Ledger:
                 source_alias="s",
                 target_alias="t",
                 merge_schema=True,
+                # So the files are skipped, by their statistics, that hold none of these rows.
+                streamed_exec=False,
             )
             .when_matched_update_all()
             .when_not_matched_insert_all()

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -47,6 +47,14 @@ _JOBS: Final = 8
 Tag = str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object as a listing shows it: its length in bytes, and its tag."""
+
+    size: int
+    tag: Tag
+
+
 class StoreError(OSError):
     """A store did not do what it was asked for, within the time that it had."""
 
@@ -62,13 +70,15 @@ class Location(os.PathLike[str]):
     Attributes:
         root: The store, such as ``s3://bucket``; empty on this machine.
         key: Where in it: names joined by ``/``, none at either end.
+        cache: A folder of this machine for what never changes there.
     """
 
     root: str
     key: str
+    cache: Path | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, place: str | os.PathLike[str]) -> Location:
+    def of(cls, place: str | os.PathLike[str], *, cache: Path | None = None) -> Location:
         """Return the location of a URL, or of a path of this machine."""
         if isinstance(place, Location):
             return place
@@ -76,11 +86,11 @@ class Location(os.PathLike[str]):
         if not found:
             return cls("", os.path.abspath(place).strip("/"))
         host, _, key = rest.partition("/")
-        return cls(f"{scheme}://{host}", key.strip("/"))
+        return cls(f"{scheme}://{host}", key.strip("/"), cache)
 
     def __truediv__(self, name: str) -> Location:
         """Return a place below this one."""
-        return Location(self.root, f"{self.key}/{name}" if self.key else name)
+        return replace(self, key=f"{self.key}/{name}" if self.key else name)
 
     def __str__(self) -> str:
         """Write it as a person does: a path, or a URL."""
@@ -114,7 +124,7 @@ class Location(os.PathLike[str]):
     @property
     def parent(self) -> Location:
         """The folder that it is in."""
-        return Location(self.root, self.key.rpartition("/")[0])
+        return replace(self, key=self.key.rpartition("/")[0])
 
     def with_name(self, name: str) -> Location:
         """Return another place in the same folder."""
@@ -229,20 +239,17 @@ class Location(os.PathLike[str]):
             except FileNotFoundError:
                 return
 
-    def files(self, *, after: str | None = None) -> dict[str, int]:
-        """List the objects below, by their names from here on, with their length in bytes.
+    def files(self) -> dict[str, int]:
+        """List the objects below, by their names from here on, with their length in bytes."""
+        return {name: entry.size for name, entry in self.entries().items()}
 
-        With ``after``, only those whose name comes behind it in the order of the store.
-        """
-        offset = f"{self.key}/{after}" if after else None
+    def entries(self) -> dict[str, Entry]:
+        """List the objects below, by their names from here on."""
         with self._translated():
-            found = [
-                each
-                for chunk in obstore.list(self._store, self.key, offset=offset)
-                for each in chunk
-            ]
+            chunks = obstore.list(self._store, self.key, chunk_size=1000)
+            found = [each for chunk in chunks for each in chunk]
         begin = len(self.key) + 1 if self.key else 0
-        return {each["path"][begin:]: int(each["size"]) for each in found}
+        return {each["path"][begin:]: Entry(each["size"], each["e_tag"]) for each in found}
 
     def folders(self) -> tuple[str, ...]:
         """List the names of the folders directly below."""

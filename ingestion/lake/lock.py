@@ -31,9 +31,10 @@ from pyspark.sql import SparkSession
 from ingestion.errors import SetupError, StreamLockedError
 from ingestion.lake.lease import Lease, leased, read_lease
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, this_machine
-from ingestion.lake.storage import make_folder, translate_disk_errors
+from ingestion.lake.storage import make_folder, translate_disk_errors, try_store
 
 _ATTEMPTS = 3
 # Locks that threads of this process hold: the kernel would give it each of them a second time.
@@ -251,6 +252,11 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[thr
             lost = stack.enter_context(leased(paths.lease, lease))
         except StreamLockedError:
             raise _locked(paths) from None
+        if not paths.lease.is_local:
+            try_store(paths)
+        for table in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
+            # What others have committed before is seen from now on.
+            log_files(table).forget()
         yield lost
 
 

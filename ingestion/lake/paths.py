@@ -51,7 +51,7 @@ class StreamPaths:
     @classmethod
     def of(cls, stream: str, settings: Settings) -> StreamPaths:
         """Return the places of a stream."""
-        lake = Location.of(settings.lake)
+        lake = Location.of(settings.lake, cache=settings.state / "mirror")
         locks = lake / ".locks"
         has_lease = settings.lock == "lease" or not lake.is_local
         return cls(

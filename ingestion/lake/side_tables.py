@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_delta, open_rows
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 
 
 def count_rows(path: Location, condition: pc.Expression, *, version: int | None = None) -> int:
@@ -23,8 +24,7 @@ def count_rows(path: Location, condition: pc.Expression, *, version: int | None 
         DamagedTableError: a file that has to be read is missing, cut short or garbage.
     """
     with translate_read_errors(path, version):
-        table = open_delta(path, version=version)
-        return int(open_dataset(table).count_rows(filter=condition))
+        return int(open_rows(path, version).count_rows(filter=condition))
 
 
 def rows_of_seq(path: Location, seq: int, *, version: int | None = None) -> int:
@@ -44,6 +44,7 @@ def overwrite_seq(rows: DataFrame, path: Location, seq: int, *, stats_on: Sequen
     else:
         writer = writer.option("delta.dataSkippingStatsColumns", ",".join(stats_on))
     writer.save(str(path))
+    log_files(path).forget()
 
 
 def remove_beyond(path: Location, seq: int) -> int:

@@ -13,14 +13,13 @@ import os
 import re
 import shutil
 import struct
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from ingestion.errors import IngestionError, SetupError, StorageError, UnfitStorageError
-from ingestion.lake.location import ObjectChangedError
+from ingestion.lake.location import ObjectChangedError, StoreError
 from ingestion.lake.paths import StreamPaths
 
 _ADVICE: Final = {
@@ -36,9 +35,22 @@ _WORDS: Final = {
 _PATH: Final = re.compile(r"/[^\s'\":(){}\[\],;]+")
 
 
-def is_disk_error(error: BaseException) -> bool:
-    """Tell a failing volume from a file that is wrong."""
-    return _code(error) is not None
+# How a store that fails is told of: by obstore and delta-rs, by Arrow, and by Spark.
+_STORE: Final = re.compile(
+    r"Generic \w+ error: Error performing|\bAWS Error\b"
+    r"|\bfs\.s3a\b|AWSS3IOException|SdkClientException"
+)
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Tell a failing volume, or store, from a file that is wrong."""
+    return _code(error) is not None or is_store_error(error)
+
+
+def is_store_error(error: BaseException) -> bool:
+    """Tell a store that fails."""
+    return isinstance(error, StoreError) or _STORE.search(str(error)) is not None
 
 
 @contextmanager
@@ -56,6 +68,8 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
         raise
     except Exception as error:
         code = _code(error)
+        if is_store_error(error):
+            raise _store_failed(stream, error) from error
         if code is None:
             raise
         place = _place(error, folders)
@@ -67,6 +81,16 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
             f"{usage.total:,} bytes are free). Nothing is lost, and nothing is half done: what was "
             f"not committed is read again. Next: {_ADVICE[code]}, then oncelake run {stream}"
         ) from error
+
+
+def _store_failed(stream: str, error: Exception) -> StorageError:
+    lines = _COLOURS.sub("", str(error)).splitlines()
+    said = next((line.strip() for line in lines if _STORE.search(line)), lines[0])
+    return StorageError(
+        f"{stream}: the store of the lake failed: {said[:400]}. Nothing is lost, and nothing is "
+        "half done: what was not committed is read again. Next: look at the store, at its address "
+        f"and rights (docs/storage.md), then oncelake run {stream}"
+    )
 
 
 def _code(error: BaseException) -> int | None:
@@ -129,7 +153,7 @@ def make_folder(path: Path, what: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
         problem = "" if is_writable_folder(path) else "no permission"
     except OSError as error:
-        if is_disk_error(error):
+        if is_storage_error(error):
             raise
         problem = str(error.strerror)
     file = next((at for at in (path, *path.parents) if at.is_file()), None)
@@ -153,10 +177,10 @@ def probe_storage(paths: StreamPaths) -> None:
     It takes a millisecond, so every run does it: a lake can be moved, and a mount be changed.
 
     Raises:
-        UnfitStorageError: the file system, or the store, does not give it; says what.
+        UnfitStorageError: the file system does not give it; says what.
     """
     if not paths.lake.is_local:
-        _try_store(paths)
+        # Who takes the lease tries the store.
         return
     lock = paths.lock.path
     probe, linked = (lock.with_name(f"{lock.name}.{kind}") for kind in ("probe", "linked"))
@@ -177,22 +201,22 @@ def probe_storage(paths: StreamPaths) -> None:
         _remove(probe, linked)
 
 
-def _try_store(paths: StreamPaths) -> None:
-    """Put what may be put once only, and see the second refused."""
-    probe = paths.lock.with_name(f"{paths.stream}.{uuid.uuid4().hex}.probe")
-    problem = "puts an object over one that is there already"
-    tag = probe.create(b"first")
-    try:
-        with suppress(FileExistsError):
-            probe.create(b"second")
-            raise _unfit_store(paths, problem)
-        problem = "puts an object over one that was changed meanwhile"
-        probe.replace(b"second", tag)
-        with suppress(ObjectChangedError):
-            probe.replace(b"third", tag)
-            raise _unfit_store(paths, problem)
-    finally:
-        probe.delete()
+def try_store(paths: StreamPaths) -> None:
+    """Put the lease, which is there, as if it were absent, or another: both must be refused.
+
+    Raises:
+        UnfitStorageError: the store does what it is asked for; says what.
+    """
+    lease = paths.lease
+    assert lease is not None, "what lies in a store is locked by a lease"
+    with suppress(FileExistsError):
+        lease.create(b"")
+        lease.delete()
+        raise _unfit_store(paths, "puts an object over one that is there already")
+    with suppress(ObjectChangedError):
+        lease.replace(b"", '"another"')
+        lease.delete()
+        raise _unfit_store(paths, "puts an object over one that was changed meanwhile")
 
 
 def _unfit_store(paths: StreamPaths, problem: str) -> UnfitStorageError:
@@ -208,7 +232,7 @@ def _tried(trial: Callable[[Path, Path], str | None], probe: Path, linked: Path)
     try:
         return trial(probe, linked)
     except OSError as error:
-        if is_disk_error(error):
+        if is_storage_error(error):
             raise
         return f"refuses what a commit or a lock needs ({error.strerror})"
 
@@ -226,7 +250,7 @@ def _links_once(probe: Path, linked: Path) -> str | None:
     try:
         linked.hardlink_to(probe)
     except OSError as error:
-        if is_disk_error(error):
+        if is_storage_error(error):
             raise
         return f"has no hard links ({error.strerror}), by which a commit without Spark is made"
     try:

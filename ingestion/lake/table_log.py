@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.checksums import matches_checksum, seal_commit
@@ -26,11 +25,11 @@ from ingestion.lake.commit_metadata import (
     app_id,
 )
 from ingestion.lake.damage import damaged_table
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_delta, open_rows, read_delta, recorded_txn
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import COMMIT, log_files
 from ingestion.lake.paths import StreamPaths
 
-_COMMIT: Final = re.compile(r"(\d{20})\.json")
 # delta-rs has other words for what Delta counts.
 _METRICS: Final = {
     "num_target_rows_inserted": "numTargetRowsInserted",
@@ -85,7 +84,8 @@ class TableLog:
     @cached_property
     def snapshot(self) -> DeltaTable:
         """The table as delta-rs sees it at its newest version."""
-        return open_delta(self.path)
+        newest = None if self.path.is_local else max(self.versions(), default=None)
+        return read_delta(self.path, newest)
 
     @property
     def exists(self) -> bool:
@@ -103,8 +103,11 @@ class TableLog:
 
     def versions(self) -> list[int]:
         """List the versions whose commit file is still in the log, newest first."""
-        names = map(_COMMIT.fullmatch, (self.path / "_delta_log").files())
-        return sorted((int(found[1]) for found in names if found), reverse=True)
+        return versions_in(self.names())
+
+    def names(self) -> frozenset[str]:
+        """List the files of the log."""
+        return log_files(self.path).names()
 
     def read(self, version: int) -> Commit:
         """Read one commit.
@@ -157,6 +160,7 @@ class TableLog:
 
     def find(self, stream: str, seq: int, *, after: int = -1) -> Commit | None:
         """Find the commit that carries a stream's seq, looking only beyond version ``after``."""
+        log_files(self.path).forget()
         commits = self.newest_first(down_to=after + 1)
         return next((each for each in commits if each.txns.get(app_id(stream)) == seq), None)
 
@@ -192,7 +196,7 @@ class TableLog:
 
     def highest_epoch(self) -> int:
         """Return the newest epoch that any row is of; 0 without rows."""
-        batches = open_dataset(self.snapshot).to_batches(columns=["_epoch"])
+        batches = open_rows(self.path, snapshot=self.snapshot).to_batches(columns=["_epoch"])
         return max((pc.max(each.column(0)).as_py() or 0 for each in batches), default=0)
 
     def table_id(self) -> str:
@@ -201,9 +205,8 @@ class TableLog:
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         name = f"_delta_log/{version:020d}.json"
-        file = self.path / name
         try:
-            content = file.read()
+            content = log_files(self.path).read(f"{version:020d}.json")
             lines = content.splitlines()
             actions: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
@@ -212,7 +215,7 @@ class TableLog:
             raise damaged_table(self.path, f"{name} is garbage")
         if not actions:
             raise damaged_table(self.path, f"{name} is empty")
-        if not matches_checksum(file, content):
+        if not matches_checksum(self.path / name, content):
             raise damaged_table(self.path, f"{name} is not as it was written")
         return actions
 
@@ -225,6 +228,12 @@ class TableLog:
                 f"version {commit.version} is fenced as seq {commit.txns[app_id(stream)]}, "
                 f"and its metadata says {seq}",
             )
+
+
+def versions_in(names: Iterable[str]) -> list[int]:
+    """Return the versions whose commits are among the files of a log, newest first."""
+    commits = map(COMMIT.fullmatch, names)
+    return sorted((int(found[1]) for found in commits if found), reverse=True)
 
 
 def data_files(table: DeltaTable) -> frozenset[str]:
@@ -246,7 +255,8 @@ def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
         CommitConflictError: the table's log does not hold what was meant.
     """
     table = open_delta(paths.data)
-    append_nothing(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
+    with unless_committed(paths.data, paths.stream, metadata):
+        append_nothing(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
     return _read_back(paths, metadata)
 
 
@@ -263,7 +273,7 @@ def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) 
     """
     table = open_delta(paths.data)
     fenced = fenced_commit(table, paths.stream, metadata, remedy=_AGAIN, max_commit_retries=0)
-    with translate_conflicts(paths.stream):
+    with translate_conflicts(paths.stream), unless_committed(paths.data, paths.stream, metadata):
         table.restore(version, commit_properties=fenced)
     return _read_back(paths, metadata)
 
@@ -282,6 +292,20 @@ def _read_back(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
         )
     seal_commit(paths.data, commit.version)
     return commit
+
+
+@contextmanager
+def unless_committed(table: Location, stream: str, metadata: CommitMetadata) -> Iterator[None]:
+    """Let a commit pass that was made although its answer says otherwise, or never came.
+
+    A store's client that gets no answer puts the commit again, and is told that there is one.
+    """
+    try:
+        yield
+    except (DeltaError, OSError):
+        commit = TableLog(table).find(stream, metadata.seq)
+        if commit is None or commit.metadata != metadata:
+            raise
 
 
 @contextmanager
@@ -324,7 +348,7 @@ def fenced_commit(
     Raises:
         CommitConflictError: the table holds this seq, or a later one.
     """
-    recorded = table.transaction_version(app_id(stream))
+    recorded = recorded_txn(table, app_id(stream))
     if recorded is not None and recorded >= metadata.seq:
         raise CommitConflictError(
             stream,

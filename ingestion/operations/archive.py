@@ -81,6 +81,8 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
     with held(paths, run_id):
         finish_swap(paths)
         _refuse_erased(paths, chosen)
+        # Copies that another restore left before it came so far.
+        paths.restored.delete_all()
         for table in chosen.tables:
             (chosen.path / table).copy_to(paths.restored / table)
         return swap_tables(paths, paths.restored, why=f"archive restore {entry}")

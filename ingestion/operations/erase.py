@@ -32,7 +32,7 @@ from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_rows
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
@@ -264,7 +264,7 @@ class _Erasing:
         if not self.spec.keys or not is_delta(path):
             return Counter()
         names = self.key.column_names
-        found = open_dataset(open_delta(path)).to_table(columns=[*names, "_seq"])
+        found = open_rows(path).to_table(columns=[*names, "_seq"])
         return Counter(found.join(self.key, names, join_type="inner")["_seq"].to_pylist())
 
     def _quarantined(self) -> tuple[dict[int, list[dict[str, Any]]], int]:
@@ -273,7 +273,7 @@ class _Erasing:
         places: dict[int, list[dict[str, Any]]] = {}
         if not is_delta(path):
             return places, 0
-        dataset = open_dataset(open_delta(path))
+        dataset = open_rows(path)
         names = ["_seq", "_topic", "_partition", "_offset", "key", "value"]
         names += ["removed"] if "removed" in dataset.schema.names else []
         for batch in dataset.to_batches(columns=names, batch_size=1_000):

@@ -20,7 +20,7 @@ from ingestion.formats.coerce import from_base64
 from ingestion.formats.decoder import BadBytesError, Encoded
 from ingestion.formats.json import REASONS
 from ingestion.formats.json.strict import StrictReader
-from ingestion.lake.delta import open_delta
+from ingestion.lake.delta import read_delta
 from ingestion.lake.location import Location
 
 # A value of each type, as JSON has it; of all others, 42.
@@ -41,7 +41,7 @@ def parse_key(spec: StreamSpec, table: Location, text: str) -> pa.Table:
     Raises:
         InvalidSpecError: it is none; says what it must be.
     """
-    schema = pa.schema(open_delta(table).schema().to_arrow())
+    schema = pa.schema(read_delta(table).schema().to_arrow())
     values = _parse_object(spec, text)
     if problem := next(_problems(spec, schema, values), None):
         raise _bad_key(spec, problem, values)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ingestion.declaration.messages import printable
-from ingestion.lake.delta import open_dataset, open_delta
+from ingestion.lake.delta import open_rows
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
@@ -119,7 +119,7 @@ def inspect(
     # What lies beyond the table's last batch was never committed.
     last = (snapshot.table.seq or 0) if snapshot.table else None
     with translate_read_errors(paths.quarantine):
-        dataset = open_dataset(open_delta(paths.quarantine))
+        dataset = open_rows(paths.quarantine)
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         removed = 0

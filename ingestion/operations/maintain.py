@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_delta, open_rows
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.location import Location
@@ -92,6 +92,8 @@ def maintain(
         if table is None:
             return UpkeepReport(stream=spec.name, tables=(), payloads_removed=0, swept=0)
         refuse_damaged_side_tables(read_side_tables(paths, table.rows))
+        # Copies that a restore left that was cut short.
+        paths.restored.delete_all()
         rows = standing_rows(table.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, settings, rows)
@@ -148,7 +150,7 @@ def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerR
     newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
     with duckdb.connect() as tables:
         tables.execute("SET TimeZone = 'UTC'")
-        tables.register("deletes", open_dataset(table))
+        tables.register("deletes", open_rows(path))
         kept = tables.sql(
             "SELECT * EXCLUDE (_rank) FROM (SELECT *, row_number() OVER (PARTITION BY "
             f"_seq <= {limit}, {sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank "

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_rows
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
@@ -164,7 +164,7 @@ class Redrive:
         if not is_delta(paths.quarantine):
             return Counter()
         with translate_read_errors(paths.quarantine):
-            dataset = open_dataset(open_delta(paths.quarantine))
+            dataset = open_rows(paths.quarantine)
             rows = dataset.to_table(
                 columns=["_seq", "reason"], filter=is_waiting(dataset.schema.names)
             )

@@ -32,7 +32,7 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
-from ingestion.lake.delta import open_delta
+from ingestion.lake.delta import read_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.integrity import translate_read_errors
@@ -293,11 +293,11 @@ def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
 def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
     """Name the files that would come back, and are not as they were written."""
     try:
-        then = data_files(open_delta(paths.data, version=point.restored_from))
+        then = data_files(read_delta(paths.data, version=point.restored_from))
     except DeltaError as error:
         yield f"version {point.restored_from} cannot be read ({first_line(error)})"
         return
-    for name in sorted(then - data_files(open_delta(paths.data))):
+    for name in sorted(then - data_files(read_delta(paths.data))):
         if not matches_checksum(paths.data / name):
             yield f"data file {name} is not as it was written"
 

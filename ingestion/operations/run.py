@@ -28,7 +28,6 @@ from ingestion.errors import (
     TopicTruncatedError,
 )
 from ingestion.kafka.transactions import find_stalls
-from ingestion.lake.archive import finish_swap
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
@@ -130,7 +129,6 @@ class Run:
         with held_by_committer(stream.paths, me) as lock:
             hit(Failpoint.LOOKING)
             probe_storage(stream.paths)
-            finish_swap(stream.paths)
             first = plan_start(stream)
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first)

@@ -25,6 +25,7 @@ from ingestion.lake.delta import storage_options
 from ingestion.lake.erasure import COMPLETE, Digest, erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
@@ -113,6 +114,7 @@ def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: E
             configuration=properties,
             storage_options=storage_options(paths.data),
         )
+        log_files(paths.data).forget()
         seal_commit(paths.data, 0)
         return
     builder = DeltaTable.createIfNotExists(spark).location(str(paths.data))

@@ -20,7 +20,7 @@ from ingestion.kafka.offsets import Range
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import refuse_unreadable
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.storage import is_disk_error, translate_disk_errors
+from ingestion.lake.storage import is_storage_error, translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.pipeline.schema import sentence_of
 from ingestion.pipeline.session import jvm_has_ended
@@ -175,7 +175,7 @@ def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
     if not (spec.is_transformed or spec.apply_as_deletes) or _kafkas_word(text) is not None:
         return False
     # A text of the data may read like a volume's failure.
-    if is_disk_error(error) and not is_of_data:
+    if is_storage_error(error) and not is_of_data:
         return False
     if isinstance(error, PythonException):
         # Decoding is Python, too; what it raises is no fault of the declared function.

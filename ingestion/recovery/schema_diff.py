@@ -23,7 +23,7 @@ from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.delta import open_delta
+from ingestion.lake.delta import read_delta
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
 
@@ -121,7 +121,7 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange
 
 def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChange]:
     """Yield what the columns of a table that is there are otherwise than declared."""
-    table = open_delta(paths.data)
+    table = read_delta(paths.data)
     found = {field.name: field for field in table.schema().fields if field.name not in OURS}
     declared = {column.name: column for column in spec.table_columns}
     for name, column in declared.items():

@@ -71,14 +71,17 @@ class TableSnapshot:
         return "ledger" if is_in_ledger and rows[-1].identity != UNKNOWN else "rows"
 
 
-def read_snapshot(paths: StreamPaths, ledger: LoadedLedger | None = None) -> TableSnapshot:
+def read_snapshot(
+    paths: StreamPaths, ledger: LoadedLedger | None = None, *, is_swap_finished: bool = False
+) -> TableSnapshot:
     """Read the table's log, and the ledger unless the caller has read it.
 
     Raises:
         DamagedTableError: the table's files are not as they were written.
         TableReplacedError: a rebuilt table was on its way into this one's place.
     """
-    refuse_half_swapped(paths)
+    if not is_swap_finished:
+        refuse_half_swapped(paths)
     ledger, log = ledger or load_ledger(paths), TableLog(paths.data)
     if not log.exists:
         return TableSnapshot(

@@ -9,6 +9,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.archive import finish_swap
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
@@ -70,7 +71,8 @@ def plan_start(stream: Stream) -> Start | None:
         DependencyError: Kafka does not answer.
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
-    snapshot = read_snapshot(paths, load_or_archive_ledger(paths))
+    finish_swap(paths)
+    snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:
         # A Kafka, or a topic, that is not there is found out before Spark is started for it.

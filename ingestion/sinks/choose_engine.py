@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pyspark.sql import SparkSession
 
-from ingestion.lake.delta import is_delta, open_delta
+from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.sinks.engine import Engine
@@ -75,7 +75,7 @@ def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:
         if name in types and types[name].word in _INEXACT:
             yield f"{name}, by which rows are compared, is a {types[name].word}"
     if not is_new:
-        protocol = open_delta(data).protocol()
+        protocol = read_delta(data).protocol()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
         for feature in sorted(features - _WRITTEN):
             yield f"the table has the feature {feature}"

@@ -24,9 +24,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from ingestion.errors import BatchTooLargeError
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.delta import is_delta, open_dataset, open_delta, storage_options
+from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
 from ingestion.lake.location import Location
-from ingestion.lake.table_log import append_nothing, fenced_commit
+from ingestion.lake.log_files import log_files
+from ingestion.lake.table_log import append_nothing, fenced_commit, unless_committed
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
 from ingestion.sinks.idempotent_commit import retry_on_conflict
@@ -84,7 +85,7 @@ class LocalEngine:
 
     def open_table(self, name: str, path: Location, version: int | None = None) -> None:
         """Give a Delta table a name; its files are read by Arrow."""
-        self._tables.register(name, open_dataset(open_delta(path, version=version)))
+        self._tables.register(name, open_rows(path, version))
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
@@ -145,6 +146,7 @@ class LocalEngine:
             settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
             options = storage_options(path)
             write_deltalake(str(path), rows, configuration=settings, storage_options=options)
+            log_files(path).forget()
             table = open_delta(path)
         seal_commit(path, table.version())
 
@@ -212,7 +214,7 @@ def _commit(
         table = open_delta(path)
         remedy = f"oncelake status {stream}, then run again from the table's offsets"
         properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
-        with translate_failure(DeltaError, duckdb.Error):
+        with translate_failure(DeltaError, duckdb.Error), unless_committed(path, stream, metadata):
             write(table, properties)
         seal_commit(path, table.version())
 

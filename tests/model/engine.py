@@ -119,6 +119,8 @@ class ModelLocalEngine(ModelEngine):
 class ModelDeltaTable:
     """What ``ingestion.sinks.local_engine`` asks of delta-rs before it commits."""
 
+    table_uri = "file:///of/the/model"
+
     def __init__(self, place: Place) -> None:
         """Open the newest version."""
         step("begin the commit")

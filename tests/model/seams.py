@@ -66,7 +66,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
                 "open_generation": open_generation,
                 "probe_storage": nothing,
-                "finish_swap": nothing,
                 "translate_engine_errors": lambda stream: nullcontext(),
                 "read_stream": lambda spark, spec, world, starting, lag: query.Stream(
                     world, starting
@@ -91,6 +90,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "refuse_half_swapped": nothing,
             },
         ),
+        (ingestion.recovery.start, {"finish_swap": nothing}),
         (
             ingestion.lake.lock,
             {
@@ -133,7 +133,11 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         ),
         (
             ingestion.sinks.local_engine,
-            {"open_delta": engine.ModelDeltaTable, "seal_commit": nothing},
+            {
+                "open_delta": engine.ModelDeltaTable,
+                "seal_commit": nothing,
+                "unless_committed": lambda path, stream, metadata: nullcontext(),
+            },
         ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
         (

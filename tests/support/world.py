@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import TopicPartition
-from ingestion.lake.delta import open_dataset, open_delta
+from ingestion.lake.delta import open_rows
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
@@ -227,12 +227,12 @@ class World:
     def rows(self) -> list[dict[str, Any]]:
         """Read the user's columns of the table by delta-rs, by key."""
         names = [column.name for column in self.spec.columns]
-        found = open_dataset(open_delta(self.paths.data)).to_table(columns=names).to_pylist()
+        found = open_rows(self.paths.data).to_table(columns=names).to_pylist()
         return sorted(found, key=lambda row: [str(row[key]) for key in self.spec.keys])
 
     def quarantined(self) -> list[dict[str, Any]]:
         """Read the quarantine by delta-rs, in the order of the offsets."""
-        found = open_dataset(open_delta(self.paths.quarantine)).to_table().to_pylist()
+        found = open_rows(self.paths.quarantine).to_table().to_pylist()
         return sorted(found, key=lambda row: (row["_partition"], row["_offset"]))
 
 

@@ -18,16 +18,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from ingestion.cli.demo import flights
 from ingestion.cli.demo.flights import Message
 from ingestion.cli.end_process import run_to_the_end
 from ingestion.cli.output import out, say, table
 from ingestion.declaration.loader import find_stream
 from ingestion.errors import IngestionError, counted
-from ingestion.lake.delta import open_dataset, open_delta
+from ingestion.lake.delta import open_rows, read_delta
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.local import broker
 from ingestion.local.produce import create, offset_count, produce
@@ -116,7 +115,7 @@ class Demo:
         batches = self._batches()
         _print_books(batches)
         _print_ranges(batches)
-        _print_rows(open_delta(self._paths.data))
+        _print_rows(self._paths.data)
 
     def _prove(self) -> None:
         """Fold the topic by another client and other code, and hold every table against it."""
@@ -129,10 +128,10 @@ class Demo:
         say("  equal in every column of every row; every batch counted again")
 
     def _batches(self) -> tuple[LedgerRow, ...]:
-        return Ledger(self._paths.ledger).rows_of(str(open_delta(self._paths.data).metadata().id))
+        return Ledger(self._paths.ledger).rows_of(str(read_delta(self._paths.data).metadata().id))
 
     def _version(self) -> int:
-        return open_delta(self._paths.data).version()
+        return read_delta(self._paths.data).version()
 
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:
@@ -212,7 +211,7 @@ def _print_ranges(batches: Iterable[LedgerRow]) -> None:
     table(columns, rows)
 
 
-def _print_rows(table_of_flights: DeltaTable, *, limit: int = 10) -> None:
+def _print_rows(table_of_flights: Location, *, limit: int = 10) -> None:
     """Show some rows of the flights' table, read without Spark."""
     rows = [
         (
@@ -222,7 +221,7 @@ def _print_rows(table_of_flights: DeltaTable, *, limit: int = 10) -> None:
             f"{row['updated_at']:%b %d %H:%M:%S}",
             *(row[name] for name in _COORDINATES),
         )
-        for row in open_dataset(table_of_flights)
+        for row in open_rows(table_of_flights)
         .head(limit, columns=[*_SHOWN, *_COORDINATES])
         .to_pylist()
     ]

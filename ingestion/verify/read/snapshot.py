@@ -29,7 +29,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.delta import is_delta, open_dataset, open_delta
+from ingestion.lake.delta import is_delta, open_rows, open_whole, read_delta
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
@@ -204,7 +204,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     ledger = read_ledger(paths.ledger)
     if not is_delta(paths.data):
         raise _no_table(spec, paths, ledger)
-    table = open_delta(paths.data)
+    table = read_delta(paths.data)
     _refuse_other_columns(spec, table)
     newest = table.version()
     commits = read_log(paths.data, spec.name, through=newest)
@@ -235,7 +235,7 @@ def rows_of(path: Location, version: int | None, columns: Sequence[str]) -> Iter
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
     if not is_delta(path):
         return
-    dataset = open_dataset(open_delta(path, version=version), _MICROS)
+    dataset = open_rows(path, version, read_options=_MICROS)
     batches = dataset.to_batches(
         columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
     )
@@ -249,19 +249,19 @@ def columns_of(path: Location) -> tuple[str, ...]:
     """Return the columns of a table; none when there is no table."""
     if not is_delta(path):
         return ()
-    return tuple(field.name for field in open_delta(path).schema().fields)
+    return tuple(field.name for field in read_delta(path).schema().fields)
 
 
 def row_count(path: Location, version: int) -> int:
     """Count a table's rows, from the statistics of its files."""
-    return int(open_delta(path, version=version).count())
+    return int(read_delta(path, version=version).count())
 
 
 def read_ledger(path: Location) -> tuple[Batch, ...]:
     """Read every row of a ledger, by seq; none when there is no ledger."""
     if not is_delta(path):
         return ()
-    rows = open_dataset(open_delta(path)).to_table().to_pylist(maps_as_pydicts="lossy")
+    rows = open_whole(path).to_table().to_pylist(maps_as_pydicts="lossy")
     return tuple(sorted(map(Batch.of_row, rows), key=lambda batch: batch.seq))
 
 
