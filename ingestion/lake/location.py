@@ -35,6 +35,7 @@ from obstore.store import LocalStore, from_url
 from ingestion.errors import first_line
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 # What is tried again within a request, and how long that may take in all.
@@ -154,7 +155,7 @@ class Location(os.PathLike[str]):
     def fingerprint(self) -> object:
         """Return what changes whenever a file of this folder comes or goes."""
         if not self.is_local:
-            return max(self.files(), default=None)
+            return tuple((each["path"], each["e_tag"]) for each in self._list())
         try:
             found = self.path.stat()
         except OSError:
@@ -234,15 +235,8 @@ class Location(os.PathLike[str]):
 
         With ``after``, only those whose name comes behind it in the order of the store.
         """
-        offset = f"{self.key}/{after}" if after else None
-        with self._translated():
-            found = [
-                each
-                for chunk in obstore.list(self._store, self.key, offset=offset)
-                for each in chunk
-            ]
         begin = len(self.key) + 1 if self.key else 0
-        return {each["path"][begin:]: int(each["size"]) for each in found}
+        return {each["path"][begin:]: int(each["size"]) for each in self._list(after)}
 
     def folders(self) -> tuple[str, ...]:
         """List the names of the folders directly below."""
@@ -289,6 +283,12 @@ class Location(os.PathLike[str]):
             return
         self.copy_to(other)
         self.delete_all()
+
+    def _list(self, after: str | None = None) -> list[ObjectMeta]:
+        offset = f"{self.key}/{after}" if after else None
+        with self._translated():
+            chunks = obstore.list(self._store, self.key, offset=offset)
+            return [each for chunk in chunks for each in chunk]
 
     @property
     def _store(self) -> ObjectStore:
