@@ -202,7 +202,7 @@ class Location(os.PathLike[str]):
             try:
                 return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
             except AlreadyExistsError as error:
-                raise FileExistsError(str(self)) from error
+                raise self._failure(errno.EEXIST) from error
 
     def replace(self, content: bytes, tag: Tag) -> Tag:
         """Put another object in the place of one that is as it was read.
@@ -212,7 +212,7 @@ class Location(os.PathLike[str]):
         """
         if self.is_local:
             # Two that do this at once may both succeed: what hangs on it here is a courtesy.
-            if self.read_tagged()[1] != tag:
+            if not self.exists() or self.read_tagged()[1] != tag:
                 raise ObjectChangedError(str(self))
             self.put(content)
             return self.read_tagged()[1]
@@ -247,7 +247,8 @@ class Location(os.PathLike[str]):
     def delete_all(self) -> None:
         """Delete a folder with all that is in it, if it is there."""
         if self.is_local:
-            shutil.rmtree(self, ignore_errors=True)
+            if self.exists():
+                shutil.rmtree(self)
             return
         keys = [f"{self.key}/{name}" for name in self.files()]
         if keys:
@@ -290,6 +291,9 @@ class Location(os.PathLike[str]):
             chunks = obstore.list(self._store, self.key, offset=offset)
             return [each for chunk in chunks for each in chunk]
 
+    def _failure(self, code: int) -> OSError:
+        return OSError(code, os.strerror(code), str(self))
+
     @property
     def _store(self) -> ObjectStore:
         return _store(self.root)
@@ -299,11 +303,12 @@ class Location(os.PathLike[str]):
         """Translate obstore's errors into those of files, or of a store that does not answer."""
         try:
             yield
+        except FileNotFoundError as error:
+            raise self._failure(errno.ENOENT) from error
         except BaseError as error:
             found, said = _ERRNO.search(str(error)), first_line(error)
             if found and self.is_local:
-                code = int(found[1])
-                raise OSError(code, os.strerror(code), str(self)) from error
+                raise self._failure(int(found[1])) from error
             if isinstance(error, PermissionDeniedError | UnauthenticatedError):
                 raise PermissionError(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error
