@@ -164,7 +164,7 @@ class Location(os.PathLike[str]):
     def fingerprint(self) -> object:
         """Return what changes whenever a file of this folder comes or goes."""
         if not self.is_local:
-            return max(self.files(), default=None)
+            return tuple(self.entries().items())
         try:
             found = self.path.stat()
         except OSError:
@@ -211,7 +211,7 @@ class Location(os.PathLike[str]):
             try:
                 return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
             except AlreadyExistsError as error:
-                raise FileExistsError(str(self)) from error
+                raise self._failure(errno.EEXIST) from error
 
     def replace(self, content: bytes, tag: Tag) -> Tag:
         """Put another object in the place of one that is as it was read.
@@ -221,7 +221,7 @@ class Location(os.PathLike[str]):
         """
         if self.is_local:
             # Two that do this at once may both succeed: what hangs on it here is a courtesy.
-            if self.read_tagged()[1] != tag:
+            if not self.exists() or self.read_tagged()[1] != tag:
                 raise ObjectChangedError(str(self))
             self.put(content)
             return self.read_tagged()[1]
@@ -260,7 +260,8 @@ class Location(os.PathLike[str]):
     def delete_all(self) -> None:
         """Delete a folder with all that is in it, if it is there."""
         if self.is_local:
-            shutil.rmtree(self, ignore_errors=True)
+            if self.exists():
+                shutil.rmtree(self)
             return
         keys = [f"{self.key}/{name}" for name in self.files()]
         if keys:
@@ -297,6 +298,9 @@ class Location(os.PathLike[str]):
         self.copy_to(other)
         self.delete_all()
 
+    def _failure(self, code: int) -> OSError:
+        return OSError(code, os.strerror(code), str(self))
+
     @property
     def _store(self) -> ObjectStore:
         return _store(self.root)
@@ -306,11 +310,12 @@ class Location(os.PathLike[str]):
         """Translate obstore's errors into those of files, or of a store that does not answer."""
         try:
             yield
+        except FileNotFoundError as error:
+            raise self._failure(errno.ENOENT) from error
         except BaseError as error:
             found, said = _ERRNO.search(str(error)), first_line(error)
             if found and self.is_local:
-                code = int(found[1])
-                raise OSError(code, os.strerror(code), str(self)) from error
+                raise self._failure(int(found[1])) from error
             if isinstance(error, PermissionDeniedError | UnauthenticatedError):
                 raise PermissionError(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error

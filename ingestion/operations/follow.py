@@ -24,7 +24,7 @@ from ingestion.errors import (
     StreamLockedError,
     first_exit_code,
 )
-from ingestion.operations.lag import LagReader, lake_state
+from ingestion.operations.lag import LagReader
 from ingestion.operations.run import Run
 from ingestion.operations.telemetry import watching
 from ingestion.operations.turns import Turn
@@ -62,6 +62,7 @@ class Follow:
     every_seconds: float = EVERY_SECONDS
     for_seconds: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
+    _lags: LagReader = field(init=False)
     _followed: list[DeclaredStream] = field(default_factory=list)
     _turns: dict[str, Turn] = field(default_factory=dict)
     _runs: dict[str, tuple[DeclaredStream, Future[RunReport]]] = field(default_factory=dict)
@@ -77,12 +78,12 @@ class Follow:
         """
         end = time.monotonic() + (self.for_seconds or float("inf"))
         folder = StreamFolder(self.settings.streams)
-        lags = LagReader(self.settings)
+        self._lags = LagReader(self.settings)
         pool = ThreadPoolExecutor(self.jobs, thread_name_prefix="follow")
         try:
             with watching(self.settings, lambda: self._followed):
                 while not self.stop.is_set() and (left := end - time.monotonic()) > 0:
-                    self._play_round(pool, folder, lags)
+                    self._play_round(pool, folder)
                     self.stop.wait(min(self.every_seconds, left))
         finally:
             self.stop.set()
@@ -102,7 +103,7 @@ class Follow:
         """Tell whether a run still works although it was asked to stop."""
         return any(run.running() for _, run in self._runs.values())
 
-    def _play_round(self, pool: ThreadPoolExecutor, folder: StreamFolder, lags: LagReader) -> None:
+    def _play_round(self, pool: ThreadPoolExecutor, folder: StreamFolder) -> None:
         """Begin the runs of all streams whose turn it is; those that waited longest first."""
         self._collect_ended()
         if time.monotonic() < self._turn(_SHARED).not_before:
@@ -111,7 +112,7 @@ class Follow:
             declared = [each for each in folder.read() if self._is_followed(each)]
             self._followed = declared
             free = [each for each in declared if each.name not in self._runs]
-            lag = lags.read([each.spec for each in free if each.spec is not None])
+            lag = self._lags.read([each.spec for each in free if each.spec is not None])
         except IngestionError as error:
             self._fail(None, error)
             return
@@ -151,6 +152,7 @@ class Follow:
         """Take note of how runs have ended."""
         for name in [name for name, (_, run) in self._runs.items() if run.done()]:
             declared, run = self._runs.pop(name)
+            self._lags.forget(name)
             error = None if run.cancelled() else run.exception()
             if error is None and not run.cancelled():
                 self._turns[name] = self._turn(name).ended(is_balanced=run.result().is_balanced)
@@ -173,4 +175,4 @@ class Follow:
         return self._turns.get(name, Turn())
 
     def _condition(self, declared: DeclaredStream) -> object:
-        return declared.spec, lake_state(declared.name, self.settings)
+        return declared.spec, self._lags.lake_state(declared.name)

@@ -7,7 +7,9 @@ cannot tell is left to a run, which says what is wrong in its own words.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
@@ -20,12 +22,8 @@ from ingestion.settings import Settings
 
 # Changes with every commit to a stream's table or ledger, and when either is replaced.
 LakeState = tuple[object, ...]
-
-
-def lake_state(stream: str, settings: Settings) -> LakeState:
-    """Return what changes whenever somebody commits to a stream's table or ledger."""
-    paths = StreamPaths.of(stream, settings)
-    return tuple((path / "_delta_log").fingerprint() for path in (paths.data, paths.ledger))
+# So long a lake in a store, where each look costs money, is taken to be as it was.
+_STORE_SECONDS: Final = 60.0
 
 
 def awaits_run(snapshot: TableSnapshot) -> bool:
@@ -45,6 +43,23 @@ class LagReader:
         self._kafka: Kafka | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
         self._known: dict[str, tuple[LakeState, Position | None]] = {}
+        self._states: dict[str, tuple[float, LakeState]] = {}
+
+    def lake_state(self, stream: str) -> LakeState:
+        """Return what changes whenever somebody commits to a stream's table or ledger.
+
+        Of a lake in a store what others commit shows within a minute; see ``forget``.
+        """
+        paths, now = StreamPaths.of(stream, self._settings), time.monotonic()
+        known = self._states.get(stream)
+        if known is None or paths.lake.is_local or now - known[0] > _STORE_SECONDS:
+            logs = (path / "_delta_log" for path in (paths.data, paths.ledger))
+            known = self._states[stream] = (now, tuple(log.fingerprint() for log in logs))
+        return known[1]
+
+    def forget(self, stream: str) -> None:
+        """Look at a stream's lake anew: a run of this process has ended."""
+        self._states.pop(stream, None)
 
     def read(self, specs: Sequence[StreamSpec]) -> dict[str, Mapping[str, int] | None]:
         """Count the offsets of each topic that a stream has not read, up to the last stable one.
@@ -102,7 +117,7 @@ class LagReader:
 
     def _position_of(self, stream: str) -> Position | None:
         """Return where a table stands; ``None`` while a run is due whatever is unread."""
-        state = lake_state(stream, self._settings)
+        state = self.lake_state(stream)
         known = self._known.get(stream)
         if known is None or known[0] != state:
             snapshot = read_snapshot(StreamPaths.of(stream, self._settings))

@@ -123,7 +123,7 @@ class Paths:
     quarantine: Side = field(default_factory=lambda: Side(f"{STREAM}__quarantine"))
     tombstones: Side = field(default_factory=lambda: Side(f"{STREAM}__tombstones"))
     ledger: LedgerStore = field(default_factory=LedgerStore)
-    ledger_copy: Location = Location.of("no copy")
+    ledger_copy: Location = field(default_factory=lambda: Location.of("no copy"))
     checkpoints: Any = None
     lock: str = "lock"
     holder: str = "holder"

@@ -19,6 +19,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.operations.follow import Follow
+from ingestion.operations.lag import LagReader
 from ingestion.pipeline.report import RunReport
 from ingestion.pipeline.session import SharedSpark
 from ingestion.settings import Settings
@@ -87,7 +88,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
             return played.run(**self.asked)
 
     monkeypatch.setattr("ingestion.operations.follow.Run", _Run)
-    monkeypatch.setattr("ingestion.operations.follow.LagReader", lambda settings: played)
+    monkeypatch.setattr(LagReader, "read", lambda reader, specs: played.read(specs))
     return played
 
 

@@ -1,0 +1,365 @@
+"""One seam for storage: a folder of this machine and a store do the same, as far as both can."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from ingestion.lake.delta import is_delta, open_delta, storage_options
+from ingestion.lake.location import Location, ObjectChangedError
+from tests.support.store_proxy import StoreProxy
+
+NOBODY = 65534
+
+
+@pytest.fixture(params=["folder", "store"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """A place for a test's own, here and in a store."""
+    if request.param == "folder":
+        return Location.of(tmp_path / "lake")
+    return Location.of(request.getfixturevalue("bucket"))
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "uri"),
+    [
+        ("/mnt/a lake/", "/mnt/a lake", "file:///mnt/a%20lake"),
+        ("/mnt/../lake", "/lake", "file:///lake"),
+        ("s3://bucket/prefix/lake/", "s3://bucket/prefix/lake", "s3://bucket/prefix/lake"),
+        ("abfss://container@account/lake", "abfss://container@account/lake", None),
+    ],
+)
+def test_a_place_is_shown_as_it_is_written(written: str, shown: str, uri: str | None) -> None:
+    """A path or a URL goes in and comes out, and places are equal where these are."""
+    place = Location.of(written)
+
+    assert (str(place), place.uri) == (shown, uri or shown)
+    assert Location.of(str(place / "orders")) == place / "orders"
+    assert (place / "orders").parent == place
+    assert (place / "orders").with_name("x") == place / "x"
+    assert (place / "orders").name == "orders"
+
+
+def test_a_path_of_this_machine_is_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It means the same wherever the process goes, and Python's own functions take it."""
+    monkeypatch.chdir(tmp_path)
+    place = Location.of("lake")
+
+    assert place.path == tmp_path / "lake"
+    assert os.fspath(place) == str(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "a%20b",
+        "100%",
+        "a#b",
+        "a?b",
+        "a+b&c=d",
+        "[x]",
+        "*",
+        "ümlaut",
+        "u\u0308",
+        ".hidden",
+        "_x",
+    ],
+)
+def test_a_name_is_taken_as_it_is(lake: Location, name: str) -> None:
+    """Nothing in it is a pattern, an escape or the beginning of something else."""
+    (lake / name / name).put(b"1")
+
+    assert (lake / name / name).read() == b"1"
+    assert lake.files() == {f"{name}/{name}": 1}
+    assert lake.folders() == (name,)
+    (lake / name).copy_to(lake / "copy" / name)
+    (lake / name).move_to(lake / "moved")
+    assert lake.files() == {f"copy/{name}/{name}": 1, f"moved/{name}": 1}
+    (lake / "moved" / name).delete()
+    assert (lake / "copy" / name).exists()
+    assert not (lake / "moved" / name).exists()
+    if lake.is_local:
+        assert (lake.path / "copy" / name / name).read_bytes() == b"1"
+
+
+def test_an_object_is_created_once(lake: Location) -> None:
+    """The second is refused, and the first stays."""
+    (lake / "folder" / "object").create(b"first")
+
+    with pytest.raises(FileExistsError) as refused:
+        (lake / "folder" / "object").create(b"second")
+
+    assert refused.value.errno == errno.EEXIST
+    assert (lake / "folder" / "object").read() == b"first"
+
+
+def test_an_object_is_replaced_only_by_who_has_read_it_last(lake: Location) -> None:
+    """Whoever saw an older one, or one that is gone, is told so, and nothing is put there."""
+    place = lake / "object"
+    created = place.create(b"1")
+    content, read = place.read_tagged()
+    second = place.replace(b"2", read)
+
+    with pytest.raises(ObjectChangedError):
+        place.replace(b"3", created)
+    assert (content, place.read()) == (b"1", b"2")
+    third = place.replace(b"3", second)
+    place.put(b"4")
+    with pytest.raises(ObjectChangedError):
+        place.replace(b"5", third)
+    assert place.read() == b"4"
+    gone = place.read_tagged()[1]
+    place.delete()
+    with pytest.raises(ObjectChangedError):
+        place.replace(b"5", gone)
+    assert not place.exists()
+
+
+def test_what_is_not_there_is_missed_quietly_or_by_its_name(lake: Location) -> None:
+    """Only who needs it gets an error; listing and deleting nothing is no work."""
+    none = lake / "none"
+
+    assert (none.read_if_there(), none.size(), none.exists()) == (None, None, False)
+    assert (none.files(), none.folders()) == ({}, ())
+    none.delete()
+    none.delete_all()
+    for ask in (none.read, none.age_seconds):
+        with pytest.raises(FileNotFoundError) as missed:
+            ask()
+        assert (missed.value.errno, missed.value.filename) == (errno.ENOENT, str(none))
+    assert lake.files() == {}
+
+
+def test_files_are_listed_with_their_sizes_at_every_depth(lake: Location) -> None:
+    """Hidden ones, too, and those of empty content; nothing of a folder with a longer name."""
+    sizes = {"b": 1, ".hidden": 2, "_delta_log/.c.crc": 3, "deep/er/a": 0}
+    for name, size in sizes.items():
+        (lake / "table" / name).put(bytes(size))
+    (lake / "table__ledger" / "x").put(b"")
+
+    assert (lake / "table").files() == sizes
+    assert (lake / "table").folders() == ("_delta_log", "deep")
+    assert (lake / "table" / "b").size() == 1
+    assert lake.folders() == ("table", "table__ledger")
+
+
+def test_files_are_listed_from_a_name_on(lake: Location) -> None:
+    """That one is not among them, whether it is there or not."""
+    for version in range(12):
+        (lake / "log" / f"{version:020d}.json").put(b"")
+
+    newer = (lake / "log").files(after=f"{9:020d}.json")
+    newest = (lake / "log").files(after=f"{10:020d}.z")
+
+    assert sorted(newer) == [f"{10:020d}.json", f"{11:020d}.json"]
+    assert list(newest) == [f"{11:020d}.json"]
+    assert (lake / "log").files(after="1") == {}
+
+
+def test_a_folder_is_there_when_something_is_in_it(lake: Location) -> None:
+    """An object is, too; what only begins with the same letters is not."""
+    (lake / "table" / "_delta_log" / "0").put(b"")
+
+    there = [lake, lake / "table", lake / "table" / "_delta_log" / "0"]
+    assert all(place.exists() for place in there)
+    assert not any((lake / name).exists() for name in ("tab", "table__ledger", "table/_delta"))
+
+
+def test_a_folder_is_deleted_with_all_that_is_in_it(lake: Location) -> None:
+    """And nothing beside it."""
+    for name in ("table/a", "table/.b", "table/deep/c", "table__ledger/a", "tables"):
+        (lake / name).put(b"")
+
+    (lake / "table").delete_all()
+
+    assert not (lake / "table").exists()
+    assert sorted(lake.files()) == ["table__ledger/a", "tables"]
+
+
+def test_a_fingerprint_changes_with_every_file(lake: Location) -> None:
+    """Whatever its name is, and when all are replaced by others of the same names."""
+    log = lake / "_delta_log"
+    seen = [log.fingerprint()]
+    for name in ("0.json", "_last_checkpoint", "1.json"):
+        (log / name).put(b"")
+        seen.append(log.fingerprint())
+    log.delete_all()
+    for name in ("0.json", "_last_checkpoint", "1.json"):
+        (log / name).put(b"other")
+    seen.append(log.fingerprint())
+
+    assert log.fingerprint() == seen[-1]
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_age_of_an_object_leaves_nothing_behind(lake: Location) -> None:
+    """The clock that is asked is that of the store, by an object that goes again."""
+    (lake / "object").put(b"")
+
+    assert 0 <= (lake / "object").age_seconds() < 30
+    assert list(lake.files()) == ["object"]
+
+
+def write_table(place: Location) -> None:
+    """Write a table of three commits and a checkpoint."""
+    for value in range(3):
+        write_deltalake(
+            str(place),
+            pa.table({"id": [value]}),
+            mode="append",
+            storage_options=storage_options(place),
+        )
+    open_delta(place).create_checkpoint()
+
+
+def ids(place: Location) -> list[int]:
+    """Return a table's rows."""
+    return sorted(open_delta(place).to_pyarrow_table()["id"].to_pylist())
+
+
+def test_a_table_is_copied_and_moved_whole(lake: Location) -> None:
+    """Every version of it can be read where it is then, and no more where it was."""
+    write_table(lake / "table")
+
+    (lake / "table").copy_to(lake / ".restore" / "table")
+    (lake / "table").move_to(lake / ".archive" / "now" / "table")
+
+    assert not is_delta(lake / "table")
+    assert ids(lake / ".restore" / "table") == [0, 1, 2]
+    moved = lake / ".archive" / "now" / "table"
+    assert (ids(moved), open_delta(moved, 0).version()) == ([0, 1, 2], 0)
+    assert (lake / ".restore" / "table").files() == moved.files()
+
+
+def test_a_move_that_was_cut_short_is_done_again(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store some files are there twice then, and some only where they shall go."""
+    lake = Location.of(bucket)
+    write_table(lake / "table")
+    whole = (lake / "table").files()
+
+    def delete_some(place: Location) -> None:
+        for name in sorted(place.files())[::2]:
+            (place / name).delete()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Location, "delete_all", delete_some)
+        with pytest.raises(KeyboardInterrupt):
+            (lake / "table").move_to(lake / "other")
+    left = (lake / "table").files()
+    (lake / "table").move_to(lake / "other")
+
+    assert 0 < len(left) < len(whole)
+    assert (lake / "other").files() == whole
+    assert not (lake / "table").exists()
+    assert ids(lake / "other") == [0, 1, 2]
+
+
+def test_the_log_of_a_table_is_copied_last(bucket: str, store_proxy: StoreProxy) -> None:
+    """Commit after commit: whatever part of a copy is there, no reader misses a file."""
+    lake = Location.of(bucket)
+    write_table(lake / "table")
+    with store_proxy.counted() as requests:
+        (lake / "table").copy_to(lake / "copy")
+
+    copied = [request.target for request in requests if request.kind == "PUT"]
+    names = [re.sub(r"^/[^/]+/lake/copy/", "", target) for target in copied]
+    data = [name for name in names if not name.startswith("_delta_log/")]
+    log = names[len(data) :]
+    assert set(names) == (lake / "table").files().keys()
+    assert len(data) == 3
+    assert [name.partition("/")[0] for name in log] == ["_delta_log"] * len(log)
+    assert log == sorted(log)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda file: (file / "x").put(b""), id="put"),
+        pytest.param(lambda file: (file / "x").create(b""), id="create"),
+        pytest.param(lambda file: (file / "x").read(), id="read"),
+        pytest.param(lambda file: (file / "x").files(), id="files"),
+        pytest.param(lambda file: (file / "x").size(), id="size"),
+    ],
+)
+def test_a_file_where_a_folder_should_be_is_an_error_of_the_file_system(
+    tmp_path: Path, act: Callable[[Location], object]
+) -> None:
+    """With the kernel's number and the path, as Python's own functions say it."""
+    file = Location.of(tmp_path / "file")
+    file.put(b"a file")
+
+    with pytest.raises(NotADirectoryError) as refused:
+        act(file)
+
+    assert refused.value.errno == errno.ENOTDIR
+    assert str(file) in str(refused.value)
+    assert file.read() == b"a file"
+
+
+def test_a_folder_where_a_file_should_be_is_an_error_of_the_file_system(tmp_path: Path) -> None:
+    """What is in it stays."""
+    folder = Location.of(tmp_path / "folder")
+    (folder / "x").put(b"x")
+
+    for act in (lambda: folder.put(b""), folder.delete):
+        with pytest.raises(IsADirectoryError) as refused:
+            act()
+        assert refused.value.errno == errno.EISDIR
+    assert (folder / "x").read() == b"x"
+
+
+@contextmanager
+def closed(folder: Path) -> Iterator[None]:
+    """Take from this process, be it root's, every right to a folder."""
+    is_root = os.geteuid() == 0
+    folder.chmod(0)
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda folder: (folder / "x").read(), id="read"),
+        pytest.param(lambda folder: (folder / "x").read_if_there(), id="read if there"),
+        pytest.param(lambda folder: (folder / "x").put(b""), id="put"),
+        pytest.param(lambda folder: (folder / "new").create(b""), id="create"),
+        pytest.param(lambda folder: (folder / "x").delete(), id="delete"),
+        pytest.param(lambda folder: folder.files(), id="files"),
+        pytest.param(lambda folder: folder.folders(), id="folders"),
+        pytest.param(lambda folder: folder.delete_all(), id="delete all"),
+    ],
+)
+def test_a_missing_permission_is_an_error_of_the_file_system(
+    tmp_path: Path, act: Callable[[Location], object]
+) -> None:
+    """Nothing passes for empty or for done that may not be looked at."""
+    folder = Location.of(tmp_path / "folder")
+    (folder / "x").put(b"x")
+
+    with closed(tmp_path / "folder"), pytest.raises(PermissionError) as refused:
+        act(folder)
+
+    assert refused.value.errno == errno.EACCES
+    assert str(folder) in str(refused.value)
+    assert folder.files() == {"x": 1}
