@@ -43,9 +43,10 @@ paths = StreamPaths.of("{STREAM}", load_settings())
 """
 # One for each function that reads rows by Arrow.
 _READS: Final[Mapping[str, str]] = {
-    "open_dataset": """
-from ingestion.lake.delta import open_dataset
-table = open_dataset(DeltaTable(paths.data.path)).to_table()
+    "open_rows": """
+from ingestion.lake.delta import open_rows
+from ingestion.lake.location import Location
+table = open_rows(paths.data).to_table()
 """,
     "count_rows": """
 from ingestion.lake.side_tables import rows_of_seq
@@ -77,8 +78,9 @@ rows = rows_of(paths.data, None, ["id", "name"])
 first = next(rows)
 """,
     "head": """
-from ingestion.lake.delta import open_dataset
-rows = open_dataset(DeltaTable(paths.data.path)).head(10)
+from ingestion.lake.delta import open_rows
+from ingestion.lake.location import Location
+rows = open_rows(paths.data).head(10)
 """,
 }
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from ingestion.errors import TableReplacedError
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
@@ -41,9 +42,15 @@ def _move(tables: Iterable[Location], archive: Location, why: str) -> tuple[Loca
     for table in tables:
         if table.exists():
             (archive / _WHY).put(why.encode())
-            table.move_to(archive / table.name)
+            _move_table(table, archive / table.name)
             moved.append(archive / table.name)
     return tuple(moved)
+
+
+def _move_table(table: Location, to: Location) -> None:
+    table.move_to(to)
+    for place in (table, to):
+        log_files(place).forget()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +139,7 @@ def finish_swap(paths: StreamPaths) -> tuple[Location, ...]:
         source = paths.lake / swap.source
         for place in tables:
             if (source / place.name).exists():
-                (source / place.name).move_to(place)
+                _move_table(source / place.name, place)
         source.delete_all()
     _swap_file(paths).delete()
     return moved

@@ -105,6 +105,10 @@ class TableLog:
         """List the versions whose commit file is still in the log, newest first."""
         return versions_in(self.names())
 
+    def look_again(self) -> None:
+        """See what was committed since the log was last listed."""
+        log_files(self.path).forget()
+
     def names(self) -> frozenset[str]:
         """List the files of the log."""
         return log_files(self.path).names()
@@ -160,7 +164,7 @@ class TableLog:
 
     def find(self, stream: str, seq: int, *, after: int = -1) -> Commit | None:
         """Find the commit that carries a stream's seq, looking only beyond version ``after``."""
-        log_files(self.path).forget()
+        self.look_again()
         commits = self.newest_first(down_to=after + 1)
         return next((each for each in commits if each.txns.get(app_id(stream)) == seq), None)
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from ingestion.errors import DamagedTableError
 from ingestion.lake.checksums import seal, sidecar_of
-from ingestion.lake.delta import open_dataset
+from ingestion.lake.delta import open_rows
 from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_parquet_is_named_where_a_query_fails(table: Path) -> 
         pytest.raises(DamagedTableError, match=rf"data file {file.name} cannot be read"),
         translate_read_errors(Location.of(table)),
     ):
-        open_dataset(DeltaTable(table)).to_table()
+        open_rows(Location.of(table)).to_table()
 
 
 def test_a_file_of_an_older_version_is_named_where_that_is_asked_for(table: Path) -> None:
@@ -152,4 +152,4 @@ def test_a_file_of_an_older_version_is_named_where_that_is_asked_for(table: Path
         pytest.raises(DamagedTableError, match=f"{old.name} is missing"),
         translate_read_errors(Location.of(table), 0),
     ):
-        open_dataset(DeltaTable(table, version=0)).to_table()
+        open_rows(Location.of(table), 0).to_table()

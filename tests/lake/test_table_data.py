@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
-from ingestion.lake.delta import open_dataset
+from ingestion.lake.delta import open_rows
+from ingestion.lake.location import Location
 
 ROWS, FILES, COLUMNS = 1_000_000, 4, 8
 # By delta-rs' file system, two of five such ends abort on a busy machine, and more on an idle one.
@@ -22,10 +23,11 @@ ENDS = 12
 # has thousands of buffers to release when the last row was handed out.
 READ = f"""
 from deltalake import DeltaTable
-from ingestion.lake.delta import open_dataset
+from ingestion.lake.delta import open_rows
+from ingestion.lake.location import Location
 import sys
 columns = ["c0", "c2", "c4", "c6"]
-table = open_dataset(DeltaTable(sys.argv[1])).to_table(columns=columns)
+table = open_rows(Location.of(sys.argv[1])).to_table(columns=columns)
 assert table.num_rows == {ROWS}
 """
 
@@ -34,11 +36,12 @@ assert table.num_rows == {ROWS}
 ABANDON = """
 from deltalake import DeltaTable
 from ingestion.cli.end_process import run_to_the_end
-from ingestion.lake.delta import open_dataset
+from ingestion.lake.delta import open_rows
+from ingestion.lake.location import Location
 import sys
 kept = []
 def scan():
-    kept.append(open_dataset(DeltaTable(sys.argv[1])).to_batches(batch_size=1_000))
+    kept.append(open_rows(Location.of(sys.argv[1])).to_batches(batch_size=1_000))
     sys.exit(4)
 run_to_the_end(scan)
 """
@@ -90,20 +93,22 @@ def test_it_reads_what_delta_rs_reads(tmp_path: Path) -> None:
     rows = pa.table({"part": VALUES * 2, "number": [None, *range(1, 2 * len(VALUES))]})
     write_deltalake(path, rows, partition_by=["part"])
     write_deltalake(path, rows.slice(0, 5), mode="append")
-    table = DeltaTable(path)
+    table, here = DeltaTable(path), Location.of(path)
     order = [("part", "ascending"), ("number", "ascending")]
 
-    assert open_dataset(table).to_table().sort_by(order) == table.to_pyarrow_table().sort_by(order)
-    assert open_dataset(DeltaTable(path, version=0)).count_rows() == len(rows)
+    assert open_rows(here, snapshot=table).to_table().sort_by(
+        order
+    ) == table.to_pyarrow_table().sort_by(order)
+    assert open_rows(here, 0).count_rows() == len(rows)
     for value in filter(None, VALUES):
         condition = pc.field("part") == value
         expected = table.to_pyarrow_dataset().count_rows(filter=condition)
-        assert open_dataset(table).count_rows(filter=condition) == expected > 0
+        assert open_rows(here, snapshot=table).count_rows(filter=condition) == expected > 0
 
 
 def test_no_python_object_lies_below_a_scan(large: Path) -> None:
     """Arrow reads the files itself; the cause of the abort cannot come back unseen."""
-    assert open_dataset(DeltaTable(large)).filesystem.base_fs.type_name == "local"
+    assert open_rows(Location.of(large)).filesystem.base_fs.type_name == "local"
 
 
 def test_rows_that_delta_rs_has_rewritten_are_found_by_their_text(tmp_path: Path) -> None:

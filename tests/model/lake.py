@@ -150,6 +150,9 @@ class ModelLog(TableLog):
         step("read the table's log")
         return self.path.table is not None
 
+    def look_again(self) -> None:
+        """Do nothing: the log in memory is always as it is."""
+
     def file_count(self) -> int:
         """Count files: one a row."""
         return len(self._table.states[-1])
