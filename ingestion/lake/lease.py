@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from ingestion.errors import StreamLockedError
-from ingestion.lake.location import Location, ObjectChangedError, Tag
+from ingestion.lake.location import Location, ObjectChangedError, StoreError, Tag
 from ingestion.lake.processes import ProcessId, this_machine
 
 # How often a lease is renewed before it would expire.
@@ -108,7 +108,7 @@ def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
         if _is_over(place, before):
             lease = replace(lease, token=before.token + 1)
             return lease, place.replace(_LEASE.dump_json(lease), tag)
-    except (FileExistsError, ObjectChangedError):
+    except (FileExistsError, ObjectChangedError, StoreError):
         if tag := _tag_of(place, lease):
             return lease, tag
     raise StreamLockedError(str(place))
@@ -120,7 +120,7 @@ def _tag_of(place: Location, lease: Lease) -> Tag:
     A client that got no answer puts it again, and is told that it was changed meanwhile.
     """
     found = _read(place)
-    return found[1] if found and found[0] == lease else None
+    return found[1] if found and replace(found[0], renewed=lease.renewed) == lease else None
 
 
 def _read(place: Location) -> tuple[Lease, Tag] | None:
@@ -135,8 +135,8 @@ def _is_over(place: Location, lease: Lease) -> bool:
     """Tell whether nobody holds a lease any more; of another machine's, the store's clock tells."""
     if lease.is_released:
         return True
-    if lease.is_here:
-        return not lease.living()
+    if lease.is_here and not lease.living():
+        return True
     return place.age_seconds() > lease.seconds
 
 
@@ -160,7 +160,9 @@ class _Renewal(threading.Thread):
         """Let go of the lease, if it is still ours."""
         self._ended.set()
         self.join()
-        self._put(replace(self._lease, is_released=True))
+        # Where the store does not answer, it ends by itself.
+        with suppress(OSError):
+            self._put(replace(self._lease, is_released=True))
 
     def _put(self, lease: Lease) -> None:
         if self.lost.is_set():

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -69,6 +70,7 @@ SCHEMA = pa.schema(
 _COMPOSED = frozenset({"ranges", "counts", "identity"})
 # Every run reads the whole ledger, and each row is written as a file of its own.
 _MOST_FILES = 50
+_ATTEMPTS = 3
 _SETTINGS = {"delta.checkpointInterval": "10"}
 
 
@@ -203,6 +205,15 @@ class Ledger:
         if not rows:
             return
         written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._merge(written)
+            except CommitFailedError:
+                # Another's commit, or this one's own, whose answer was lost: once more is the same.
+                if attempt == _ATTEMPTS:
+                    raise
+
+    def _merge(self, written: pa.Table) -> None:
         if not self.exists:
             options = storage_options(self.path)
             DeltaTable.create(

@@ -37,10 +37,10 @@ _PATH: Final = re.compile(r"/[^\s'\":(){}\[\],;]+")
 
 # How a store that fails is told of: by obstore and delta-rs, by Arrow, and by Spark.
 _STORE: Final = re.compile(
-    r"Generic \w+ error: Error performing|\bAWS Error\b"
+    r"Generic (?!LocalFileSystem)\w+ error\b|\bAWS Error\b"
     r"|\bfs\.s3a\b|AWSS3IOException|SdkClientException"
 )
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 def is_storage_error(error: BaseException) -> bool:
@@ -84,8 +84,8 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
 
 
 def _store_failed(stream: str, error: Exception) -> StorageError:
-    lines = _COLOURS.sub("", str(error)).splitlines()
-    said = next((line.strip() for line in lines if _STORE.search(line)), lines[0])
+    words = _COLOURS.sub("", str(error)).partition("Debug source")[0]
+    said = " ".join(words[found.start() if (found := _STORE.search(words)) else 0 :].split())
     return StorageError(
         f"{stream}: the store of the lake failed: {said[:400]}. Nothing is lost, and nothing is "
         "half done: what was not committed is read again. Next: look at the store, at its address "
