@@ -21,8 +21,11 @@ help: ## List the targets
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
 	@$(bin)/python -m ingestion.operations.archive_classes
 
-demo: setup ## Load a quarter of flights through the embedded Kafka into a lake, and prove it
-	@$(bin)/python -m ingestion.cli.demo.demo
+demo: setup ## Load a quarter of flights through the embedded Kafka into a lake, and prove it (LAKE=s3)
+	@$(in_a_store) $(bin)/python -m ingestion.cli.demo.demo
+
+# Moto's S3, started for the command and stopped after it.
+in_a_store := $(if $(filter s3,$(LAKE)),$(bin)/python -m tests.support.in_a_store)
 
 ui: export DAGSTER_HOME := $(CURDIR)
 ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFKA is set
