@@ -12,20 +12,23 @@ export UV_SYSTEM_CERTS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: bench size kills crash-matrix modes-matrix double-starts ends mutants model soak lives
+.PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
+.PHONY: log-store bench size kills crash-matrix modes-matrix double-starts ends mutants model soak lives
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed .jars/.fetched ## Install the Python packages and fetch the jars, as locked
 	@$(bin)/python -m ingestion.operations.archive_classes
 
-demo: setup ## Load a quarter of flights through the embedded Kafka into a lake, and prove it (LAKE=s3)
+setup-s3: setup ## Fetch also what Spark needs to write tables of a lake on S3
+	@$(bin)/python -m ingestion.local.jars --s3
+
+demo: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Load flights through the embedded Kafka, and prove it (LAKE=s3)
 	@$(in_a_store) $(bin)/python -m ingestion.cli.demo.demo
 
 # Moto's S3, started for the command and stopped after it.
-in_a_store := $(if $(filter s3,$(LAKE)),$(bin)/python -m tests.support.in_a_store)
+in_a_store = $(if $(filter s3,$(LAKE)),$(bin)/python -m tests.support.in_a_store)
 
 ui: export DAGSTER_HOME := $(CURDIR)
 ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFKA is set
@@ -121,6 +124,15 @@ lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.x
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m ingestion.local.jars --lock
 
+log-store: setup ## Compile ConditionalLogStore.java into the jar beside it, by JDK 17
+	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/log-store \
+		-cp "$$($(bin)/python -c 'import pyspark; print(*pyspark.__path__)')/jars/*:.jars/spark/*" \
+		ingestion/local/ConditionalLogStore.java
+	@$${JAVA_HOME:+$$JAVA_HOME/bin/}jar --create --file ingestion/local/log_store.jar \
+		--no-manifest --no-compress --date 2026-01-01T00:00:00Z \
+		-C build/log-store oncelake/ConditionalLogStore.class \
+		-C ingestion/local ConditionalLogStore.java
+
 clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
 	rm -rf .venv .venv-bench .jars *.egg-info build dist site
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
@@ -150,6 +162,7 @@ compile := --quiet --universal --python-version 3.11 --generate-hashes --no-anno
 
 .jars/.tests-fetched: .jars/.fetched
 	@$(bin)/python -m ingestion.local.jars --tests
+	@$(bin)/python -m ingestion.local.jars --s3
 	@touch $@
 
 .jars/.fetched: .venv/.installed ingestion/local/jars.lock

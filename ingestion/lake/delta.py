@@ -111,10 +111,16 @@ def _arrows_files(table: Location) -> tuple[FileSystem, str]:
     return S3FileSystem(**_s3_options(os.environ)), str(table).removeprefix("s3://")
 
 
-def _s3_options(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what Arrow must know of S3, which it does not take from the environment itself."""
+def endpoint_of_s3(environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the endpoint and the region of S3, for what does not take them from there itself."""
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    return endpoint or None, region or None
+
+
+def _s3_options(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what Arrow must know of S3, which it does not take from the environment itself."""
+    endpoint, region = endpoint_of_s3(environment)
     scheme, _, host = (endpoint or "").rpartition("://")
     return {
         "region": region,

@@ -5,6 +5,7 @@ anything. ``ivy.xml`` says which jars, ``jars.lock`` what is in them: a jar with
 sha256, a missing jar and a surplus one are all refused, and nothing half-fetched is ever seen.
 
     python -m ingestion.local.jars          fetch what is missing
+    python -m ingestion.local.jars --s3     fetch what Spark needs for a lake on S3
     python -m ingestion.local.jars --tests  fetch what only the tests need
     python -m ingestion.local.jars --lock   accept what Maven Central has now, write jars.lock
 """
@@ -27,11 +28,13 @@ from ingestion.kafka.java import find_java, pyspark_home
 from ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")
+STORE_CONFIGURATIONS = ("s3",)
 TEST_CONFIGURATIONS = ("registry",)
 CAPTURE_CONFIGURATIONS = ("capture",)
 
 _HERE = Path(__file__).parent
 _LOCK = _HERE / "jars.lock"
+_LOG_STORE = _HERE / "log_store.jar"
 _TIMEOUT_SECONDS = 900
 
 
@@ -57,16 +60,29 @@ def fetch(folder: Path, configurations: Iterable[str] = CONFIGURATIONS) -> Itera
             (incoming / conf).rename(folder / conf)
 
 
-def missing_jars(folder: Path) -> tuple[str, ...]:
+def missing_jars(folder: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> tuple[str, ...]:
     """List the locked jars that are not in ``folder``, without checking their contents."""
-    names = (name for name in _read_lock() if name.startswith(CONFIGURATIONS))
+    names = (name for name in _read_lock() if name.startswith(configurations))
     return tuple(name for name in names if not (folder / name).is_file())
+
+
+def store_jars(folder: Path) -> tuple[Path, ...]:
+    """Return what Spark needs for tables on S3, our own way to commit there first.
+
+    None unless all is there.
+    """
+    if missing_jars(folder, STORE_CONFIGURATIONS):
+        return ()
+    return (_LOG_STORE, *sorted((folder / "s3").resolve().glob("*.jar")))
 
 
 def lock(folder: Path) -> Iterator[str]:
     """Fetch every jar again and write its checksum to the lock file."""
     lines: list[str] = []
-    for conf in (*CONFIGURATIONS, *TEST_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS):
+    for conf in (
+        *(*CONFIGURATIONS, *STORE_CONFIGURATIONS),
+        *(*TEST_CONFIGURATIONS, *CAPTURE_CONFIGURATIONS),
+    ):
         with _fetched(folder, conf) as incoming:
             lines += (f"{sha}  {name}\n" for name, sha in _sums(incoming, conf).items())
     _LOCK.write_text("".join(lines))
@@ -146,9 +162,10 @@ def _verify(found: dict[str, str], expected: dict[str, str], *, cache: Path) -> 
 def main(arguments: list[str]) -> int:
     """Run from a shell; the errors end up as one line each."""
     folder = load_settings().jars
-    more = TEST_CONFIGURATIONS if arguments == ["--tests"] else CONFIGURATIONS
+    extras = {"--s3": STORE_CONFIGURATIONS, "--tests": TEST_CONFIGURATIONS}
+    wanted = extras.get("".join(arguments), CONFIGURATIONS)
     try:
-        for line in lock(folder) if arguments == ["--lock"] else fetch(folder, more):
+        for line in lock(folder) if arguments == ["--lock"] else fetch(folder, wanted):
             print(line, flush=True)
     except IngestionError as error:
         print(error, file=sys.stderr)

@@ -48,6 +48,7 @@ from ingestion.pipeline.schema import refuse_bad_condition
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.source import read_stream
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
+from ingestion.pipeline.store_session import refuse_missing_jars
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
@@ -231,6 +232,7 @@ def on_fitting_engine(
     try:
         return execute(stream), None
     except BatchTooLargeError as too_large:
+        refuse_missing_jars(stream.settings, too_large.problem)
         by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
         notice = f"Spark merged: {too_large.problem}"
         return execute(replace(stream, settings=by_spark)), notice
@@ -255,7 +257,9 @@ def start_committer(
         start: Starts Spark.
         run_id: Names the commits that prepare the table.
     """
-    engine, why = choose_engine(stream, alters=planned is not None and alters_table(stream))
+    engine, obstacle = choose_engine(stream, alters=planned is not None and alters_table(stream))
+    if engine == "spark":
+        refuse_missing_jars(stream.settings, obstacle)
     spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
     hit(Failpoint.LOCK_HELD)
     refuse_bad_condition(spark, stream.spec)
@@ -268,6 +272,8 @@ def start_committer(
     position, changes = evolve_schema(spark, stream, begun.position, run_id=run_id)
     # Told until a first batch is in the table: the run that made it may have failed after that.
     to_decide = () if position.seq else notices_of(stream.spec)
+    was_asked = stream.settings.merge_engine == "delta_rs"
+    why = [f"Spark merged, and not delta_rs: {obstacle}"] if obstacle and was_asked else []
     # What the first plan has healed, the second does not find.
     plans = [planned, begun] if planned is not None and planned is not begun else [begun]
     healed = dict.fromkeys(notice for plan in plans for notice in plan.notices)
@@ -275,7 +281,7 @@ def start_committer(
         begun,
         position=position,
         recovered=tuple(row for plan in plans for row in plan.recovered),
-        notices=(*healed, *changes, *to_decide, *filter(None, [why])),
+        notices=(*healed, *changes, *to_decide, *why),
     )
     return spark, engine, begun
 

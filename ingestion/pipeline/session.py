@@ -29,6 +29,7 @@ from ingestion.kafka.java import find_java
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.lake.storage import make_folder
 from ingestion.local.class_archive import archive_options, class_path
+from ingestion.pipeline.store_session import append_store_jars, store_config
 from ingestion.settings import Settings
 
 # Returns a session for a backlog of so many records; what runs already is not started again.
@@ -128,6 +129,7 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         # A class path, and not `spark.jars`: so Spark starts in two thirds of the time.
         "spark.driver.extraClassPath": ":".join(map(str, jars)),
+        **store_config(settings, scratch),
     }
 
 
@@ -152,6 +154,7 @@ def start_session(
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
     # A JVM before the JVM: it only assembles the command.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_FOR_SMALL_BACKLOGS))
+    append_store_jars(settings)
     # Java makes no folder for its temporary files.
     make_folder(scratch_of_this_process(settings.state), "the state folder")
     sweep_scratch(settings.state)

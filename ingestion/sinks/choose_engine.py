@@ -27,15 +27,13 @@ def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | No
         alters: Whether the run changes the table's columns before it reads.
 
     Returns:
-        The engine, and why it is not the one that was asked for.
+        The engine, and what keeps delta-rs from the run; ``None`` where nothing does, or Spark was
+        asked for.
     """
     if stream.settings.merge_engine == "spark":
         return "spark", None
     obstacle = next(_obstacles(stream, alters=alters), None)
-    if obstacle is None:
-        return "delta_rs", None
-    asked = stream.settings.merge_engine == "delta_rs"
-    return "spark", f"Spark merged, and not delta_rs: {obstacle}" if asked else None
+    return ("delta_rs" if obstacle is None else "spark"), obstacle
 
 
 def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine:

@@ -1,0 +1,100 @@
+"""What Spark needs for a lake on S3: a file system, commits that overwrite none, bounded waits.
+
+No setting holds a secret: the JVM reads the same variables of the environment as delta-rs does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ingestion.errors import SetupError
+from ingestion.lake.delta import endpoint_of_s3
+from ingestion.local.jars import store_jars
+from ingestion.settings import Settings
+
+_APPENDED: Final = "SPARK_DIST_CLASSPATH"
+_ALWAYS: Final[Mapping[str, str]] = {
+    # Delta's own decides between the commits of one JVM; this one lets S3 decide between all.
+    "spark.delta.logStore.s3.impl": "oncelake.ConditionalLogStore",
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    # Spark copies keys from the driver's environment to where the first two look, executors too;
+    # the last looks where AWS's own tools do.
+    "spark.hadoop.fs.s3a.aws.credentials.provider": (
+        "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider,"
+        "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
+        "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+    ),
+    # New files have new names, which nobody needs to look for before.
+    "spark.hadoop.fs.s3a.performance.flags": "create,mkdir",
+    # Delta renames the checksum of a version into its place, by 21 requests; no reader needs it.
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    # By default a store that does not answer is waited for, for as long as an hour. These are the
+    # wait for one request, for the upload of at most 128 MB, and the number of attempts.
+    "spark.hadoop.fs.s3a.connection.request.timeout": "30s",
+    "spark.hadoop.fs.s3a.connection.timeout": "30s",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
+    "spark.hadoop.fs.s3a.connection.part.upload.timeout": "120s",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+    "spark.hadoop.fs.s3a.retry.throttle.limit": "3",
+}
+
+
+def is_on_s3(lake: Path | str) -> bool:
+    """Tell whether the lake is on S3, or in what speaks as S3 does."""
+    return str(lake).startswith("s3://")
+
+
+def refuse_missing_jars(settings: Settings, obstacle: str | None) -> None:
+    """Refuse to let Spark write what it cannot reach.
+
+    Args:
+        settings: Where the lake and the jars are.
+        obstacle: Why it is not delta-rs that writes; ``None`` where Spark was asked for.
+
+    Raises:
+        SetupError: the lake is on S3, and the jars for it are not there.
+    """
+    if is_on_s3(settings.lake) and not store_jars(settings.jars):
+        why = obstacle or "it is told to"
+        raise SetupError(
+            f"Spark is to write to {settings.lake} ({why}), and has no jars for S3 in "
+            f"{settings.jars / 's3'}. Next: oncelake jars --s3 (in a clone: make setup-s3)"
+        )
+
+
+def append_store_jars(settings: Settings) -> None:
+    """Let a JVM that is started from here find the jars for S3, where they are needed and there.
+
+    They come last on its class path: so Java can still start from the archive of classes, which
+    was made without them.
+    """
+    if is_on_s3(settings.lake):
+        jars = [str(jar) for jar in store_jars(settings.jars)]
+        others = [each for each in os.environ.get(_APPENDED, "").split(":") if each not in jars]
+        os.environ[_APPENDED] = ":".join(filter(None, [*others, *jars]))
+
+
+def store_config(settings: Settings, scratch: Path) -> dict[str, str]:
+    """Return the settings of Spark for a lake on S3; none for another.
+
+    Args:
+        settings: Where the lake is.
+        scratch: Where a file is kept until it is uploaded.
+    """
+    if not is_on_s3(settings.lake):
+        return {}
+    endpoint, region = endpoint_of_s3(os.environ)
+    by_host = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() == "true"
+    found = {
+        "endpoint": endpoint,
+        "endpoint.region": region or (endpoint and "us-east-1"),
+        "path.style.access": "true" if endpoint and not by_host else None,
+        "buffer.dir": f"{scratch}/s3a",
+    }
+    return {
+        **_ALWAYS,
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value},
+    }
