@@ -91,7 +91,7 @@ def gather(
         ledger=ledger,
         unreported=unreported,
         reasons=_reasons(paths, judged),
-        outcomes=_outcomes(declared, spark, report, judged),
+        outcomes=_outcomes(declared, settings, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
@@ -133,16 +133,30 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
 
 
 def _outcomes(
-    declared: DeclaredStream, spark: SparkResource, report: RunReport, judged: tuple[LedgerRow, ...]
+    declared: DeclaredStream,
+    settings: Settings,
+    spark: SparkResource,
+    report: RunReport,
+    judged: tuple[LedgerRow, ...],
 ) -> tuple[ExpectationOutcome, ...] | None:
     spec = declared.spec
     if spec is None or not spec.expectations or not judged:
         return None
+    import pyarrow.compute as pc
+
+    from ingestion.pipeline.store_session import read_table
+
     try:
-        table = spark.spark_session.read.format("delta").option("versionAsOf", report.delta_version)
-        rows = table.load(report.table)
         # Batches follow one another; after a wiped event log they are too many to be listed.
-        written = rows.where(rows["_seq"].between(judged[0].seq, judged[-1].seq))
+        first, last = judged[0].seq, judged[-1].seq
+        rows = read_table(
+            spark.spark_session,
+            StreamPaths.of(declared.name, settings).data,
+            settings,
+            version=report.delta_version,
+            within=(pc.field("_seq") >= first) & (pc.field("_seq") <= last),
+        )
+        written = rows.where(rows["_seq"].between(first, last))
     except Exception as error:  # noqa: BLE001 (the batches are committed: it is told, not thrown)
         failed = f"the table could not be read: {type(error).__name__}: {error}"
         return tuple(not_evaluated(each, failed) for each in spec.expectations)

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow.compute as pc
 from deltalake import Field
 from deltalake.schema import PrimitiveType
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
@@ -121,12 +121,12 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     return int(done["num_updated_rows"])
 
 
-def waiting_records(spark: SparkSession, path: Location, reason: str | None) -> DataFrame:
+def waiting_records(quarantined: DataFrame, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
     With a ``reason``, only those that were refused for it.
     """
-    rows = spark.read.format("delta").load(str(path)).where("redriven_seq IS NULL")
+    rows = quarantined.where("redriven_seq IS NULL")
     if "removed" in rows.columns:
         rows = rows.where("removed IS NULL")
     if reason is not None:

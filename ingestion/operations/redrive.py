@@ -30,6 +30,7 @@ from ingestion.operations.run import on_fitting_engine, start_committer
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
+from ingestion.pipeline.store_session import read_table
 from ingestion.recovery.start import Start, plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
@@ -145,7 +146,8 @@ class Redrive:
             writer = RedriveWriter(
                 stream, start=start, run_id=self.run_id, engine=engine, epoch=epoch
             )
-            row = writer.redrive(waiting_records(spark, paths.quarantine, self.reason))
+            quarantined = read_table(spark, paths.quarantine, stream.settings)
+            row = writer.redrive(waiting_records(quarantined, self.reason))
             start = replace(start, position=writer.position)
             still_bad.update(writer.still_bad)
             rows += [row] if row else []

@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
 from ingestion.errors import SetupError
-from ingestion.lake.delta import endpoint_of_s3
+from ingestion.lake.delta import endpoint_of_s3, open_rows
+from ingestion.lake.location import Location
 from ingestion.local.jars import store_jars
 from ingestion.settings import Settings
 
@@ -63,6 +67,26 @@ def refuse_missing_jars(settings: Settings, obstacle: str | None) -> None:
             f"Spark is to write to {settings.lake} ({why}), and has no jars for S3 in "
             f"{settings.jars / 's3'}. Next: oncelake jars --s3 (in a clone: make setup-s3)"
         )
+
+
+def read_table(
+    spark: SparkSession,
+    table: Location,
+    settings: Settings,
+    *,
+    version: int | None = None,
+    within: pc.Expression | None = None,
+) -> DataFrame:
+    """Return a table's rows as a frame, at a version or at the newest.
+
+    Where Spark has no jars for the store, the rows come by way of this process: those ``within``.
+    """
+    if is_on_s3(settings.lake) and not store_jars(settings.jars):
+        return spark.createDataFrame(open_rows(table, version).to_table(filter=within))
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return reader.load(str(table))
 
 
 def append_store_jars(settings: Settings) -> None:
