@@ -12,10 +12,12 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
-from ingestion.errors import TableReplacedError
+from ingestion.errors import StreamLockedError, TableReplacedError
 from ingestion.lake.failpoints import Failpoint, hit
-from ingestion.lake.location import Location
+from ingestion.lake.location import Location, ObjectChangedError, Tag
+from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 
@@ -30,25 +32,29 @@ def archive_table(
 
     A table that is not there is passed over; ``why`` is written down beside the others.
     """
-    return _move(tables, paths.archive / _new_name(), why)
+    return _move(paths, tables, _new_name(), why)
 
 
 def _new_name() -> str:
     return dt.datetime.now(dt.UTC).strftime(_STAMP)
 
 
-def _move(tables: Iterable[Location], archive: Location, why: str) -> tuple[Location, ...]:
-    moved = []
+def _move(
+    paths: StreamPaths, tables: Iterable[Location], entry: str, why: str
+) -> tuple[Location, ...]:
+    archive, moved = paths.archive / entry, []
     for table in tables:
         if table.exists():
             (archive / _WHY).put(why.encode())
-            _move_table(table, archive / table.name)
+            _move_table(paths, table, archive / table.name)
             moved.append(archive / table.name)
     return tuple(moved)
 
 
-def _move_table(table: Location, to: Location) -> None:
-    table.move_to(to)
+def _move_table(paths: StreamPaths, table: Location, to: Location) -> None:
+    """Move a table, unless this run slept past its lease: another one may have moved it by now."""
+    refuse_lost_lease(paths)
+    table.move_to(to, partial(refuse_lost_lease, paths))
     for place in (table, to):
         log_files(place).forget()
 
@@ -106,6 +112,10 @@ class _Swap:
     source: str | None
     is_cleared: bool = False
 
+    def to_json(self) -> bytes:
+        """Write it as the journal holds it."""
+        return json.dumps(asdict(self)).encode()
+
 
 def swap_tables(
     paths: StreamPaths, new: Location | None = None, *, why: str
@@ -115,7 +125,7 @@ def swap_tables(
     Needs the stream's lock. Returns where the old tables went; their checkpoints are dropped.
     """
     source = new.key.removeprefix(f"{paths.lake.key}/") if new else None
-    _write_swap(paths, _Swap(entry=_new_name(), why=why, source=source))
+    _swap_file(paths).create(_Swap(entry=_new_name(), why=why, source=source).to_json())
     return finish_swap(paths)
 
 
@@ -124,22 +134,28 @@ def finish_swap(paths: StreamPaths) -> tuple[Location, ...]:
 
     Needs the stream's lock.
     """
-    swap, moved = _read_swap(paths), tuple[Location, ...]()
-    if swap is None:
+    found, moved = _read_swap(paths), tuple[Location, ...]()
+    if found is None:
         return ()
+    swap, tag = found
     hit(Failpoint.SWAP_BEGUN)
     # The ledger goes last: it is what a table that is gone is missed by.
     tables = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
     if not swap.is_cleared:
-        moved = _move(tables, paths.archive / swap.entry, swap.why)
+        moved = _move(paths, tables, swap.entry, swap.why)
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
-        _write_swap(paths, replace(swap, is_cleared=True))
+        try:
+            _swap_file(paths).replace(replace(swap, is_cleared=True).to_json(), tag)
+        except ObjectChangedError:
+            raise StreamLockedError(
+                f"{paths.stream}: another run goes on with `{swap.why}`. Next: wait for it to end"
+            ) from None
     hit(Failpoint.SWAP_CLEARED)
     if swap.source is not None:
         source = paths.lake / swap.source
         for place in tables:
             if (source / place.name).exists():
-                _move_table(source / place.name, place)
+                _move_table(paths, source / place.name, place)
         source.delete_all()
     _swap_file(paths).delete()
     return moved
@@ -151,21 +167,20 @@ def refuse_half_swapped(paths: StreamPaths) -> None:
     Raises:
         TableReplacedError: one is.
     """
-    if swap := _read_swap(paths):
+    if found := _read_swap(paths):
         raise TableReplacedError(
             paths.stream,
-            f"`{swap.why}` was cut short while it moved the tables.",
+            f"`{found[0].why}` was cut short while it moved the tables.",
             remedy=f"oncelake run {paths.stream}, which moves the rest first",
         )
 
 
-def _read_swap(paths: StreamPaths) -> _Swap | None:
-    written = _swap_file(paths).read_if_there()
-    return None if written is None else _Swap(**json.loads(written))
-
-
-def _write_swap(paths: StreamPaths, swap: _Swap) -> None:
-    _swap_file(paths).put(json.dumps(asdict(swap)).encode())
+def _read_swap(paths: StreamPaths) -> tuple[_Swap, Tag] | None:
+    try:
+        content, tag = _swap_file(paths).read_tagged()
+    except FileNotFoundError:
+        return None
+    return _Swap(**json.loads(content)), tag
 
 
 def _swap_file(paths: StreamPaths) -> Location:

@@ -12,6 +12,7 @@ the race for the next commit, which is put only where none is, and nothing of it
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -77,26 +78,25 @@ def release(place: Location) -> None:
 
 
 @contextmanager
-def leased(place: Location, lease: Lease) -> Iterator[threading.Event]:
-    """Hold a lease while the block runs, and renew it.
-
-    Args:
-        place: Where it is kept.
-        lease: Who takes it; the token is set here.
-
-    Yields:
-        What is set when another one has taken it over.
+def leased(place: Location, lease: Lease) -> Iterator[None]:
+    """Hold a lease while the block runs, and renew it; the token is set here.
 
     Raises:
         StreamLockedError: another one holds it.
     """
     lease, tag = _take(place, lease)
-    held = _Renewal(place, lease, tag)
+    held = _HELD[place] = _Renewal(place, lease, tag)
     held.start()
     try:
-        yield held.lost
+        yield
     finally:
+        del _HELD[place]
         held.end()
+
+
+def is_lost(place: Location) -> bool:
+    """Tell whether this process held a lease for longer than it lasts without being renewed."""
+    return place in _HELD and _HELD[place].is_lost
 
 
 def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
@@ -145,9 +145,15 @@ class _Renewal(threading.Thread):
 
     def __init__(self, place: Location, lease: Lease, tag: Tag) -> None:
         super().__init__(name=f"lease of {lease.run_id}", daemon=True)
-        self.lost = threading.Event()
+        self._is_taken_over = False
+        self._renewed_at = _now()
         self._place, self._lease, self._tag = place, lease, tag
         self._ended = threading.Event()
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether another one may hold it; a process that slept learns it by the clock."""
+        return self._is_taken_over or _now() - self._renewed_at > self._lease.seconds
 
     def run(self) -> None:
         """Renew it in time; where the store does not answer, try again the next time."""
@@ -165,12 +171,21 @@ class _Renewal(threading.Thread):
             self._put(replace(self._lease, is_released=True))
 
     def _put(self, lease: Lease) -> None:
-        if self.lost.is_set():
+        if self._is_taken_over:
             return
+        began = _now()
         try:
-            self._tag = self._place.replace(_LEASE.dump_json(lease), self._tag)
+            tag = self._place.replace(_LEASE.dump_json(lease), self._tag)
         except ObjectChangedError:
             tag = _tag_of(self._place, lease)
-            if tag is None:
-                self.lost.set()
-            self._tag = tag or self._tag
+        self._is_taken_over = tag is None
+        self._tag, self._renewed_at = tag or self._tag, began
+
+
+# The leases that this process holds.
+_HELD: dict[Location, _Renewal] = {}
+
+
+def _now() -> float:
+    """Return the seconds of a clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

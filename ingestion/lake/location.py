@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,6 +43,7 @@ _CLIENT: Final[ClientConfig] = {"timeout": "30s", "connect_timeout": "5s"}
 _ERRNO: Final = re.compile(r"\bos error (\d+)\)")
 # Objects that are copied at the same time.
 _JOBS: Final = 8
+_DELETED_AT_ONCE: Final = 1000
 
 Tag = str | None
 
@@ -257,16 +258,20 @@ class Location(os.PathLike[str]):
             found = obstore.list_with_delimiter(self._store, self.key)["common_prefixes"]
         return tuple(sorted(each.rpartition("/")[2] for each in found))
 
-    def delete_all(self) -> None:
-        """Delete a folder with all that is in it, if it is there."""
+    def delete_all(self, before_each: Callable[[], None] = lambda: None) -> None:
+        """Delete a folder with all that is in it, if it is there.
+
+        ``before_each`` request to a store is called, and may end it by raising.
+        """
         if self.is_local:
             if self.exists():
                 shutil.rmtree(self)
             return
         keys = [f"{self.key}/{name}" for name in self.files()]
-        if keys:
+        for at in range(0, len(keys), _DELETED_AT_ONCE):
+            before_each()
             with self._translated():
-                obstore.delete(self._store, keys)
+                obstore.delete(self._store, keys[at : at + _DELETED_AT_ONCE])
 
     def copy_to(self, other: Location) -> None:
         """Copy a folder to another place of the same store, where there is none."""
@@ -286,17 +291,18 @@ class Location(os.PathLike[str]):
             for name in names[len(data) :]:
                 copy(name)
 
-    def move_to(self, other: Location) -> None:
+    def move_to(self, other: Location, before_each: Callable[[], None] = lambda: None) -> None:
         """Move a folder to another place of the same store, where there is none.
 
         In a store it is copied and then deleted: done again after a crash, it ends the same.
+        ``before_each``: see ``delete_all``.
         """
         if self.is_local:
             other.parent.path.mkdir(parents=True, exist_ok=True)
             shutil.move(self, other)
             return
         self.copy_to(other)
-        self.delete_all()
+        self.delete_all(before_each)
 
     def _failure(self, code: int) -> OSError:
         return OSError(code, os.strerror(code), str(self))

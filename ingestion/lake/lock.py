@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, leased, read_lease
+from ingestion.lake.lease import Lease, is_lost, leased, read_lease
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
@@ -70,9 +70,7 @@ _HOLDER = TypeAdapter(Holder)
 
 
 @contextmanager
-def held_by_jvm(
-    spark: SparkSession, paths: StreamPaths, holder: Holder
-) -> Iterator[threading.Event | None]:
+def held_by_jvm(spark: SparkSession, paths: StreamPaths, holder: Holder) -> Iterator[None]:
     """Hold a stream's lock in the JVM while the block runs.
 
     Raises:
@@ -80,8 +78,8 @@ def held_by_jvm(
     """
     jvm: Any = spark.sparkContext._jvm
     if paths.lease is not None:
-        with _leased(paths, holder, jvm.java.lang.ProcessHandle.current().pid()) as lost:
-            yield lost
+        with _leased(paths, holder, jvm.java.lang.ProcessHandle.current().pid()):
+            yield
         return
     shelf, name = jvm.System.getProperties(), f"oncelake.lock.{paths.lock}"
     make_folder(paths.lock.parent.path, "the lake")
@@ -96,7 +94,7 @@ def held_by_jvm(
         shelf.put(name, lock)
         _write_holder(paths.holder, holder)
         try:
-            yield None
+            yield
         finally:
             # A JVM that was killed has let go of the lock already, and cannot answer.
             with suppress(Py4JError, OSError):
@@ -122,18 +120,15 @@ def held(paths: StreamPaths, run_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[threading.Event | None]:
+def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[None]:
     """Hold a stream's lock in this process, where it is what commits.
-
-    Yields:
-        What is set when the lock is lost, as only a lease can be.
 
     Raises:
         StreamLockedError: a run holds it; names the run.
     """
     if paths.lease is not None:
-        with _leased(paths, holder) as lost:
-            yield lost
+        with _leased(paths, holder):
+            yield
         return
     make_folder(paths.lock.parent.path, "the lake")
     with _TAKING:
@@ -145,7 +140,7 @@ def held_by_python(paths: StreamPaths, holder: Holder) -> Iterator[threading.Eve
             if not _tried(lambda: _lock_now(file)):
                 raise _locked(paths)
             _write_holder(paths.holder, holder)
-            yield None
+            yield
     finally:
         _HELD_HERE.discard(paths.lock)
 
@@ -155,20 +150,6 @@ class CommitterLock:
 
     def __init__(self, stack: ExitStack, paths: StreamPaths, holder: Holder) -> None:
         self._stack, self._paths, self._holder = stack, paths, holder
-        self._lost = stack.enter_context(held_by_python(paths, holder))
-
-    def refuse_lost(self) -> None:
-        """Make sure that nobody has taken the lock over, as far as is known.
-
-        Raises:
-            StreamLockedError: somebody has, since this process slept for longer than its lease.
-        """
-        if self._lost is not None and self._lost.is_set():
-            raise StreamLockedError(
-                f"{self._paths.stream}: another run took this one's lease over, which was not "
-                f"renewed for {self._paths.lease_seconds:g} s. The open batch is as if never "
-                f"begun. Next: oncelake run {self._paths.stream}"
-            )
 
     def pass_to_jvm(self, start: Callable[[], SparkSession]) -> SparkSession:
         """Let the JVM of a session that is started now hold it; nobody does while that starts.
@@ -178,7 +159,7 @@ class CommitterLock:
         """
         self._stack.close()
         spark = start()
-        self._lost = self._stack.enter_context(held_by_jvm(spark, self._paths, self._holder))
+        self._stack.enter_context(held_by_jvm(spark, self._paths, self._holder))
         return spark
 
 
@@ -190,7 +171,22 @@ def held_by_committer(paths: StreamPaths, holder: Holder) -> Iterator[CommitterL
         StreamLockedError: a run holds it; names the run.
     """
     with ExitStack() as stack:
+        stack.enter_context(held_by_python(paths, holder))
         yield CommitterLock(stack, paths, holder)
+
+
+def refuse_lost_lease(paths: StreamPaths) -> None:
+    """Make sure that this process, where it holds a stream by a lease, has not slept past its end.
+
+    Raises:
+        StreamLockedError: it has: another run may hold the stream by now.
+    """
+    if paths.lease is not None and is_lost(paths.lease):
+        raise StreamLockedError(
+            f"{paths.stream}: this run's lease was not renewed for {paths.lease_seconds:g} s, so "
+            "that another one may have taken it over. What was not committed is as if never begun. "
+            f"Next: oncelake run {paths.stream}"
+        )
 
 
 def holder_of(paths: StreamPaths) -> Holder | None:
@@ -234,7 +230,7 @@ def _tried(attempt: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[threading.Event]:
+def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[None]:
     assert paths.lease is not None
     if paths.lease.is_local:
         make_folder(paths.lease.parent.path, "the lake")
@@ -249,7 +245,7 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[thr
     )
     with ExitStack() as stack:
         try:
-            lost = stack.enter_context(leased(paths.lease, lease))
+            stack.enter_context(leased(paths.lease, lease))
         except StreamLockedError:
             raise _locked(paths) from None
         if not paths.lease.is_local:
@@ -257,7 +253,7 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[thr
         for table in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             # What others have committed before is seen from now on.
             log_files(table).forget()
-        yield lost
+        yield
 
 
 def _holder_by(place: Location) -> Holder | None:

@@ -149,7 +149,7 @@ class Run:
                 on_merge=progress.merge,
             )
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
-                self._read(spark, stream, writer, lock, start, checkpoint, committed, progress)
+                self._read(spark, stream, writer, start, checkpoint, committed, progress)
             report = self._report(
                 stream, writer.position, start, batches=tuple(committed), notices=notices
             )
@@ -160,7 +160,6 @@ class Run:
         spark: SparkSession,
         stream: Stream,
         writer: BatchWriter,
-        lock: CommitterLock,
         start: Start,
         checkpoint: Checkpoint,
         committed: list[LedgerRow],
@@ -169,7 +168,6 @@ class Run:
         """Read up to the ends, and add the batches that were committed."""
 
         def write(frame: DataFrame, batch_id: int) -> None:
-            lock.refuse_lost()
             row = writer.write(frame, checkpoint.planned(batch_id))
             if row is not None:
                 committed.append(row)

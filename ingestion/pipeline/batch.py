@@ -22,6 +22,7 @@ from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import altered_sources
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.quarantine import STATISTICS, add_missing_columns, quarantine_rows
 from ingestion.lake.side_tables import rows_of_seq
 from ingestion.lake.stream import Stream
@@ -84,8 +85,10 @@ class BatchWriter:
             RefusedError: the ranges leave a hole, the topic is another one, or the records
                 cannot be ordered; nothing was committed.
             RecordsMissedError: Kafka holds a record that Spark did not deliver.
+            StreamLockedError: this run has slept past its lease.
         """
         hit(Failpoint.BATCH_PLANNED)
+        refuse_lost_lease(self._paths)
         plan = fit(planned, self.position.next)
         if plan.holes:
             raise self._hole(plan.holes)
@@ -233,6 +236,7 @@ class BatchWriter:
 
     def _commit(self, sink: Sink, metadata: CommitMetadata, *, after: int) -> Commit:
         """Commit, and read back what was committed."""
+        refuse_lost_lease(self._paths)
         sink.commit(metadata)
         hit(Failpoint.COMMITTED)
         commit = self._find(metadata, after=after)

@@ -127,6 +127,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "open_engine": engine.open_engine,
                 "count_records": frames.count_records,
                 "add_missing_columns": nothing,
+                "refuse_lost_lease": nothing,
                 "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
