@@ -62,7 +62,8 @@ class World:
         self.spoiled: dict[int, int | None] = {}
         self.zombies: set[str] = set()
         self.started = 0
-        self.state = "state"
+        self.state = self.lake = "state"
+        self.merge_engine = "auto"
 
     def now_ms(self) -> int:
         """Tell the time, which grows with every look unless somebody sets it back."""
