@@ -27,7 +27,8 @@ _FIXED: Final = {
     r"spark\.driver\.extraClassPath": "it has the jars of the lock file; `spark.jars` adds others",
     r"spark\.sql\.session\.timeZone": "moments are read, compared and written in UTC",
     r"spark\.sql\.extensions|spark\.sql\.catalog\.spark_catalog": "they are Delta's",
-    r"spark\.delta\.|spark\.hadoop\.fs\.s3a?\.(impl|create|performance)": "it decides whether a commit can overwrite another",
+    r"spark\.delta\.|spark\.hadoop\.fs\.s3a?\.(impl|create|performance)": "it decides whether a "
+    "commit can overwrite another",
     _DELTAS_OWN: "it decides what a commit holds, or whether it is written twice or not at all",
     r"spark\.sql\.streaming\.": "it decides which offsets a batch has",
     r"spark\.sql\.(ansi\.|storeAssignmentPolicy|legacy\.|mapKeyDedupPolicy|caseSensitive)": "it "
