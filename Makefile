@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: log-store bench size kills crash-matrix modes-matrix double-starts ends mutants model soak lives
+.PHONY: log-store bench size kills cluster-kills crash-matrix modes-matrix double-starts ends mutants model soak lives
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ unit: setup ## Run the tests that need neither Spark nor Kafka
 
 kills: setup ## Kill a run at ten random moments, and prove that nothing is lost or doubled
 	@RANDOM_KILLS=10 $(bin)/pytest tests/crash -k random
+
+cluster-kills: setup ## Kill executors, workers and runs of a Spark cluster (KILLS=20 SEED=1)
+	@$(bin)/python -m tests.cluster --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
 
 crash-matrix: setup ## Kill runs everywhere, every way (MINUTES=60 SEED=1; goes on where it was)
 	@$(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)

@@ -107,7 +107,7 @@ def table_rolled_back(
 
 
 class SetupError(TerminalError):
-    """Something this machine needs is missing; the message says what to install or run."""
+    """Something this machine, or a cluster's, needs is missing; says what to install or run."""
 
     exit_code = USAGE
 

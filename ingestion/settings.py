@@ -22,6 +22,13 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
+_MASTERS: Final = (
+    r"local(\[(\*|[1-9]\d*)\])?",
+    r"spark://[^\s/,:@]+:\d+(,[^\s/,:@]+:\d+)*",
+    r"yarn",
+    r"k8s://\S+",
+)
+
 
 def project_root(start: Path | None = None) -> Path:
     """Return the nearest folder at or above ``start`` that contains ``dagster.yaml``.
@@ -92,7 +99,20 @@ class Settings(BaseSettings):
         "is far cheaper, or Spark. `auto` takes delta_rs wherever it can.",
     )
 
-    spark_master: str = Field("local[*]", description="Spark's master: local[N] or local[*].")
+    spark_master: str = Field(
+        "local[*]",
+        description="Spark's master: local[N] or local[*]; or a cluster's, spark://host:port, yarn "
+        "or k8s://host:port.",
+    )
+    spark_defaults: Path | None = Field(
+        None, description="File of Spark's own settings, written as spark-defaults.conf."
+    )
+    spark_timeout_seconds: float = Field(
+        300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long to wait for a cluster's executors when none takes up a task.",
+    )
     spark_driver_memory: str = Field(
         "3g", description="Heap of the driver, which in local mode does the work."
     )
@@ -114,7 +134,7 @@ class Settings(BaseSettings):
     @field_validator(
         *("state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
-        "schema_registry_ssl_ca",
+        *("schema_registry_ssl_ca", "spark_defaults"),
     )
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
@@ -144,13 +164,18 @@ class Settings(BaseSettings):
 
     @field_validator("spark_master")
     @classmethod
-    def _of_this_machine(cls, master: str) -> str:
-        """Refuse a cluster: its executors would neither find the driver nor the lake."""
-        if re.fullmatch(r"local(\[(\*|[1-9]\d*)\])?", master) is None:
+    def _is_a_master(cls, master: str) -> str:
+        if not any(re.fullmatch(form, master) for form in _MASTERS):
             raise ValueError(
-                "must be local[N] or local[*]: Spark runs on this machine, and on no cluster"
+                "must be local[N] or local[*], or a cluster's: spark://host:port, yarn or "
+                "k8s://host:port"
             )
         return master
+
+    @property
+    def on_cluster(self) -> bool:
+        """Tell whether Spark's executors run elsewhere: they reach no file of this machine."""
+        return not self.spark_master.startswith("local")
 
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses: the configured ones, else the embedded Kafka's.

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError
 from ingestion.pipeline.session import spark_config, start_session
+from ingestion.pipeline.spark_defaults import refuse_fixed
 from ingestion.settings import Settings
 from resources.lake import LakeResource
 from resources.part import SettingsPart, setting, settings_of
@@ -29,6 +30,7 @@ class SparkResource(SettingsPart, LazyPySparkResource):
     Raises:
         SetupError: the jars are not there, ``spark_config`` contradicts a setting of the engine,
             or this process has another session already, which cannot become ours.
+        InvalidSpecError: ``spark_config``, or the file of the settings, has what is not a user's.
     """
 
     lake: LakeResource
@@ -36,6 +38,8 @@ class SparkResource(SettingsPart, LazyPySparkResource):
         default={}, description="Settings of Spark's own beside the engine's; none may contradict."
     )
     master: str | None = setting("spark_master")
+    defaults: str | None = setting("spark_defaults")
+    timeout_seconds: float | None = setting("spark_timeout_seconds")
     driver_memory: str | None = setting("spark_driver_memory")
     java_options: str | None = setting("spark_java_options")
 
@@ -69,6 +73,7 @@ def _refuse_contradictions(more: dict[str, str], settings: Settings) -> None:
             "Next: take these out of the resource; the engine's own are in "
             "ingestion/pipeline/session.py"
         )
+    refuse_fixed(more.keys() - ours.keys(), where="spark_config")
     running = SparkSession.getActiveSession()
     if running is None:
         return

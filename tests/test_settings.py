@@ -112,7 +112,7 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_KAFKA_SASL_MECHANISM", CANARY),
         ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
         ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
-        ("ONCELAKE_SPARK_MASTER", f"spark://{CANARY}:7077"),
+        ("ONCELAKE_SPARK_MASTER", f"spark://me:{CANARY}@host:7077"),
         ("ONCELAKE_ALERT_WEBHOOK", f"hooks.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"https://hooks.example.com/a {CANARY}"),
     ],
@@ -131,26 +131,44 @@ def test_a_wrong_variable_is_named_without_its_value(
     assert raised.value.__suppress_context__
 
 
-@pytest.mark.parametrize("master", ["local", "local[1]", "local[16]", "local[*]"])
+@pytest.mark.parametrize(
+    ("master", "on_cluster"),
+    [
+        *((master, False) for master in ("local", "local[1]", "local[16]", "local[*]")),
+        *((master, True) for master in ("spark://a:7077", "spark://a:7077,b-1.c:7077", "yarn")),
+        ("k8s://https://host:6443", True),
+    ],
+)
 @pytest.mark.usefixtures("project")
-def test_spark_runs_on_this_machine(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
-    """Any number of its cores may be named."""
+def test_spark_runs_on_this_machine_or_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, master: str, on_cluster: bool
+) -> None:
+    """Any number of this machine's cores may be named, or any cluster that Spark knows."""
     monkeypatch.setenv("ONCELAKE_SPARK_MASTER", master)
 
-    assert load_settings().spark_master == master
+    settings = load_settings()
+
+    assert (settings.spark_master, settings.on_cluster) == (master, on_cluster)
 
 
 @pytest.mark.parametrize(
     "master",
-    ["spark://host:7077", "yarn", "k8s://https://host", "local-cluster[2,1,1024]", "local[0]"],
+    [
+        "spark://host",
+        "mesos://host:5050",
+        "k8s://",
+        "local-cluster[2,1,1024]",
+        "local[0]",
+        "sc://h",
+    ],
 )
 @pytest.mark.usefixtures("project")
-def test_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
-    """The lake is a folder of this machine, so no executor elsewhere could write it."""
+def test_what_is_no_master_is_refused(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """Spark would fail later, and at length."""
     monkeypatch.setenv("ONCELAKE_SPARK_MASTER", master)
 
     with pytest.raises(
-        InvalidSpecError, match=r"ONCELAKE_SPARK_MASTER: .*local\[N\] or local\[\*\]"
+        InvalidSpecError, match=r"ONCELAKE_SPARK_MASTER: .*local\[N\] or local\[\*\].*spark://"
     ):
         load_settings()
 

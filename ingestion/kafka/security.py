@@ -32,8 +32,8 @@ _SSL: Final = (
 def java_options(settings: Settings) -> dict[str, str]:
     """Return the options with which Spark's Kafka source connects.
 
-    Certificate and key are passed as contents: the Java client reads a PEM key store from one
-    file only, and these are two.
+    Authorities, certificate and key are passed as contents: the Java client reads a PEM key store
+    from one file only, and these are two; and executors may run on other hosts.
     """
     _refuse_contradictions(settings)
     options: dict[str, str | None] = {"kafka.security.protocol": settings.kafka_security_protocol}
@@ -42,7 +42,7 @@ def java_options(settings: Settings) -> dict[str, str]:
         options["kafka.sasl.jaas.config"] = _jaas(settings)
     if settings.kafka_ssl_ca:
         options["kafka.ssl.truststore.type"] = "PEM"
-        options["kafka.ssl.truststore.location"] = str(settings.kafka_ssl_ca)
+        options["kafka.ssl.truststore.certificates"] = settings.kafka_ssl_ca.read_text()
     if settings.kafka_ssl_certificate and settings.kafka_ssl_key:
         options["kafka.ssl.keystore.type"] = "PEM"
         options["kafka.ssl.keystore.certificate.chain"] = settings.kafka_ssl_certificate.read_text()

@@ -34,7 +34,9 @@ def spark_transformation(
     from ingestion.pipeline.session import start_session
     from ingestion.pipeline.transform import RECORD, asked_ddl, refuse_bad_transformation
 
-    spark = start_session(settings)
+    # Values come from this process and go back to it: no cluster is worth the way.
+    here = settings.model_copy(update={"spark_master": "local[*]"})
+    spark = start_session(here if settings.on_cluster else settings)
     with locating_problems(settings.streams):
         refuse_bad_transformation(spark, spec)
     columns = row_type(f"_at INT, _is_delete BOOLEAN, {RECORD}, {asked_ddl(spec)}")

@@ -50,7 +50,8 @@ def drain(
         query = (
             records.writeStream.foreachBatch(batches.run)
             .queryName(name)
-            .option("checkpointLocation", str(checkpoint))
+            # On this machine, whatever file system is a cluster's default.
+            .option("checkpointLocation", f"file://{checkpoint}")
             .trigger(availableNow=True)
             .start()
         )

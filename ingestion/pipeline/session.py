@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -29,6 +30,8 @@ from ingestion.kafka.java import find_java
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.lake.storage import make_folder
 from ingestion.local.class_archive import archive_options, class_path
+from ingestion.pipeline.cluster import for_executors, joined_cluster, refuse_silent_master
+from ingestion.pipeline.spark_defaults import read_spark_defaults
 from ingestion.pipeline.store_session import append_store_jars, store_config
 from ingestion.settings import Settings
 
@@ -60,60 +63,77 @@ def jvm_options(chosen: str, backlog: int | None = None) -> tuple[str, ...]:
     return (*kept, *filter(None, [chosen]))
 
 
-_ALWAYS: Final[Mapping[str, str]] = {
-    "spark.app.name": "oncelake",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+# What the promise hangs on; `ingestion.pipeline.spark_defaults` says why.
+_REQUIRED: Final[Mapping[str, str]] = {
     # Delta verifies each commit's checksum in full unless this zone and the JVM's are UTC.
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.ansi.enabled": "true",
     # A batch's outcomes are read off the version before it, which may be older than the rewind
     # window, and whose files are there: nothing removes those of the version that it follows.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     # With a bound on bytes, Spark measures a growing batch after each of its rows: 20 of the 25
     # microseconds that a record cost. Records bound it instead: to 1 GB where each has 1 MB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     # By default moments are 96 bits, which Arrow reads as nanoseconds: 9999-12-31 is beyond.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Spark's default pattern, and what a JAAS line or a PEM key would give away.
+    "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
+}
+# What is recommended, and gives way to the user's own.
+_RECOMMENDED: Final[Mapping[str, str]] = {
+    "spark.app.name": "oncelake",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     # A batch generates some 80 classes; Spark's default of 100 would throw away those of the
     # last batch while compiling the next, and every batch would start cold.
     "spark.sql.codegen.cache.maxEntries": "5000",
     # Streams that run side by side get turns, each in a pool of its own.
     "spark.scheduler.mode": "FAIR",
+}
+_ON_ONE_MACHINE: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
     # A cluster's defaults are 200 shuffle tasks, and 50 for each snapshot. With so few as here
     # there is nothing for adaptive execution to adapt, and waiting for it between stages took a
     # third of a small batch.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Spark's default pattern, and what a JAAS line or a PEM key would give away.
-    "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
-    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.merge.materializeSource.rddStorageLevel": "MEMORY_AND_DISK",
 }
 
 
 def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, str]:
-    """Return every setting the engine needs of Spark.
+    """Return every setting the engine needs of Spark, less those that the user's file makes.
 
     Args:
-        settings: Where the jars and the scratch folder are, and how much memory there is.
+        settings: Where the jars, the scratch folder and that file are, and how much memory there
+            is.
         backlog: Records to read, which decides how the JVM compiles.
 
     Raises:
         SetupError: the jars are not there.
+        InvalidSpecError: the file sets what is not the user's to set.
     """
     jars = class_path(settings.jars)
     if not jars:
         raise SetupError(f"no jars for Spark in {settings.jars / 'spark'}. Next: oncelake jars")
     scratch = scratch_of_this_process(settings.state)
+    chosen = read_spark_defaults(settings.spark_defaults)
+    recommended = {
+        **_RECOMMENDED,
+        **({} if settings.on_cluster else _ON_ONE_MACHINE),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **store_config(settings, scratch),
+    }
     return {
-        **_ALWAYS,
+        **{key: value for key, value in recommended.items() if key not in chosen},
+        **_REQUIRED,
         "spark.master": settings.spark_master,
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
@@ -125,11 +145,9 @@ def spark_config(settings: Settings, backlog: int | None = None) -> dict[str, st
                 *jvm_options(settings.spark_java_options, backlog),
             ]
         ),
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         # A class path, and not `spark.jars`: so Spark starts in two thirds of the time.
         "spark.driver.extraClassPath": ":".join(map(str, jars)),
-        **store_config(settings, scratch),
+        **(for_executors(settings, jars, chosen) if settings.on_cluster else {}),
     }
 
 
@@ -144,12 +162,19 @@ def start_session(
         backlog: Records to read, which decides how a JVM that is started now compiles.
 
     Raises:
-        SetupError: the jars are not there, or Java is not, or is not one that Spark runs on.
+        SetupError: the jars are not there, or Java is not, or is not one that Spark runs on; or
+            an executor lacks Python's packages, or the lake.
+        InvalidSpecError: the user's file sets what is not theirs to set.
+        DependencyError: a cluster does not answer, or has no executor for us.
     """
     if SparkContext._gateway is None:
         find_java()
+    if SparkContext._active_spark_context is None:
+        refuse_silent_master(settings.spark_master)
+    config: dict[str, Any] = {**(more or {}), **spark_config(settings, backlog)}
     # Left alone, the workers that decode Avro run whatever `python3` the PATH has.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    python = read_spark_defaults(settings.spark_defaults).get("spark.pyspark.python")
+    os.environ.setdefault("PYSPARK_PYTHON", python or sys.executable)
     # Otherwise Spark's script starts a Python to find out.
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).resolve().parent))
     # A JVM before the JVM: it only assembles the command.
@@ -158,18 +183,27 @@ def start_session(
     # Java makes no folder for its temporary files.
     make_folder(scratch_of_this_process(settings.state), "the state folder")
     sweep_scratch(settings.state)
-    config: dict[str, Any] = {**(more or {}), **spark_config(settings, backlog)}
     # What Spark raises is told as an error of ours; its log would say it before, and at length.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     with _signals_left_alone(), _translate_absent_jvm():
         if SparkContext._gateway is None:
-            SparkContext._ensure_initialized(gateway=_launch_jvm(config))
-        return SparkSession.builder.config(map=config).getOrCreate()
+            SparkContext._ensure_initialized(gateway=_launch_jvm(config, settings))
+        session = SparkSession.builder.config(map=config)
+        return joined_cluster(session, settings) if settings.on_cluster else session.getOrCreate()
 
 
-def _launch_jvm(config: Mapping[str, str]) -> JavaGateway:
-    """Start the JVM, whose warning of a module that Spark adds helps nobody and has no switch."""
+def _launch_jvm(config: Mapping[str, str], settings: Settings) -> JavaGateway:
+    """Start the JVM, whose warning of a module that Spark adds helps nobody and has no switch.
+
+    It reads the user's file, and no other: what lies beside some installation of Spark may set
+    what the promise hangs on. Not by options, which others see in a list of processes.
+    """
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    nothing = scratch_of_this_process(settings.state) / "spark-defaults.conf"
+    nothing.touch()
+    file = shlex.join(["--properties-file", str(settings.spark_defaults or nothing)])
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{file} {given or 'pyspark-shell'}"
     reader, writer = os.pipe()
     threading.Thread(target=_pass_errors_on, args=(reader,), daemon=True).start()
     try:
@@ -177,6 +211,9 @@ def _launch_jvm(config: Mapping[str, str]) -> JavaGateway:
         return launch_gateway(conf, {"stderr": writer})  # type: ignore[no-untyped-call]
     finally:
         os.close(writer)
+        del os.environ["PYSPARK_SUBMIT_ARGS"]
+        if given is not None:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = given
 
 
 def _pass_errors_on(reader: int) -> None:
@@ -218,8 +255,8 @@ class SharedSpark:
 
     @property
     def has_died(self) -> bool:
-        """Tell whether the JVM was started, and has ended."""
-        return bool(self._first) and jvm_has_ended()
+        """Tell whether the JVM was started, and has ended, or lost its cluster for good."""
+        return self._first is not None and (jvm_has_ended() or _has_stopped(self._first))
 
 
 def jvm_has_ended(within_seconds: float = 0.0) -> bool:
@@ -232,6 +269,12 @@ def jvm_has_ended(within_seconds: float = 0.0) -> bool:
     except TimeoutExpired:
         return False
     return True
+
+
+def _has_stopped(session: SparkSession) -> bool:
+    """Tell whether the context has stopped, as it does when a cluster removes its application."""
+    jvm_context: Any = session.sparkContext._jsc
+    return jvm_context is None or bool(jvm_context.sc().isStopped())
 
 
 @contextmanager

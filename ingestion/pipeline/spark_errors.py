@@ -22,6 +22,7 @@ from ingestion.lake.integrity import refuse_unreadable
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import is_storage_error, translate_disk_errors
 from ingestion.lake.stream import Stream
+from ingestion.pipeline.cluster import is_of_cluster, translate_cluster_errors
 from ingestion.pipeline.schema import sentence_of
 from ingestion.pipeline.session import jvm_has_ended
 
@@ -47,10 +48,12 @@ def translate_engine_errors(stream: Stream) -> Iterator[None]:
     """Translate what Spark, the readers of a table and its volumes raise under an operation.
 
     Raises:
-        DependencyError: Kafka failed under Spark, the JVM died, or a volume fails.
+        DependencyError: Kafka failed under Spark, the JVM or a cluster's executors died, or a
+            volume fails.
         DamagedTableError: a file of a table is not as it was written.
     """
     with (
+        translate_cluster_errors(stream.name, stream.settings),
         translate_spark_errors(stream.name, kafka=stream.kafka.address),
         translate_damage(stream.paths),
         translate_disk_errors(stream.name, *stream.paths.written, stream.settings.state),
@@ -174,8 +177,8 @@ def _is_of_expression(error: Exception, spec: StreamSpec) -> bool:
     is_of_data = _OF_DATA.search(text) is not None
     if not (spec.is_transformed or spec.apply_as_deletes) or _kafkas_word(text) is not None:
         return False
-    # A text of the data may read like a volume's failure.
-    if is_storage_error(error) and not is_of_data:
+    # A text of the data may read like a failure of a volume, or of a cluster.
+    if (is_storage_error(error) or is_of_cluster(error)) and not is_of_data:
         return False
     if isinstance(error, PythonException):
         # Decoding is Python, too; what it raises is no fault of the declared function.

@@ -116,7 +116,8 @@ def store_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "endpoint": endpoint,
         "endpoint.region": region or (endpoint and "us-east-1"),
         "path.style.access": "true" if endpoint and not by_host else None,
-        "buffer.dir": f"{scratch}/s3a",
+        # Executors have a folder of their own.
+        "buffer.dir": None if settings.on_cluster else f"{scratch}/s3a",
     }
     return {
         **_ALWAYS,

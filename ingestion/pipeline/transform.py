@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, cast
 
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,7 +22,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.errors import BadFieldError
 from ingestion.pipeline.schema import row_type, sentence_of
-from ingestion.sinks.frame_cache import FrameCache
+from ingestion.sinks.frame_cache import FrameCache, is_local
 from ingestion.sinks.rows import Rows
 
 # What a transformation may read beside the value's columns.
@@ -153,7 +154,12 @@ def refuse_bad_transformation(spark: SparkSession, spec: StreamSpec) -> None:
     if spec.where is not None:
         _analysed(spec, "where", lambda: nothing.where(F.expr(cast("str", spec.where))))
     if spec.transform is not None:
-        made = _analysed(spec, "transform", lambda: function_of(spec)(nothing).select(*with_place))
+        function = function_of(spec)
+        if not is_local(spark.sparkContext):
+            # Executors need not have the user's package: its functions go there whole.
+            package = import_module(spec.transform.partition(".")[0])
+            register_pickle_by_value(package)  # type: ignore[no-untyped-call]
+        made = _analysed(spec, "transform", lambda: function(nothing).select(*with_place))
         _refuse_other_types(spec, "transform", made)
         return
     for name, sql in spec.select.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Literal
 
 from pyspark.sql import SparkSession
@@ -32,7 +33,9 @@ def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | No
     """
     if stream.settings.merge_engine == "spark":
         return "spark", None
-    obstacle = next(_obstacles(stream, alters=alters), None)
+    # Its workers hand a batch over as files of this machine.
+    of_cluster = ["Spark is on a cluster"] if stream.settings.on_cluster else []
+    obstacle = next(chain(of_cluster, _obstacles(stream, alters=alters)), None)
     return ("delta_rs" if obstacle is None else "spark"), obstacle
 
 

@@ -97,7 +97,7 @@ def test_tls_is_spelt_for_both_clients(files: dict[str, Any]) -> None:
     assert java_options(settings) == {
         "kafka.security.protocol": "SSL",
         "kafka.ssl.truststore.type": "PEM",
-        "kafka.ssl.truststore.location": str(files["kafka_ssl_ca"]),
+        "kafka.ssl.truststore.certificates": files["kafka_ssl_ca"].read_text(),
         "kafka.ssl.keystore.type": "PEM",
         "kafka.ssl.keystore.certificate.chain": pem("CERTIFICATE"),
         "kafka.ssl.keystore.key": pem("ENCRYPTED PRIVATE KEY"),

@@ -18,7 +18,11 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # By the fixture that starts it: the JVM of one worker serves all the tests that ask for it.
-_SERVERS = {"registry_address": "schema registry", "frail_broker": "frail broker"}
+_SERVERS = {
+    "registry_address": "schema registry",
+    "frail_broker": "frail broker",
+    "spark_cluster": "Spark cluster",
+}
 _FIRST_WORKER = "gw0"
 
 

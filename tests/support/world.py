@@ -49,8 +49,12 @@ def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
         state=folder / "state",
         streams=folder / "streams",
         jars=JARS,
-        spark_master="local[2]",
-        **{"spark_driver_memory": "1g", "kafka_timeout_seconds": 10, **more},
+        **{
+            "spark_master": "local[2]",
+            "spark_driver_memory": "1g",
+            "kafka_timeout_seconds": 10,
+            **more,
+        },
     )
 
 
@@ -97,13 +101,18 @@ class World:
     @property
     def spec(self) -> StreamSpec:
         """The stream as declared: an upsert by ``id``, ordered by nothing but offsets."""
-        base = {"name": self.topic, "topic": self.topic, "schema": COLUMNS, "keys": ["id"]}
+        base = {"name": self.name, "topic": self.topic, "schema": COLUMNS, "keys": ["id"]}
         return StreamSpec.model_validate({**base, **self.declared})
+
+    @property
+    def name(self) -> str:
+        """The stream's name: its topic's, unless one is declared."""
+        return str(self.declared.get("name", self.topic))
 
     @property
     def paths(self) -> StreamPaths:
         """Where its tables lie."""
-        return StreamPaths.of(self.topic, self.settings)
+        return StreamPaths.of(self.name, self.settings)
 
     @property
     def log(self) -> TableLog:
@@ -168,8 +177,9 @@ class World:
     def write_declaration(self) -> None:
         """Write the stream's file, for runs in another process."""
         declared = {"topic": self.topic, "schema": COLUMNS, "keys": ["id"], **self.declared}
+        declared.pop("name", None)
         self.settings.streams.mkdir(parents=True, exist_ok=True)
-        (self.settings.streams / f"{self.topic}.yaml").write_text(json.dumps(declared))
+        (self.settings.streams / f"{self.name}.yaml").write_text(json.dumps(declared))
 
     def environment(self) -> dict[str, str]:
         """Return the environment that gives another process this world's settings."""
@@ -184,7 +194,7 @@ class World:
     @property
     def command(self) -> list[str]:
         """What runs the stream in another process; it needs the declaration's file."""
-        return [sys.executable, "-m", "ingestion", "run", self.topic]
+        return [sys.executable, "-m", "ingestion", "run", self.name]
 
     def run_elsewhere(self) -> subprocess.CompletedProcess[str]:
         """Run the stream once in another process, as a person would, and wait for its end."""

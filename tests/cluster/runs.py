@@ -1,0 +1,39 @@
+"""Runs of streams on a cluster, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ingestion.settings import Settings
+from tests.cluster.kill_hook import PlannedKill
+from tests.support.spark_cluster import SparkCluster
+from tests.support.world import ROOT, World, settings_in
+
+
+def run(
+    worlds: Sequence[World], *, kills: Sequence[PlannedKill] = (), **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """Run streams of one lake in another process."""
+    for world in worlds:
+        world.write_declaration()
+    environment = {**worlds[0].environment(), **PlannedKill.environment(*kills)}
+    return subprocess.run(
+        [sys.executable, "-m", "ingestion", "run", *(world.name for world in worlds)],
+        cwd=ROOT,
+        env={**environment, **settings},
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+def on_cluster(folder: Path, kafka_address: str, cluster: SparkCluster, **more: Any) -> Settings:
+    """Return the settings of a lake that is written by a cluster."""
+    given = {"spark_master": cluster.master, "spark_defaults": cluster.defaults, **more}
+    return settings_in(folder, kafka_address, **{"kafka_timeout_seconds": 30, **given})
