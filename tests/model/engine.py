@@ -18,7 +18,7 @@ from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks import local_engine
 from ingestion.sinks.choose_engine import EngineName
-from tests.model.frames import Copy, Frame, fetched
+from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
 from tests.model.lake import Place, Rows, Side, Table
 from tests.model.process import step
 
@@ -49,8 +49,8 @@ class ModelEngine:
         """Hold nothing yet."""
         self.world = world
 
-    def materialize(self, validated: Frame) -> None:
-        """Read Kafka once."""
+    def materialize(self, validated: Frame | Waiting) -> None:
+        """Read Kafka, or the quarantine, once."""
         step("fetch")
         self.batch = fetched(validated)
 
@@ -65,11 +65,26 @@ class ModelEngine:
         assert sql.endswith(f"FROM batch WHERE {IS_GOOD}"), sql
         self.good = self.batch.of("row", "delete")
 
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Count by reason; the product asks for nothing else by text."""
+        assert sql.startswith("SELECT _reason, count(*)"), sql
+        return [{"_reason": "bad", "records": len(self.batch.of("quarantined"))}]
+
     def replace_seq(self, sql: str, side: Side, seq: int, *, stats_on: object) -> None:
         """Set the bad records aside; the product asks for nothing else by text."""
         assert sql.endswith("FROM batch WHERE _disposition = 'quarantined'"), sql
         bad = self.batch.of("quarantined")
-        side.overwrite(seq, tuple((each.partition, each.offset) for each in bad))
+        side.overwrite(seq, tuple(bad))
+
+    def mark_redriven(self, sql: str, side: Side, seq: int, *, within: str) -> None:
+        """Mark the rows of the records that are sent in."""
+        assert "WHERE _disposition <> 'quarantined'" in sql, sql
+        sent = {(each.partition, each.offset) for each in self.batch}
+        sent -= {(each.partition, each.offset) for each in self.batch.of("quarantined")}
+        step("mark beside the table")
+        for of, row in side.waiting():
+            if row[:2] in sent and holds(python_of(within), of):
+                side.marks[of, row.partition, row.offset] = seq
 
     def merge(self, merge: ModelMerge, stream: str, place: Place, metadata: CommitMetadata) -> None:
         """Merge on the newest version, unless Delta knows the seq already."""

@@ -85,15 +85,31 @@ class Table:
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """A side table: what each seq wrote, at most once; None is a table that was never made."""
+    """A side table: what each seq wrote, at most once; None is a table that was never made.
+
+    Attributes:
+        marks: The redrive that has sent a row of the quarantine in, by the row's seq and place.
+    """
 
     name: str
+    world: Any = None
     by_seq: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    marks: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def overwrite(self, seq: int, rows: tuple[Any, ...]) -> None:
         """Replace the rows of a seq, as ``ingestion.lake.side_tables`` does."""
         step("write beside the table")
         self.by_seq[seq] = rows
+        self.marks = {at: mark for at, mark in self.marks.items() if at[0] != seq}
+
+    def waiting(self) -> list[tuple[int, Any]]:
+        """Return the rows that no redrive has sent in, each with its seq."""
+        return [
+            (seq, row)
+            for seq, rows in sorted(self.by_seq.items())
+            for row in rows
+            if (seq, row.partition, row.offset) not in self.marks
+        ]
 
 
 @dataclass(slots=True)

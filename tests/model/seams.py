@@ -17,10 +17,13 @@ import ingestion.lake.ledger
 import ingestion.lake.lock
 import ingestion.lake.stream
 import ingestion.operations.decisions
+import ingestion.operations.redrive
+import ingestion.operations.rewind
 import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
 import ingestion.pipeline.gaps
+import ingestion.pipeline.redrive_batch
 import ingestion.recovery.heal
 import ingestion.recovery.side_tables
 import ingestion.recovery.snapshot
@@ -102,7 +105,12 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (ingestion.lake.stream, outside),
         (
             ingestion.recovery.side_tables,
-            {"TableLog": ModelLog, "refuse_damaged": nothing, "rows_of_seq": sink.rows_of_seq},
+            {
+                "TableLog": ModelLog,
+                "refuse_damaged": nothing,
+                "rows_of_seq": sink.rows_of_seq,
+                "redrive_marks": sink.redrive_marks,
+            },
         ),
         (
             ingestion.recovery.heal,
@@ -111,7 +119,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "rows_of_seq": sink.rows_of_seq,
                 "remove_beyond": sink.remove_beyond,
-                "clear_marks_beyond": nothing,
+                "clear_marks_beyond": sink.clear_marks_beyond,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
@@ -147,6 +155,34 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "write_empty_commit": commit_metadata,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
+            },
+        ),
+        (
+            ingestion.operations.redrive,
+            {
+                "Ledger": ModelLedger,
+                "translate_engine_errors": lambda stream: nullcontext(),
+                "waiting_records": lambda spark, side, reason: frames.Waiting(side.world),
+            },
+        ),
+        (
+            ingestion.operations.redrive.Redrive,
+            {"_waiting": lambda redrive, paths: sink.waiting(paths.quarantine)},
+        ),
+        (
+            ingestion.pipeline.redrive_batch,
+            {"count_records": frames.count_records, "redrive_marks": sink.redrive_marks},
+        ),
+        (
+            ingestion.operations.rewind,
+            {
+                "StreamPaths": paths,
+                "TableLog": ModelLog,
+                "Ledger": ModelLedger,
+                "held": lambda paths, run_id: held(paths, _me(run_id)),
+                "_with_files": with_files,
+                "_altered_files": lambda paths, point: iter(()),
+                "restore_version": restore_version,
             },
         ),
     )
@@ -187,7 +223,17 @@ def create_table(_spark: object, _spec: object, paths: Paths, _engine: object) -
         paths.data.table = table
 
 
-def commit_metadata(paths: Any, metadata: CommitMetadata) -> Commit:
+def with_files(_place: object, log: ModelLog) -> Iterator[tuple[Commit, int, int]]:
+    """Walk the log back: every version still has its files."""
+    return ((commit, commit.version, 0) for commit in log.newest_first())
+
+
+def restore_version(paths: Any, metadata: CommitMetadata, version: int) -> Commit:
+    """Commit the rows of an earlier version."""
+    return commit_metadata(paths, metadata, version)
+
+
+def commit_metadata(paths: Any, metadata: CommitMetadata, version: int | None = None) -> Commit:
     """Commit a commit's metadata as delta-rs does: fenced against others, and never skipped."""
     table: Table = paths.data.table
     step("begin the commit")
@@ -196,7 +242,7 @@ def commit_metadata(paths: Any, metadata: CommitMetadata) -> Commit:
         raise CommitConflictError(paths.stream, "the seq is there already", remedy="again")
     step("land the commit")
     table.land(
-        table.states[read_at],
+        table.states[read_at if version is None else version],
         metadata,
         clock_ms=paths.world.now_ms(),
         read_at=read_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,7 @@ class ModelUpsert:
         self._copy = self._engine.good
         self._paths: Any = target.paths
         self._winners: dict[int, tuple[Row, bool]] = {}
+        self._deaths: Mapping[int, Row] = {}
         self._dropped: int | None = None
 
     @property
@@ -35,6 +37,7 @@ class ModelUpsert:
 
     def prepare(self) -> Mapping[str, int]:
         """Choose the winners, and remember the deletes among them."""
+        self._deaths = self._dead()
         for each in self._copy:
             row = Row(
                 self._target.epoch, each.record.at, each.partition, each.offset, self._target.seq
@@ -69,9 +72,13 @@ class ModelUpsert:
             self._world.spoiled[metadata.seq] = self._dropped
         if self._copy.skipped is not None:
             self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
+        self._world.applied[metadata.seq] = (
+            self._target.epoch,
+            frozenset((each.partition, each.offset) for each in self._copy),
+        )
 
     def _merged(self, before: Rows) -> tuple[Rows, Mapping[str, int]]:
-        after, dead = dict(before), self._dead()
+        after, dead = dict(before), self._deaths
         metrics = dict.fromkeys(_METRICS.values(), 0)
         self._dropped = self._one_to_drop(before, dead)
         for key, (row, is_delete) in self._winners.items():
@@ -103,7 +110,7 @@ class ModelUpsert:
         return newest
 
     def _left_alone(self, before: Rows) -> dict[str, int]:
-        dead = self._dead()
+        dead = self._deaths
         found: dict[str, int] = {}
         for key, (row, is_delete) in self._winners.items():
             what = _what(row, is_delete, before.get(key), dead.get(key))
@@ -137,15 +144,37 @@ def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str
 
 def remove_beyond(side: Side, seq: int) -> int:
     """Remove what dead attempts left, as ``ingestion.lake.side_tables`` does."""
+    step("look beside the table")
     beyond = [each for each in side.by_seq if each > seq]
     if beyond:
         step("remove beside the table")
-    return sum(len(side.by_seq.pop(each, ())) for each in beyond)
+    return sum(len(side.by_seq.pop(each, ())) for each in list(side.by_seq) if each > seq)
+
+
+def clear_marks_beyond(side: Side, seq: int) -> int:
+    """Remove the marks of dead redrives, as ``ingestion.lake.quarantine`` does."""
+    if left_over := sum(mark > seq for mark in side.marks.values()):
+        step("mark beside the table")
+        side.marks = {at: mark for at, mark in side.marks.items() if mark <= seq}
+    return left_over
+
+
+def redrive_marks(side: Side, seq: int) -> int:
+    """Count marks, as ``ingestion.lake.quarantine`` does."""
+    step("look beside the table")
+    return sum(mark == seq for mark in side.marks.values())
+
+
+def waiting(side: Side) -> Counter[int]:
+    """Count what waits, by the batch that it came from."""
+    step("look beside the table")
+    return Counter(seq for seq, _ in side.waiting())
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
     """Count rows that carry a seq, as ``ingestion.lake.side_tables`` does."""
     if isinstance(place, Side):
+        step("look beside the table")
         return len(place.by_seq.get(seq, ()))
     table: Table = place.table
     state = table.states[len(table.states) - 1 if version is None else version]

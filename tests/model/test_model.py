@@ -103,6 +103,8 @@ def test_seeded_schedules_hold() -> None:
         "checkpoint spoilt",
         "clock set back",
         "commit overtaken",
+        "commit: redrive",
+        "commit: rewind",
         "commits aged out",
         "failure: hear of the commit",
         "failure: land the commit",

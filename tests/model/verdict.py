@@ -12,6 +12,7 @@ from ingestion.errors import (
     OffsetsExpiredError,
     RecordsMissedError,
     RefusedError,
+    RewindError,
     StreamLockedError,
     TopicRecreatedError,
     TopicTruncatedError,
@@ -64,6 +65,8 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
         case RecordsMissedError():
             # A topic that is made again while its gaps are proven is not the one that was read.
             return bool({"record skipped", "topic re-created"} & world.taken.keys())
+        case RewindError():
+            return True
         case InvalidSpecError():
             return _answers_a_person(error)
         case _:
@@ -72,7 +75,8 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
 
 def _answers_a_person(error: InvalidSpecError) -> bool:
     """Tell the answer to a person who decides what needs no decision."""
-    return "nothing to a" in str(error) or "no table yet" in str(error)
+    answers = ("nothing to a", "no table yet", "there is no savepoint")
+    return any(answer in str(error) for answer in answers)
 
 
 def _lost(world: World, oracle: Oracle) -> list[int]:
