@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -42,7 +41,7 @@ from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import Commit, TableLog, commit_again
 
 _RANGE = pa.struct(
     {
@@ -65,12 +64,12 @@ SCHEMA = pa.schema(
         pa.field("balanced", pa.bool_()),
         pa.field("accepted", pa.string()),
         pa.field("identity", pa.string()),
+        pa.field("attempt", pa.int64()),
     ]
 )
 _COMPOSED = frozenset({"ranges", "counts", "identity"})
 # Every run reads the whole ledger, and each row is written as a file of its own.
 _MOST_FILES = 50
-_ATTEMPTS = 3
 _SETTINGS = {"delta.checkpointInterval": "10"}
 
 
@@ -96,6 +95,7 @@ class LedgerRow:
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
+    attempt: int | None = None
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -130,6 +130,7 @@ class LedgerRow:
             columns=metadata.columns,
             erased=metadata.erased,
             declaration=metadata.declaration,
+            attempt=metadata.attempt,
             problems=tuple(problems),
         )
 
@@ -205,13 +206,7 @@ class Ledger:
         if not rows:
             return
         written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return self._merge(written)
-            except CommitFailedError:
-                # Another's commit, or this one's own, whose answer was lost: once more is the same.
-                if attempt == _ATTEMPTS:
-                    raise
+        commit_again(lambda: self._merge(written), self.path.name)
 
     def _merge(self, written: pa.Table) -> None:
         if not self.exists:

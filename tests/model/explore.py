@@ -47,7 +47,7 @@ def explore(
         How many rules were applied, and the counterexample, if it is one.
     """
     dice = Random(seed)
-    world = World(partitions=dice.randint(1, 3), has_lease=dice.random() < 0.3)
+    world = World(partitions=dice.randint(1, 3), has_lease=dice.random() < 0.5)
     oracle = Oracle(world)
     history: list[str] = []
     steps = 0

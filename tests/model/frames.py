@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.attempts import Attempts
 from ingestion.pipeline.counts import BatchCounts, PartitionCounts
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError
@@ -40,17 +41,18 @@ class Waiting:
     """What a redrive sends in: the rows of the quarantine that wait, when it is materialised."""
 
     world: World
+    committed: Attempts
     condition: str = "True"
     sparkSession: Any = None  # noqa: N815 (Spark's own name)
 
     def where(self, condition: str) -> Waiting:
         """Keep the rows of some batches."""
-        return Waiting(self.world, python_of(condition))
+        return Waiting(self.world, self.committed, python_of(condition))
 
     def rows(self) -> Iterator[Judged]:
         """Judge them by the declaration of now."""
-        for seq, row in self.world.paths.quarantine.waiting():
-            if holds(self.condition, seq):
+        for attempt, row in self.world.paths.quarantine.waiting(self.committed):
+            if holds(self.condition, attempt.seq):
                 yield row._replace(disposition="row") if self.world.is_mended else row
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.location import Location
@@ -85,31 +88,66 @@ class Table:
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """A side table: what each seq wrote, at most once; None is a table that was never made.
+    """A side table: what each attempt wrote.
 
     Attributes:
-        marks: The redrive that has sent a row of the quarantine in, by the row's seq and place.
+        marks: The redrive that has sent a row of the quarantine in, by its attempt and place.
     """
 
     name: str
     world: Any = None
-    by_seq: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    marks: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    rows: dict[Attempt, tuple[Any, ...]] = field(default_factory=dict)
+    marks: dict[tuple[Attempt, int, int], Attempt] = field(default_factory=dict)
 
-    def overwrite(self, seq: int, rows: tuple[Any, ...]) -> None:
-        """Replace the rows of a seq, as ``ingestion.lake.side_tables`` does."""
+    def __str__(self) -> str:
+        """Name the folder, as a path would."""
+        return f"lake/{self.name}"
+
+    def schema(self) -> Any:
+        """Return the columns that name attempts."""
+        return SimpleNamespace(fields=[SimpleNamespace(name=name) for name in (*ROWS, *MARKS)])
+
+    def replace(self, attempt: Attempt, rows: tuple[Any, ...]) -> None:
+        """Replace the rows of an attempt."""
         step("write beside the table")
-        self.by_seq[seq] = rows
-        self.marks = {at: mark for at, mark in self.marks.items() if at[0] != seq}
+        self.rows[attempt] = rows
 
-    def waiting(self) -> list[tuple[int, Any]]:
-        """Return the rows that no redrive has sent in, each with its seq."""
+    def attempts(self, columns: Columns) -> set[Attempt]:
+        """Return the attempts that have rows, or marks."""
+        step("look beside the table")
+        return set(self.rows if columns == ROWS else self.marks.values())
+
+    def delete(self, condition: str) -> None:
+        """Remove the rows of attempts that a condition of the product names."""
+        step("remove beside the table")
+        names = names_in(condition)
+        self.rows = {each: rows for each, rows in self.rows.items() if each.name not in names}
+
+    def update(self, updates: Mapping[str, str], predicate: str) -> None:
+        """Remove the marks of attempts that a condition of the product names."""
+        assert set(updates) == set(MARKS), updates
+        step("remove beside the table")
+        names = names_in(predicate)
+        self.marks = {at: mark for at, mark in self.marks.items() if mark.name not in names}
+
+    def waiting(self, committed: Attempts) -> list[tuple[Attempt, Any]]:
+        """Return the rows that no redrive has sent in, each with its attempt."""
         return [
-            (seq, row)
-            for seq, rows in sorted(self.by_seq.items())
+            (attempt, row)
+            for attempt, rows in sorted(self.rows.items())
             for row in rows
-            if (seq, row.partition, row.offset) not in self.marks
+            if committed.has_committed(attempt)
+            and not self._is_marked((attempt, row.partition, row.offset), committed)
         ]
+
+    def _is_marked(self, at: tuple[Attempt, int, int], committed: Attempts) -> bool:
+        return at in self.marks and committed.has_committed(self.marks[at])
+
+
+def names_in(condition: str) -> set[int]:
+    """Read the names of attempts out of a condition that the product has written."""
+    found = re.search(r"_attempt\", -1\) IN \(([\d, ]*)\)", condition)
+    return set(map(int, found[1].split(", "))) if found else set()
 
 
 @dataclass(slots=True)
@@ -162,7 +200,7 @@ class ModelLog(TableLog):
     def exists(self) -> bool:
         """Tell whether there is a table; a side table is one as soon as it was written."""
         if isinstance(self.path, Side):
-            return bool(self.path.by_seq)
+            return bool(self.path.rows)
         step("read the table's log")
         return self.path.table is not None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ingestion.lake.attempts import Attempt
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata
 from ingestion.lake.table_log import Commit
 from tests.model.cluster import TOPIC, Partition, Record
@@ -95,8 +96,7 @@ class Oracle:
             self._follow(table, table.commits[self.seen], table.states[self.seen])
             self.seen += 1
         self._check_ledger()
-        if not self.world.has_lease:
-            self._check_quarantine()
+        self._check_quarantine()
 
     def _follow(self, table: Table, commit: Commit, rows: Rows) -> None:
         metadata = commit.metadata
@@ -235,17 +235,26 @@ class Oracle:
 
     def _check_quarantine(self) -> None:
         side = self.world.paths.quarantine
-        found = (Bad(seq, *row[:2]) for seq, rows in side.by_seq.items() for row in rows)
-        marked = {bad: self._standing(side.marks.get(bad)) for bad in found}
-        found = {bad: mark for bad, mark in marked.items() if self._standing(bad.seq)}
-        judged = found.keys() | self.due.bad.keys()
-        for bad in (each for each in judged if each.seq not in self.world.spoiled):
+        found = {
+            Bad(attempt.seq, *row[:2]): self._standing(side.marks.get((attempt, *row[:2])))
+            for attempt, rows in side.rows.items()
+            for row in rows
+            if self._standing(attempt)
+        }
+        for bad in found.keys() | self.due.bad.keys():
             is_, due = found.get(bad, "nothing"), self.due.bad.get(bad, "nothing")
-            expect(is_ == due, "the quarantine holds {} of {}, not {}", is_, bad, due)
+            fair = is_ == due or bad.seq in self.world.spoiled
+            expect(fair, "the quarantine holds {} of {}, not {}", is_, bad, due)
 
-    def _standing(self, seq: int | None) -> int | None:
-        """Return a seq if it was committed, and no rewind has undone it."""
-        return seq if seq in self.metadata and seq not in self.undone else None
+    def _standing(self, attempt: Attempt | None) -> int | None:
+        """Return the seq of an attempt if it was committed, and no rewind has undone it."""
+        if attempt is None or attempt.seq not in self.metadata or attempt.seq in self.undone:
+            return None
+        return attempt.seq if self.metadata[attempt.seq].attempt == attempt.name else None
+
+    def failed(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+        """Return the attempts that can commit no more, and those that were undone."""
+        return [each for each in attempts if each.seq <= self.seq and not self._standing(each)]
 
 
 def expect(holds: bool, evidence: str, *found: object) -> None:

@@ -44,7 +44,7 @@ def adopt(world: World, dice: Random) -> bool:
 
 def redrive(world: World, dice: Random) -> bool:
     """A person mends the declaration, mostly, and sends in what waits."""
-    if len(world.processes) >= 3 or not world.paths.quarantine.waiting():
+    if len(world.processes) >= 3 or not world.paths.quarantine.rows:
         return False
     world.is_mended = dice.random() < 0.8
     world.happens("redrive")

@@ -12,10 +12,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import ingestion.lake.attempts
 import ingestion.lake.foreign_commits
 import ingestion.lake.ledger
 import ingestion.lake.lock
+import ingestion.lake.quarantine
+import ingestion.lake.side_tables
 import ingestion.lake.stream
+import ingestion.lake.table_log
 import ingestion.operations.decisions
 import ingestion.operations.redrive
 import ingestion.operations.rewind
@@ -53,6 +57,7 @@ def simulated() -> Iterator[None]:
 
 
 def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
+    itself: Any = lambda side: side  # noqa: E731 (as above)
     nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
     paths = SimpleNamespace(of=lambda stream, world: world.paths)
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
@@ -104,12 +109,21 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (ingestion.lake.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),
         (ingestion.lake.stream, outside),
         (
+            ingestion.lake.attempts,
+            {
+                "_attempts_in": lambda side, snapshot, columns, since: side.attempts(columns),
+                "read_delta": itself,
+            },
+        ),
+        (ingestion.lake.table_log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
+        (ingestion.lake.side_tables, {"open_delta": itself}),
+        (ingestion.lake.quarantine, {"open_delta": itself}),
+        (
             ingestion.recovery.side_tables,
             {
                 "TableLog": ModelLog,
                 "refuse_damaged": nothing,
-                "rows_of_seq": sink.rows_of_seq,
-                "redrive_marks": sink.redrive_marks,
+                "count_of": sink.count_of,
             },
         ),
         (
@@ -118,8 +132,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
                 "rows_of_seq": sink.rows_of_seq,
-                "remove_beyond": sink.remove_beyond,
-                "clear_marks_beyond": sink.clear_marks_beyond,
+                "is_delta": lambda side: bool(side.rows),
+                "read_delta": itself,
+                "add_columns": nothing,
+                "translate_read_errors": lambda path: nullcontext(),
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
@@ -134,7 +150,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "validate": frames.validate,
                 "open_engine": engine.open_engine,
                 "count_records": frames.count_records,
-                "add_missing_columns": nothing,
+                "count_of": sink.count_of,
                 "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
@@ -162,16 +178,23 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "Ledger": ModelLedger,
                 "translate_engine_errors": lambda stream: nullcontext(),
-                "waiting_records": lambda spark, side, reason: frames.Waiting(side.world),
+                "translate_read_errors": lambda path: nullcontext(),
+                "write_empty_commit": commit_metadata,
+                "waiting_records": lambda spark, side, committed, reason: frames.Waiting(
+                    side.world, committed
+                ),
             },
         ),
         (
             ingestion.operations.redrive.Redrive,
-            {"_waiting": lambda redrive, paths: sink.waiting(paths.quarantine)},
+            {"_waiting": lambda _, paths, committed: sink.waiting(paths.quarantine, committed)},
         ),
         (
             ingestion.pipeline.redrive_batch,
-            {"count_records": frames.count_records, "redrive_marks": sink.redrive_marks},
+            {
+                "count_records": frames.count_records,
+                "count_of": sink.count_of,
+            },
         ),
         (
             ingestion.operations.rewind,

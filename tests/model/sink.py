@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.sink import Good, Target, WriteResult
@@ -47,7 +48,7 @@ class ModelUpsert:
                 self._winners[each.record.key] = (row, each.disposition == "delete")
         dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
         if any(each.disposition == "delete" for each in self._copy):
-            self._paths.tombstones.overwrite(self._target.seq, dead)
+            self._paths.tombstones.replace(self._target.attempt, dead)
         superseded = len(self._copy) - len(self._winners)
         return {"superseded": superseded, "winners": len(self._winners)}
 
@@ -103,8 +104,8 @@ class ModelUpsert:
 
     def _dead(self) -> dict[int, Row]:
         newest: dict[int, Row] = {}
-        for seq, deletes in self._paths.tombstones.by_seq.items():
-            for key, row in deletes if seq < self._target.seq else ():
+        for attempt, deletes in self._paths.tombstones.rows.items():
+            for key, row in deletes if self._target.committed.has_committed(attempt) else ():
                 if key not in newest or row.place > newest[key].place:
                     newest[key] = row
         return newest
@@ -142,40 +143,22 @@ def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str
     return "inserted" if dead is None or row.place > dead.place else "stale"
 
 
-def remove_beyond(side: Side, seq: int) -> int:
-    """Remove what dead attempts left, as ``ingestion.lake.side_tables`` does."""
+def count_of(side: Side, attempt: Attempt, columns: Columns = ROWS) -> int:
+    """Count rows or marks, as ``ingestion.lake.side_tables`` does."""
     step("look beside the table")
-    beyond = [each for each in side.by_seq if each > seq]
-    if beyond:
-        step("remove beside the table")
-    return sum(len(side.by_seq.pop(each, ())) for each in list(side.by_seq) if each > seq)
+    if columns == MARKS:
+        return sum(mark == attempt for mark in side.marks.values())
+    return len(side.rows.get(attempt, ()))
 
 
-def clear_marks_beyond(side: Side, seq: int) -> int:
-    """Remove the marks of dead redrives, as ``ingestion.lake.quarantine`` does."""
-    if left_over := sum(mark > seq for mark in side.marks.values()):
-        step("mark beside the table")
-        side.marks = {at: mark for at, mark in side.marks.items() if mark <= seq}
-    return left_over
-
-
-def redrive_marks(side: Side, seq: int) -> int:
-    """Count marks, as ``ingestion.lake.quarantine`` does."""
-    step("look beside the table")
-    return sum(mark == seq for mark in side.marks.values())
-
-
-def waiting(side: Side) -> Counter[int]:
+def waiting(side: Side, committed: Attempts) -> Counter[int]:
     """Count what waits, by the batch that it came from."""
     step("look beside the table")
-    return Counter(seq for seq, _ in side.waiting())
+    return Counter(attempt.seq for attempt, _ in side.waiting(committed))
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
     """Count rows that carry a seq, as ``ingestion.lake.side_tables`` does."""
-    if isinstance(place, Side):
-        step("look beside the table")
-        return len(place.by_seq.get(seq, ()))
     table: Table = place.table
     state = table.states[len(table.states) - 1 if version is None else version]
     return sum(row.seq == seq for row in state.values())
