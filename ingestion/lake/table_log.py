@@ -292,8 +292,7 @@ def _commit(
         table = open_delta(paths.data)
         write(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
 
-    # Of a commit whose answer was lost, the next look says that the seq is there: by whom?
-    with suppress(CommitConflictError):
+    with unless_committed(paths.data, paths.stream, metadata):
         commit_again(attempt, paths.stream)
     return _read_back(paths, metadata)
 
@@ -332,7 +331,7 @@ def unless_committed(table: Location, stream: str, metadata: CommitMetadata) -> 
     """
     try:
         yield
-    except (DeltaError, OSError):
+    except (DeltaError, OSError, CommitConflictError, TableBusyError):
         commit = TableLog(table).find(stream, metadata.seq)
         if commit is None or commit.metadata != metadata:
             raise

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, find_leftovers
 from ingestion.lake.commit_metadata import REWOUND_TO
+from ingestion.lake.delta import open_delta, open_rows, read_delta
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.location import Location
 from ingestion.lake.side_tables import add_columns, remove_failed
 
 STATISTICS = {"delta.dataSkippingStatsColumns": ",".join((*ROWS, *MARKS))}
@@ -37,17 +39,18 @@ def rows(*attempts: Attempt, names: str | None = "_attempt") -> pa.Table:
     return pa.table({"_seq": seqs, **({names: named} if names else {})})
 
 
-def table(path: Path, *writes: pa.Table, settings: dict[str, str] = STATISTICS) -> DeltaTable:
+def table(path: Path, *writes: pa.Table, settings: dict[str, str] = STATISTICS) -> Location:
     """A table that each write has added a file to."""
     for written in writes:
         write_deltalake(path, written, mode="append", configuration=settings, schema_mode="merge")
-    return DeltaTable(path)
+    return Location.of(path)
 
 
-def left_in(found: DeltaTable) -> Iterable[tuple[int, int | None]]:
+def left_in(found: Location) -> Iterable[tuple[int, int | None]]:
     """The attempts that a table has rows of."""
-    names = [name for name in ROWS if name in found.schema().to_arrow().names]
-    read = found.to_pyarrow_table(columns=names).to_pylist()
+    rows = open_rows(found)
+    names = [name for name in ROWS if name in rows.schema.names]
+    read = rows.to_table(columns=names).to_pylist()
     return sorted({(each["_seq"], each.get("_attempt") or 0) for each in read})
 
 
@@ -95,15 +98,14 @@ def test_leftovers_are_found_in_files_of_one_attempt_and_of_many(
     found = table(tmp_path / "t", *writes, settings=settings)
     if is_mixed:
         # What delta-rs has copied Arrow reads as other types.
-        found.update(updates={"_seq": "_seq"})
+        open_delta(found).update(updates={"_seq": "_seq"})
 
     left_over = find_leftovers(found, COMMITTED)
 
     assert left_over.attempts == {DEAD, LIVING, Attempt(2, None)}
     assert left_over.of_failed(COMMITTED).attempts == {DEAD, Attempt(2, None)}
-    dataset = found.to_pyarrow_dataset()
-    assert dataset.count_rows(filter=left_over.as_filter()) == 3
-    found.delete(left_over.as_sql())
+    assert open_rows(found).count_rows(filter=left_over.as_filter()) == 3
+    open_delta(found).delete(left_over.as_sql())
     assert left_in(found) == [(1, 10), (2, 21)]
 
 
@@ -150,8 +152,8 @@ def test_rows_that_an_earlier_version_left_behind_are_found(tmp_path: Path) -> N
     left_over = find_leftovers(found, committed)
 
     assert left_over.attempts == {Attempt(2, None)}
-    assert found.to_pyarrow_dataset().count_rows(filter=left_over.as_filter()) == 1
-    remove_failed(found, committed)
+    assert open_rows(found).count_rows(filter=left_over.as_filter()) == 1
+    remove_failed(found, read_delta(found), committed)
     assert left_in(found) == [(1, 0)]
 
 
@@ -160,7 +162,7 @@ def test_only_what_can_commit_no_more_is_removed(tmp_path: Path) -> None:
     found = table(tmp_path / "t", rows(Attempt(1, 10)), rows(DEAD), rows(LIVING))
 
     for _ in range(2):
-        remove_failed(found, COMMITTED)
+        remove_failed(found, read_delta(found), COMMITTED)
 
     assert left_in(found) == [(1, 10), LIVING]
 
@@ -170,9 +172,9 @@ def test_a_table_of_an_earlier_version_gets_its_columns_once(tmp_path: Path) -> 
     found = table(tmp_path / "t", rows(Attempt(1, None), names=None), settings={})
 
     for _ in range(2):
-        add_columns(found, {"_attempt": "long"}, stats_on=ROWS)
+        add_columns(found, read_delta(found), {"_attempt": "long"}, stats_on=ROWS)
 
-    write_deltalake(found, rows(Attempt(2, 21)), mode="append")
-    added = pa.table(DeltaTable(tmp_path / "t").get_add_actions(flatten=True)).to_pylist()
-    assert DeltaTable(tmp_path / "t").version() == 3
+    write_deltalake(found.path, rows(Attempt(2, 21)), mode="append")
+    added = pa.table(read_delta(found).get_add_actions(flatten=True)).to_pylist()
+    assert read_delta(found).version() == 3
     assert [each["min._attempt"] for each in added if each["min._seq"] == 2] == [21]
