@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
-from ingestion.lake.attempts import Attempts
+from ingestion.lake.attempts import Attempt
 from ingestion.pipeline.counts import BatchCounts, PartitionCounts
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError
@@ -38,22 +38,21 @@ class Frame:
 
 @dataclass(slots=True)
 class Waiting:
-    """What a redrive sends in: the rows of the quarantine that wait, when it is materialised."""
+    """What a redrive sends in: the rows of the quarantine that waited when it was read."""
 
     world: World
-    committed: Attempts
-    condition: str = "True"
+    held: tuple[tuple[Attempt, Judged], ...]
     sparkSession: Any = None  # noqa: N815 (Spark's own name)
 
     def where(self, condition: str) -> Waiting:
         """Keep the rows of some batches."""
-        return Waiting(self.world, self.committed, python_of(condition))
+        kept = (each for each in self.held if holds(python_of(condition), each[0].seq))
+        return Waiting(self.world, tuple(kept))
 
     def rows(self) -> Iterator[Judged]:
         """Judge them by the declaration of now."""
-        for attempt, row in self.world.paths.quarantine.waiting(self.committed):
-            if holds(self.condition, attempt.seq):
-                yield row._replace(disposition="row") if self.world.is_mended else row
+        for _, row in self.held:
+            yield row._replace(disposition="row") if self.world.is_mended else row
 
 
 def python_of(condition: str) -> str:

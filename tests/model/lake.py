@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
+from ingestion.lake.attempts import MARKS, ROWS, Attempt, Columns
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.location import Location
+from ingestion.lake.quarantine import Waiting
 from ingestion.lake.table_log import Commit, TableLog
 from tests.model.process import CallFailedError, step
 
@@ -130,18 +131,19 @@ class Side:
         names = names_in(predicate)
         self.marks = {at: mark for at, mark in self.marks.items() if mark.name not in names}
 
-    def waiting(self, committed: Attempts) -> list[tuple[Attempt, Any]]:
+    def waiting(self, leftovers: Waiting) -> tuple[tuple[Attempt, Any], ...]:
         """Return the rows that no redrive has sent in, each with its attempt."""
-        return [
+        return tuple(
             (attempt, row)
             for attempt, rows in sorted(self.rows.items())
             for row in rows
-            if committed.has_committed(attempt)
-            and not self._is_marked((attempt, row.partition, row.offset), committed)
-        ]
+            if attempt not in leftovers.rows.attempts
+            and self.marks.get((attempt, *row[:2])) in {None, *leftovers.marks.attempts}
+        )
 
-    def _is_marked(self, at: tuple[Attempt, int, int], committed: Attempts) -> bool:
-        return at in self.marks and committed.has_committed(self.marks[at])
+    def version(self) -> int:
+        """Return the newest version: what is read of it is read at once."""
+        return 0
 
 
 def names_in(condition: str) -> set[int]:

@@ -69,6 +69,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Holder": SimpleNamespace(me=_me),
                 "choose_engine": lambda stream, alters: (stream.settings.engine, None),
                 "alters_table": nothing,
+                "refuse_missing_jars": nothing,
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
                 "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
@@ -180,8 +181,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "translate_engine_errors": lambda stream: nullcontext(),
                 "translate_read_errors": lambda path: nullcontext(),
                 "write_empty_commit": commit_metadata,
-                "waiting_records": lambda spark, side, committed, reason: frames.Waiting(
-                    side.world, committed
+                "read_delta": itself,
+                "read_table": lambda spark, side, settings, version: side,
+                "waiting_records": lambda side, leftovers, reason: frames.Waiting(
+                    side.world, side.waiting(leftovers)
                 ),
             },
         ),

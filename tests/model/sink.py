@@ -8,6 +8,7 @@ from typing import Any
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.quarantine import Waiting
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.sink import Good, Target, WriteResult
 from ingestion.sinks.upsert import UpsertSink
@@ -153,8 +154,8 @@ def count_of(side: Side, attempt: Attempt, columns: Columns = ROWS) -> int:
 
 def waiting(side: Side, committed: Attempts) -> Counter[int]:
     """Count what waits, by the batch that it came from."""
-    step("look beside the table")
-    return Counter(attempt.seq for attempt, _ in side.waiting(committed))
+    leftovers: Any = Waiting.of(side, committed, side)  # type: ignore[arg-type]
+    return Counter(attempt.seq for attempt, _ in side.waiting(leftovers))
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:

@@ -55,6 +55,7 @@ class World:
         self.lock: str | None = None
         self.has_lease = has_lease
         self.engine: EngineName = "spark"
+        self.merge_engine = "auto"
         self.clock_ms = 0
         self.batch_limit = 3
         self.checkpoint: Offsets | None = None
