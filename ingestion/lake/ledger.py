@@ -202,13 +202,22 @@ class Ledger:
         return LoadedLedger(rows=self.rows()).rows_of(table_id)
 
     def put(self, *rows: LedgerRow) -> None:
-        """Write rows, replacing those of the same table and seq; doing it twice changes nothing."""
-        if not rows:
-            return
-        written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
-        commit_again(lambda: self._merge(written), self.path.name)
+        """Write rows, replacing those of the same table and seq; doing it twice changes nothing.
 
-    def _merge(self, written: pa.Table) -> None:
+        What a person has accepted meanwhile stays accepted.
+        """
+        self._write(rows, is_over=True)
+
+    def add(self, *rows: LedgerRow) -> None:
+        """Write the rows that are not there: one of the run that committed the batch knows more."""
+        self._write(rows, is_over=False)
+
+    def _write(self, rows: Sequence[LedgerRow], *, is_over: bool) -> None:
+        if rows:
+            written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
+            commit_again(lambda: self._merge(written, is_over=is_over), self.path.name)
+
+    def _merge(self, written: pa.Table, *, is_over: bool) -> None:
         if not self.exists:
             options = storage_options(self.path)
             DeltaTable.create(
@@ -219,20 +228,20 @@ class Ledger:
             )
             log_files(self.path).forget()
         table = open_delta(self.path)
-        (
-            table.merge(
-                written,
-                "t.table_id = s.table_id AND t.seq = s.seq",
-                source_alias="s",
-                target_alias="t",
-                merge_schema=True,
-                # So the files are skipped, by their statistics, that hold none of these rows.
-                streamed_exec=False,
-            )
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute()
+        merger = table.merge(
+            written,
+            "t.table_id = s.table_id AND t.seq = s.seq",
+            source_alias="s",
+            target_alias="t",
+            merge_schema=True,
+            # So the files are skipped, by their statistics, that hold none of these rows.
+            streamed_exec=False,
         )
+        if is_over:
+            columns = {name: f"s.{name}" for name in SCHEMA.names}
+            columns["accepted"] = "coalesce(s.accepted, t.accepted)"
+            merger = merger.when_matched_update(columns)
+        merger.when_not_matched_insert_all().execute()
         if len(table.file_uris()) >= _MOST_FILES:
             table.optimize.compact()
 

@@ -100,7 +100,9 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
-    Ledger(paths.ledger).put(*snapshot.ledger.copied, *healing.recovered, *healing.accepted)
+    ledger = Ledger(paths.ledger)
+    ledger.add(*snapshot.ledger.copied, *healing.recovered)
+    ledger.put(*healing.accepted)
     hit(Failpoint.LEDGER_HEALED)
     # That the tombstones are damaged is refused by whoever needs them.
     with suppress(DamagedTableError), translate_read_errors(paths.tombstones):

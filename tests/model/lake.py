@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -257,8 +257,12 @@ class ModelLedger(Ledger):
         """Read every row, in the order that the product reads them in."""
         return tuple(sorted(self.path.rows.values(), key=lambda row: (row.committed_at, row.seq)))
 
-    def put(self, *rows: LedgerRow) -> None:
+    def _write(self, rows: Sequence[LedgerRow], *, is_over: bool) -> None:
         """Write rows in one commit."""
         if rows:
             step("write the ledger")
-            self.path.rows.update({(row.table_id, row.seq): row for row in rows})
+        for row in rows:
+            at, there = (row.table_id, row.seq), self.path.rows
+            if at not in there or is_over:
+                accepted = there[at].accepted if at in there else None
+                there[at] = replace(row, accepted=row.accepted or accepted)

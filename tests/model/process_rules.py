@@ -87,7 +87,7 @@ def lose_the_lock(world: World, dice: Random) -> bool:
 
     It sleeps wherever it is, and goes on whenever a rule picks it, after whatever was done since.
     """
-    if not world.has_lease or world.lock is None:
+    if world.locking != "lease" or world.lock is None:
         return False
     zombie = world.lock
     world.zombies.add(zombie)

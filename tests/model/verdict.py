@@ -10,6 +10,7 @@ from ingestion.errors import (
     InvalidSpecError,
     OffsetHoleError,
     OffsetsExpiredError,
+    RecordsForgottenError,
     RecordsMissedError,
     RefusedError,
     RewindError,
@@ -60,9 +61,10 @@ def _is_due(world: World, oracle: Oracle, error: BaseException) -> bool:
             grown = {"topic re-created", "partition added"} & world.taken.keys()
             return bool(grown) and "retention" in world.taken
         case UnbalancedBatchError():
-            # A zombie may write its verdict over the acceptance: the person is asked again.
-            known = set() if "zombie" in world.taken else oracle.accepted
-            return bool(world.spoiled.keys() - known)
+            return bool(world.spoiled.keys() - oracle.accepted)
+        case RecordsForgottenError():
+            # A record that came twice is in quarantine twice, which a person has accepted.
+            return bool(world.spoiled)
         case RecordsMissedError():
             # A topic that is made again while its gaps are proven is not the one that was read.
             return bool({"record skipped", "topic re-created"} & world.taken.keys())

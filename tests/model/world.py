@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
@@ -29,15 +29,18 @@ SPEC = StreamSpec.model_validate(
 _ = (SPEC.columns, SPEC.subscribed)
 
 
+Locking = Literal["kernel", "lease", "none"]
+
+
 class World:
     """What a schedule acts upon.
 
     Attributes:
-        has_lease: Whether the lock can be lost by a process that goes on, as a lease can and the
-            kernel's lock cannot.
+        locking: What keeps others out: the kernel's lock, which goes with its process; a lease,
+            which a process may lose and go on; or nothing.
         engine: What the next run that chooses will commit by.
         checkpoint: Where Spark's own log says that the last query stood.
-        zombies: Processes that have lost the lock without knowing.
+        zombies: Processes that have lost the lock without knowing, or need none.
         armed: Faults of Spark that the next process to come by takes.
         taken: Every fault that has happened, by kind, for the statistics.
         skipped: (seq, partition, offset) of records that Spark passed over in a committed batch.
@@ -47,13 +50,13 @@ class World:
             ``None`` where a record was delivered twice.
     """
 
-    def __init__(self, *, partitions: int = 2, has_lease: bool = False) -> None:
+    def __init__(self, *, partitions: int = 2, locking: Locking = "kernel") -> None:
         """Begin with an empty topic and no table."""
         self.cluster = Cluster(partitions)
         self.paths = Paths()
         self.paths.world = self.paths.checkpoints = self.paths.quarantine.world = self
         self.lock: str | None = None
-        self.has_lease = has_lease
+        self.locking = locking
         self.engine: EngineName = "spark"
         self.merge_engine = "auto"
         self.clock_ms = 0
@@ -149,6 +152,9 @@ class World:
 
     def _started(self, name: str, body: Any) -> Process:
         process = Process(name, body)
+        if self.locking == "none":
+            self.zombies.add(name)
+            self.happens("no lock")
         self.processes.append(process)
         process.advance()
         return process

@@ -96,7 +96,7 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
     with remembering() as store:
         redrives = Redrives(store, coverage, declaration="now")
-        false_marks = list(redrives.learn(Location.of(tmp_path / "q"), last_seq=2))
+        false_marks = list(redrives.learn(Location.of(tmp_path / "q")))
         fold = Fold(folding(declared(), store, coverage), redrives=redrives)
 
         first = fold.batch(batches[1], [records])
