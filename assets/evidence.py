@@ -95,7 +95,7 @@ def gather(
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
-        waiting=known_waiting(paths.quarantine, report.seq),
+        waiting=known_waiting(paths.quarantine, report.committed),
     )
 
 

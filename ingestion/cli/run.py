@@ -237,7 +237,7 @@ class RunResult:
         from ingestion.operations.status import known_waiting
 
         name = report.stream
-        waiting = known_waiting(StreamPaths.of(name, settings).quarantine, report.seq)
+        waiting = known_waiting(StreamPaths.of(name, settings).quarantine, report.committed)
         return cls(stream=name, report=report, interrupted_by=interrupted_by, waiting=waiting)
 
     @property

@@ -92,6 +92,8 @@ class CommitMetadata:
         declaration: What else of the declaration decides what a record says, by field: see
             ``ingestion.declaration.spec.meaning``; ``None`` of an earlier version.
         next: Next offset of every partition after this commit.
+        attempt: Tells it from any other attempt at this seq: see ``ingestion.lake.attempts``;
+            ``None`` of an earlier version.
         counts: The counts known before the commit.
         reason: Why a person decided so, where one did.
         accepts: Seqs whose red verdict this commit accepts.
@@ -111,6 +113,7 @@ class CommitMetadata:
     accepts: tuple[int, ...] = ()
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
+    attempt: int | None = None
 
     def to_json(self) -> str:
         """Write the metadata as ``userMetadata`` holds it, with a checksum over all of it."""
@@ -122,7 +125,7 @@ class CommitMetadata:
             "next": json.loads(self.next.to_json()),
             "counts": dict(self.counts),
         }
-        for name in ("erased", "declaration"):
+        for name in ("erased", "declaration", "attempt"):
             if said[name] is None:
                 del said[name]
         return json.dumps({**said, "check": _checksum(said)})

@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -42,7 +41,7 @@ from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import Commit, TableLog, commit_again
 
 _RANGE = pa.struct(
     {
@@ -65,12 +64,12 @@ SCHEMA = pa.schema(
         pa.field("balanced", pa.bool_()),
         pa.field("accepted", pa.string()),
         pa.field("identity", pa.string()),
+        pa.field("attempt", pa.int64()),
     ]
 )
 _COMPOSED = frozenset({"ranges", "counts", "identity"})
 # Every run reads the whole ledger, and each row is written as a file of its own.
 _MOST_FILES = 50
-_ATTEMPTS = 3
 _SETTINGS = {"delta.checkpointInterval": "10"}
 
 
@@ -96,6 +95,7 @@ class LedgerRow:
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
+    attempt: int | None = None
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -130,6 +130,7 @@ class LedgerRow:
             columns=metadata.columns,
             erased=metadata.erased,
             declaration=metadata.declaration,
+            attempt=metadata.attempt,
             problems=tuple(problems),
         )
 
@@ -201,19 +202,22 @@ class Ledger:
         return LoadedLedger(rows=self.rows()).rows_of(table_id)
 
     def put(self, *rows: LedgerRow) -> None:
-        """Write rows, replacing those of the same table and seq; doing it twice changes nothing."""
-        if not rows:
-            return
-        written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return self._merge(written)
-            except CommitFailedError:
-                # Another's commit, or this one's own, whose answer was lost: once more is the same.
-                if attempt == _ATTEMPTS:
-                    raise
+        """Write rows, replacing those of the same table and seq; doing it twice changes nothing.
 
-    def _merge(self, written: pa.Table) -> None:
+        What a person has accepted meanwhile stays accepted.
+        """
+        self._write(rows, is_over=True)
+
+    def add(self, *rows: LedgerRow) -> None:
+        """Write the rows that are not there: one of the run that committed the batch knows more."""
+        self._write(rows, is_over=False)
+
+    def _write(self, rows: Sequence[LedgerRow], *, is_over: bool) -> None:
+        if rows:
+            written = pa.Table.from_pylist([row.as_record() for row in rows], schema=SCHEMA)
+            commit_again(lambda: self._merge(written, is_over=is_over), self.path.name)
+
+    def _merge(self, written: pa.Table, *, is_over: bool) -> None:
         if not self.exists:
             options = storage_options(self.path)
             DeltaTable.create(
@@ -224,20 +228,20 @@ class Ledger:
             )
             log_files(self.path).forget()
         table = open_delta(self.path)
-        (
-            table.merge(
-                written,
-                "t.table_id = s.table_id AND t.seq = s.seq",
-                source_alias="s",
-                target_alias="t",
-                merge_schema=True,
-                # So the files are skipped, by their statistics, that hold none of these rows.
-                streamed_exec=False,
-            )
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute()
+        merger = table.merge(
+            written,
+            "t.table_id = s.table_id AND t.seq = s.seq",
+            source_alias="s",
+            target_alias="t",
+            merge_schema=True,
+            # So the files are skipped, by their statistics, that hold none of these rows.
+            streamed_exec=False,
         )
+        if is_over:
+            columns = {name: f"s.{name}" for name in SCHEMA.names}
+            columns["accepted"] = "coalesce(s.accepted, t.accepted)"
+            merger = merger.when_matched_update(columns)
+        merger.when_not_matched_insert_all().execute()
         if len(table.file_uris()) >= _MOST_FILES:
             table.optimize.compact()
 

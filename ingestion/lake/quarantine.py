@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow.compute as pc
-from deltalake import Field
-from deltalake.schema import PrimitiveType
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
+from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.delta import is_delta, open_delta
+from ingestion.lake.delta import is_delta, open_delta, read_delta
 from ingestion.lake.location import Location
-from ingestion.lake.side_tables import count_rows
-
-
-def redrive_marks(quarantine: Location, seq: int) -> int:
-    """Count the records that a redrive has marked."""
-    return count_rows(quarantine, pc.field("redriven_seq") == seq)
-
-
-def clear_marks_beyond(quarantine: Location, seq: int) -> int:
-    """Remove the marks of redrives that died before their commit; return how many there were."""
-    if not is_delta(quarantine):
-        return 0
-    left_over = count_rows(quarantine, pc.field("redriven_seq") > seq)
-    if left_over:
-        open_delta(quarantine).update(
-            updates={"redriven_seq": "CAST(NULL AS BIGINT)"}, predicate=f"redriven_seq > {seq}"
-        )
-    return left_over
-
+from ingestion.lake.side_tables import add_columns
 
 _RAW: Final = ("key", "value", "headers")
 # A format that knows the id of a record's schema begins its detail with it.
 _SCHEMA_ID: Final = "^schema id ([0-9]+):"
-STATISTICS: Final = ("_seq", "_offset", "redriven_seq")
+STATISTICS: Final = (*ROWS, "_offset", *MARKS)
 # What tables of an earlier version do not have.
-_ADDED: Final = {
+ADDED: Final = {
     "schema_id": "integer",
     "engine_version": "string",
     "run_id": "string",
     "declaration": "string",
     "removed": "string",
+    ROWS[1]: "long",
+    MARKS[1]: "long",
 }
 
 
@@ -65,9 +49,9 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     declared = fingerprint(spec).replace("'", "''")
     return (
         "SELECT _topic, _partition, _offset, _timestamp, "
-        f"CAST({metadata.seq} AS BIGINT) AS _seq, "
+        f"CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt, "
         f"{key}, {value}, {headers}, _reason AS reason, {detail}, "
-        "CAST(NULL AS BIGINT) AS redriven_seq, "
+        "CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt, "
         f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
         f"'{engine_version()}' AS engine_version, '{metadata.run_id}' AS run_id, "
         f"'{declared}' AS declaration, "
@@ -76,23 +60,54 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     )
 
 
-def add_missing_columns(path: Location) -> None:
-    """Give a table of an earlier version the columns that it does not have."""
-    if not is_delta(path):
-        return
-    table = open_delta(path)
-    there = {field.name for field in table.schema().fields}
-    missing = [
-        Field(name, PrimitiveType(type_)) for name, type_ in _ADDED.items() if name not in there
-    ]
-    if missing:
-        table.alter.add_columns(missing)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Tells the records that a redrive would send in.
+
+    Attributes:
+        rows: Rows that do not count.
+        marks: Marks that do not count.
+        may_be_bare: Whether records may have lost their bytes, which then can wait no more.
+    """
+
+    rows: Leftovers
+    marks: Leftovers
+    may_be_bare: bool
+
+    @classmethod
+    def of(cls, path: Location, committed: Attempts, snapshot: DeltaTable | None = None) -> Waiting:
+        """Look at what lies in a quarantine."""
+        snapshot = snapshot or read_delta(path)
+        return cls(
+            rows=find_leftovers(path, committed, snapshot=snapshot),
+            marks=find_leftovers(path, committed, MARKS, snapshot=snapshot),
+            may_be_bare=any(field.name == "removed" for field in snapshot.schema().fields),
+        )
+
+    def as_filter(self) -> pc.Expression:
+        """Tell them, for Arrow."""
+        waits = pc.field("redriven_seq").is_null() | self.marks.as_filter()
+        waits = waits & pc.field("removed").is_null() if self.may_be_bare else waits
+        return waits & ~self.rows.as_filter()
+
+    def as_sql(self) -> str:
+        """Tell them, in the SQL of every engine."""
+        bare = " AND removed IS NULL" if self.may_be_bare else ""
+        return f"{self.is_unmarked}{bare} AND NOT {self.rows.as_sql()}"
+
+    @property
+    def is_unmarked(self) -> str:
+        """Tell the records that no redrive has sent in, in the SQL of every engine."""
+        return f"(redriven_seq IS NULL OR {self.marks.as_sql()})"
 
 
-def is_waiting(columns: Collection[str]) -> pc.Expression:
-    """Tell the records that a redrive would send in, by the columns that the table has."""
-    is_unmarked = pc.field("redriven_seq").is_null()
-    return is_unmarked & pc.field("removed").is_null() if "removed" in columns else is_unmarked
+def clear_failed_marks(path: Location, snapshot: DeltaTable, committed: Attempts) -> None:
+    """Remove the marks of redrives that can commit no more."""
+    left_over = find_leftovers(path, committed, MARKS, snapshot=snapshot)
+    if failed := left_over.of_failed(committed):
+        open_delta(path).update(
+            updates=dict.fromkeys(MARKS, "CAST(NULL AS BIGINT)"), predicate=failed.as_sql()
+        )
 
 
 def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = False) -> int:
@@ -108,7 +123,7 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     """
     if not is_delta(path):
         return 0
-    add_missing_columns(path)
+    add_columns(path, read_delta(path), ADDED, stats_on=STATISTICS)
     table = open_delta(path)
     before = table.version()
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
@@ -121,14 +136,12 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     return int(done["num_updated_rows"])
 
 
-def waiting_records(quarantined: DataFrame, reason: str | None) -> DataFrame:
+def waiting_records(quarantined: DataFrame, waiting: Waiting, reason: str | None) -> DataFrame:
     """Return the records that no redrive has sent in yet, as validation takes them, with ``_seq``.
 
     With a ``reason``, only those that were refused for it.
     """
-    rows = quarantined.where("redriven_seq IS NULL")
-    if "removed" in rows.columns:
-        rows = rows.where("removed IS NULL")
+    rows = quarantined.where(waiting.as_sql())
     if reason is not None:
         rows = rows.where(F.col("reason") == reason)
     raw = (F.col(name).alias(f"_{name}") for name in _RAW)

@@ -1,4 +1,4 @@
-"""The rows of one batch in a table: counted, written anew, and removed where the batch died.
+"""The rows of one attempt beside a table: counted, written anew, removed once it has failed.
 
 delta-rs and Arrow count what Spark wrote: a second reader, and twenty times quicker than a Spark
 job. Statistics on ``_seq`` leave only the files of the batch to read.
@@ -6,15 +6,21 @@ job. Statistics on ``_seq`` leave only the files of the batch to read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow.compute as pc
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame
 
+from ingestion.lake.attempts import ROWS, Attempt, Attempts, Columns, find_leftovers
 from ingestion.lake.delta import is_delta, open_delta, open_rows
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
+
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
 
 
 def count_rows(path: Location, condition: pc.Expression, *, version: int | None = None) -> int:
@@ -32,26 +38,42 @@ def rows_of_seq(path: Location, seq: int, *, version: int | None = None) -> int:
     return count_rows(path, pc.field("_seq") == seq, version=version)
 
 
-def overwrite_seq(rows: DataFrame, path: Location, seq: int, *, stats_on: Sequence[str]) -> None:
-    """Replace the rows of ``seq`` by ``rows``; the table is made when it is not there.
+def count_of(path: Location, attempt: Attempt, columns: Columns = ROWS) -> int:
+    """Count the rows of a side table that name an attempt."""
+    with translate_read_errors(path):
+        dataset = open_rows(path)
+        return int(dataset.count_rows(filter=attempt.as_filter(columns, dataset.schema.names)))
 
-    An attempt that died before the data commit leaves rows of its seq behind, perhaps of other
-    ranges: they are replaced as a whole.
-    """
+
+def overwrite_attempt(
+    rows: DataFrame, path: Location, attempt: Attempt, *, stats_on: Sequence[str]
+) -> None:
+    """Replace the rows of an attempt by ``rows``; the table is made when it is not there."""
     writer = rows.coalesce(1).write.format("delta").mode("overwrite")
     if is_delta(path):
-        writer = writer.option("replaceWhere", f"_seq = {seq}").option("mergeSchema", "true")
+        writer = writer.option("replaceWhere", attempt.as_sql()).option("mergeSchema", "true")
     else:
-        writer = writer.option("delta.dataSkippingStatsColumns", ",".join(stats_on))
+        writer = writer.option(_STATISTICS, ",".join(stats_on))
     writer.save(str(path))
     log_files(path).forget()
 
 
-def remove_beyond(path: Location, seq: int) -> int:
-    """Remove what dead attempts left, the rows of every seq above ``seq``; return how many."""
-    if not is_delta(path):
-        return 0
-    left_over = count_rows(path, pc.field("_seq") > seq)
-    if left_over:
-        open_delta(path).delete(f"_seq > {seq}")
-    return left_over
+def add_columns(
+    path: Location, snapshot: DeltaTable, columns: Mapping[str, str], *, stats_on: Sequence[str]
+) -> None:
+    """Give a table of an earlier version the columns, by their types, that it does not have."""
+    there = {field.name for field in snapshot.schema().fields}
+    missing = [
+        Field(name, PrimitiveType(type_)) for name, type_ in columns.items() if name not in there
+    ]
+    if missing:
+        table = open_delta(path)
+        table.alter.add_columns(missing)
+        table.alter.set_table_properties({_STATISTICS: ",".join(stats_on)})
+
+
+def remove_failed(path: Location, snapshot: DeltaTable, committed: Attempts) -> None:
+    """Remove the rows of attempts that can commit no more."""
+    left_over = find_leftovers(path, committed, snapshot=snapshot)
+    if failed := left_over.of_failed(committed):
+        open_delta(path).delete(failed.as_sql())

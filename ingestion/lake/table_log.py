@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -258,10 +258,7 @@ def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
-    table = open_delta(paths.data)
-    with unless_committed(paths.data, paths.stream, metadata):
-        append_nothing(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
-    return _read_back(paths, metadata)
+    return _commit(paths, metadata, append_nothing)
 
 
 def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) -> Commit:
@@ -275,14 +272,29 @@ def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) 
         TableBusyError: somebody else changed the table meanwhile.
         DeltaError: a file of that version is gone.
     """
-    table = open_delta(paths.data)
-    fenced = fenced_commit(table, paths.stream, metadata, remedy=_AGAIN, max_commit_retries=0)
-    with translate_conflicts(paths.stream), unless_committed(paths.data, paths.stream, metadata):
+
+    def restore(table: DeltaTable, fenced: CommitProperties) -> None:
         table.restore(version, commit_properties=fenced)
-    return _read_back(paths, metadata)
+
+    return _commit(paths, metadata, restore)
 
 
 _AGAIN: Final = "run the same command again"
+_ATTEMPTS: Final = 3
+
+
+def _commit(
+    paths: StreamPaths,
+    metadata: CommitMetadata,
+    write: Callable[[DeltaTable, CommitProperties], None],
+) -> Commit:
+    def attempt() -> None:
+        table = open_delta(paths.data)
+        write(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
+
+    with unless_committed(paths.data, paths.stream, metadata):
+        commit_again(attempt, paths.stream)
+    return _read_back(paths, metadata)
 
 
 def _read_back(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
@@ -298,6 +310,19 @@ def _read_back(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
     return commit
 
 
+def commit_again(attempt: Callable[[], None], name: str) -> None:
+    """Commit; where somebody else got in before, look and try again.
+
+    Raises:
+        TableBusyError: that happened each time; names the stream, or the table.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CommitFailedError):
+            return attempt()
+    with translate_conflicts(name):
+        attempt()
+
+
 @contextmanager
 def unless_committed(table: Location, stream: str, metadata: CommitMetadata) -> Iterator[None]:
     """Let a commit pass that was made although its answer says otherwise, or never came.
@@ -306,7 +331,7 @@ def unless_committed(table: Location, stream: str, metadata: CommitMetadata) -> 
     """
     try:
         yield
-    except (DeltaError, OSError):
+    except (DeltaError, OSError, CommitConflictError, TableBusyError):
         commit = TableLog(table).find(stream, metadata.seq)
         if commit is None or commit.metadata != metadata:
             raise
@@ -334,7 +359,6 @@ def fenced_commit(
     metadata: CommitMetadata,
     *,
     remedy: str,
-    max_commit_retries: int | None = None,
 ) -> CommitProperties:
     """Return what a commit of delta-rs carries: its metadata, and its seq as a txn.
 
@@ -346,8 +370,6 @@ def fenced_commit(
         stream: Its stream.
         metadata: What the commit is to carry.
         remedy: What to do when the table holds the seq.
-        max_commit_retries: How often delta-rs may try on a later version, at which nobody has
-            looked; ``None`` for as often as it likes.
 
     Raises:
         CommitConflictError: the table holds this seq, or a later one.
@@ -363,7 +385,8 @@ def fenced_commit(
     return CommitProperties(
         custom_metadata={"userMetadata": metadata.to_json()},
         app_transactions=[Transaction(app_id(stream), metadata.seq)],
-        max_commit_retries=max_commit_retries,
+        # It would try again on a later version, at which nobody has looked.
+        max_commit_retries=0,
     )
 
 

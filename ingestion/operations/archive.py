@@ -6,9 +6,11 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
 from ingestion.lake.archive import Archived, archived, finish_swap, swap_tables
+from ingestion.lake.attempts import EVER, Attempts
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.location import Location
@@ -18,7 +20,8 @@ from ingestion.lake.table_log import TableLog
 from ingestion.operations.status import known_waiting
 from ingestion.settings import Settings
 
-_EVERYTHING = 2**63 - 1
+# Nothing tells here which attempts have failed.
+_EVERYTHING: Final = Attempts(last=EVER)
 _NEVER = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 

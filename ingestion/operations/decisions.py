@@ -24,7 +24,7 @@ from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
-from ingestion.recovery.heal import heal, heal_ledger, remove_leftovers
+from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
@@ -77,8 +77,7 @@ def adopt_topic(
         position = position_of(snapshot, even_if_forgotten=True)
         if position is None:
             raise InvalidSpecError(f"{spec.name}: there is no table yet; oncelake run {spec.name}")
-        # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-        heal(stream.spec, snapshot, position)
+        heal_ledger(stream.spec, snapshot, position)
         topics = stream.kafka.topics(stream.name, stream.spec.subscribed)
         ends = stream.kafka.stable_end(topics.partitions)
         cut = {at.topic for at in topics.partitions if ends[at] < position.next.get(at, 0)}
@@ -211,8 +210,6 @@ def _commit_acceptance(
     stream: Stream, position: Position, refused: _Refused, *, reason: str, run_id: str
 ) -> LedgerRow:
     archive_table(stream.paths, refused.forgotten.values(), why=f"accept: {reason}")
-    # The decision takes the next seq: a dead attempt's rows of it must not pass for its own.
-    remove_leftovers(stream.paths, position)
     skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)
     made = position.next_metadata(run_id, kind="accept", ranges=skipped, counts=refused.counts)
     return _commit_decision(

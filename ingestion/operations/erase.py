@@ -30,9 +30,10 @@ from ingestion.errors import (
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived, finish_swap
+from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
-from ingestion.lake.delta import is_delta, open_rows
+from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
@@ -43,7 +44,7 @@ from ingestion.lake.quarantine import remove_payloads
 from ingestion.lake.table_log import TableLog, fenced_commit
 from ingestion.operations.erase_key import parse_key, read_loosely
 from ingestion.pipeline.erased import at_places
-from ingestion.recovery.heal import read_and_heal
+from ingestion.recovery.heal import read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position
 from ingestion.recovery.side_tables import read_side_tables, refuse_damaged_side_tables
 from ingestion.settings import Settings
@@ -107,6 +108,8 @@ def erase(
         ledger = Ledger(paths.ledger)
         tell(f"{spec.name}: rows…")
         row = erasing.commit(table.position, reason=reason, run_id=run_id)
+        # Of the key, too, may be what an attempt has left that can commit no more now.
+        remove_leftovers(paths, table.position.committed.after(row))
         tell(f"{spec.name}: tombstones and quarantine…")
         row, unreadable = erasing.clear_side_tables(row)
         # The proof of now needs it: the version before is about to go.
@@ -189,7 +192,8 @@ class _Erasing:
 
     def commit(self, position: Position, *, reason: str, run_id: str) -> LedgerRow:
         """Commit the table without the key's rows; return the ledger row so far."""
-        lost = {f"tombstones_erased.{seq}": n for seq, n in self._tombstones_by_seq().items()}
+        deletes = self._tombstones_by_seq(position.committed)
+        lost = {f"tombstones_erased.{seq}": n for seq, n in deletes.items()}
         metadata = replace(
             position.next_metadata(run_id, kind="erase", counts=lost),
             reason=reason,
@@ -247,7 +251,7 @@ class _Erasing:
 
         def fence(table: DeltaTable) -> CommitProperties:
             again = "run the same command again"
-            return fenced_commit(table, stream, metadata, remedy=again, max_commit_retries=0)
+            return fenced_commit(table, stream, metadata, remedy=again)
 
         try:
             return delete_rows(self.paths.data, self.key, before=metadata.seq, fence=fence)
@@ -258,13 +262,15 @@ class _Erasing:
                 remedy=f"leave the key out by `where`, and oncelake rebuild {stream}",
             ) from error
 
-    def _tombstones_by_seq(self) -> Counter[int]:
+    def _tombstones_by_seq(self, committed: Attempts) -> Counter[int]:
         """Count the deletes of the key that are remembered, by the batch that wrote them."""
         path = self.paths.tombstones
         if not self.spec.keys or not is_delta(path):
             return Counter()
-        names = self.key.column_names
-        found = open_rows(path).to_table(columns=[*names, "_seq"])
+        names, snapshot = self.key.column_names, read_delta(path)
+        counts = ~find_leftovers(path, committed, snapshot=snapshot).as_filter()
+        rows = open_rows(path, snapshot=snapshot)
+        found = rows.to_table(columns=[*names, "_seq"], filter=counts)
         return Counter(found.join(self.key, names, join_type="inner")["_seq"].to_pylist())
 
     def _quarantined(self) -> tuple[dict[int, list[dict[str, Any]]], int]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ingestion.declaration.messages import printable
+from ingestion.lake.attempts import EVER, MARKS, ROWS, Attempt, Attempts
 from ingestion.lake.delta import open_rows
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.paths import StreamPaths
@@ -29,6 +30,7 @@ from ingestion.recovery.snapshot import read_snapshot
 _COORDINATES: Final = ("_topic", "_partition", "_offset", "_timestamp", "_seq")
 _RAW: Final = ("key", "value", "headers", "reason", "detail")
 _LATER: Final = ("schema_id", "engine_version", "run_id")
+_NAMES: Final = (ROWS[1], MARKS[1])
 
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
@@ -112,22 +114,24 @@ def inspect(
         snapshot = read_snapshot(paths)
     ledger = snapshot.ledger.rows
     of_newest = [row for row in ledger if row.table_id == ledger[-1].table_id]
-    sides = read_side_tables(paths, known_rows(snapshot) if snapshot.table else of_newest)
+    rows = known_rows(snapshot) if snapshot.table else of_newest
+    sides = read_side_tables(paths, rows)
     refuse_incomplete_side_tables({"quarantine": sides["quarantine"]})
     if not TableLog(paths.quarantine).exists:
         return Inspection(groups=(), samples=(), redriven={})
     # What lies beyond the table's last batch was never committed.
-    last = (snapshot.table.seq or 0) if snapshot.table else None
+    last = (snapshot.table.seq or 0) if snapshot.table else EVER
+    committed = Attempts.of(rows, last=last)
     with translate_read_errors(paths.quarantine):
         dataset = open_rows(paths.quarantine)
         groups: dict[str, Group] = {}
         redriven: Counter[int] = Counter()
         removed = 0
-        for row in _rows(dataset, last):
+        for row in _rows(dataset, committed):
             if reason is not None and row["reason"] != reason:
                 continue
             mark = row["redriven_seq"]
-            if mark is not None and (last is None or mark <= last):
+            if mark is not None and committed.has_committed(Attempt.of(row, MARKS)):
                 redriven[mark] += 1
             elif row.get("removed"):
                 removed += 1
@@ -138,27 +142,35 @@ def inspect(
         ordered = sorted(groups.values(), key=lambda group: (-group.count, group.reason))
         return Inspection(
             groups=tuple(ordered),
-            samples=tuple(_samples(dataset, [at for group in ordered for at in group.earliest])),
+            samples=tuple(
+                _samples(dataset, committed, [at for group in ordered for at in group.earliest])
+            ),
             redriven=dict(sorted(redriven.items())),
             removed=removed,
         )
 
 
-def _rows(dataset: ds.Dataset, last: int | None) -> Iterator[dict[str, Any]]:
-    condition = pc.scalar(True) if last is None else pc.field("_seq") <= last
+def _rows(dataset: ds.Dataset, committed: Attempts) -> Iterator[dict[str, Any]]:
     names = [*_COORDINATES, "reason", "redriven_seq"]
-    names += [name for name in ("removed",) if name in dataset.schema.names]
-    for batch in dataset.to_batches(columns=names, filter=condition, batch_size=8_192):
-        yield from batch.to_pylist()
+    names += [name for name in (*_NAMES, "removed") if name in dataset.schema.names]
+    for batch in dataset.to_batches(columns=names, batch_size=8_192):
+        yield from (row for row in batch.to_pylist() if _counts(row, committed))
 
 
-def _samples(dataset: ds.Dataset, places: list[QuarantinedRecord]) -> Iterator[Sample]:
+def _counts(row: Mapping[str, Any], committed: Attempts) -> bool:
+    return committed.has_committed(Attempt.of(row))
+
+
+def _samples(
+    dataset: ds.Dataset, committed: Attempts, places: list[QuarantinedRecord]
+) -> Iterator[Sample]:
     """Read the raw bytes of a few records only: a value may have a megabyte."""
     if not places:
         return
-    there = [name for name in (*_COORDINATES, *_RAW, *_LATER) if name in dataset.schema.names]
+    names = (*_COORDINATES, *_RAW, *_LATER, *_NAMES)
+    there = [name for name in names if name in dataset.schema.names]
     rows = dataset.to_table(columns=there, filter=reduce(or_, map(_is_at, places))).to_pylist()
-    by_place = {_record_of(row): row for row in rows}
+    by_place = {_record_of(row): row for row in rows if _counts(row, committed)}
     yield from (Sample(record=at, row=by_place[at]) for at in places if at in by_place)
 
 

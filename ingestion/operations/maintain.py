@@ -18,6 +18,7 @@ import duckdb
 from deltalake import write_deltalake
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import TableSize, TableUpkeep, checkpoint, compact, vacuum
 from ingestion.lake.delta import is_delta, open_delta, open_rows
@@ -96,7 +97,7 @@ def maintain(
         paths.restored.delete_all()
         rows = standing_rows(table.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
-        forgotten = _forget_deletes(spec, settings, rows)
+        forgotten = _forget_deletes(spec, settings, rows, table.position.committed)
         bare = _remove_old_payloads(spec, paths, rows)
         copy_ledger(paths)
         hit(Failpoint.RETIRED)
@@ -131,7 +132,9 @@ def _maintain_table(
     return TableUpkeep(name=path.name, before=before, after=TableSize.of(path), vacuumed=vacuumed)
 
 
-def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow]) -> int:
+def _forget_deletes(
+    spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow], committed: Attempts
+) -> int:
     """Forget the deletes that a newer one of their key covers, or that are older than declared.
 
     History needs every one, and so does a stream whose rows may take columns along from a row that
@@ -147,6 +150,7 @@ def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerR
         return 0
     aged = _seq_before(rows, spec.maintenance.keep_tombstones_days)
     table = open_delta(path)
+    failed = find_leftovers(path, committed, snapshot=table).of_failed(committed)
     newest_first = sql.ranked(("_epoch", *spec.order_columns), "DESC")
     with duckdb.connect() as tables:
         tables.execute("SET TimeZone = 'UTC'")
@@ -154,7 +158,8 @@ def _forget_deletes(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerR
         kept = tables.sql(
             "SELECT * EXCLUDE (_rank) FROM (SELECT *, row_number() OVER (PARTITION BY "
             f"_seq <= {limit}, {sql.names(spec.keys)} ORDER BY {newest_first}) AS _rank "
-            f"FROM deletes) d WHERE _seq > {limit} OR (_rank = 1 AND _seq > {min(aged, limit)})"
+            f"FROM deletes WHERE NOT {failed.as_sql()}) d "
+            f"WHERE _seq > {limit} OR (_rank = 1 AND _seq > {min(aged, limit)})"
         ).to_arrow_table()
     forgotten: int = table.count() - kept.num_rows
     if forgotten:

@@ -19,18 +19,22 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
-from ingestion.lake.delta import is_delta, open_rows
+from ingestion.lake.attempts import MARKS, Attempts, find_leftovers
+from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import is_waiting, waiting_records
+from ingestion.lake.quarantine import Waiting, waiting_records
 from ingestion.lake.stream import Stream
+from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations.run import on_fitting_engine, start_committer
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
 from ingestion.pipeline.session import SessionFor
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.pipeline.store_session import read_table
+from ingestion.recovery.heal import remove_leftovers
+from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, plan_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
@@ -100,7 +104,7 @@ class Redrive:
             planned = plan_start(stream)
             if planned is None:
                 raise no_table_yet(self.spec.name)
-            waiting = self._waiting(paths)
+            waiting = self._waiting(paths, planned.position.committed)
             report = RedriveReport(
                 stream=stream.name, run_id=self.run_id, recovered=planned.recovered
             )
@@ -138,7 +142,9 @@ class Redrive:
     ) -> RedriveReport:
         """Send in what waits, an epoch after the other; add the rows of what is committed."""
         paths = stream.paths
-        waiting, still_bad = self._waiting(paths), Counter[str]()
+        start = replace(start, position=self._supersede(paths, start.position))
+        committed = start.position.committed
+        waiting, still_bad = self._waiting(paths, committed), Counter[str]()
         sent = sum(row.counts["read"] for row in rows)
         for epoch in epochs_of(Ledger(paths.ledger).rows_of(start.position.table_id)):
             if not any(map(epoch.has, waiting)):
@@ -146,8 +152,12 @@ class Redrive:
             writer = RedriveWriter(
                 stream, start=start, run_id=self.run_id, engine=engine, epoch=epoch
             )
-            quarantined = read_table(spark, paths.quarantine, stream.settings)
-            row = writer.redrive(waiting_records(quarantined, self.reason))
+            snapshot = read_delta(paths.quarantine)
+            waiting_now = Waiting.of(paths.quarantine, start.position.committed, snapshot)
+            quarantined = read_table(
+                spark, paths.quarantine, stream.settings, version=snapshot.version()
+            )
+            row = writer.redrive(waiting_records(quarantined, waiting_now, self.reason))
             start = replace(start, position=writer.position)
             still_bad.update(writer.still_bad)
             rows += [row] if row else []
@@ -157,7 +167,26 @@ class Redrive:
             report, waiting=waiting.total() + sent, still_bad=dict(still_bad), batches=tuple(rows)
         )
 
-    def _waiting(self, paths: StreamPaths) -> Counter[int]:
+    def _supersede(self, paths: StreamPaths, position: Position) -> Position:
+        """Take the next seq from a redrive that has marked records, and is dead, or sleeps.
+
+        It can commit no more then, so that its marks can be removed.
+        """
+        with translate_read_errors(paths.quarantine):
+            marks = find_leftovers(paths.quarantine, position.committed, MARKS)
+        if not marks:
+            return position
+        made = replace(
+            position.next_metadata(self.run_id, kind="schema"),
+            reason="another redrive had marked records, and may have been alive",
+        )
+        commit = write_empty_commit(paths, made)
+        Ledger(paths.ledger).put(LedgerRow.of(made, commit, position.table_id, counts={}))
+        position = position.after(made)
+        remove_leftovers(paths, position.committed)
+        return position
+
+    def _waiting(self, paths: StreamPaths, committed: Attempts) -> Counter[int]:
         """Count what waits, by the batch that it came from; needs no Spark.
 
         Raises:
@@ -166,10 +195,10 @@ class Redrive:
         if not is_delta(paths.quarantine):
             return Counter()
         with translate_read_errors(paths.quarantine):
-            dataset = open_rows(paths.quarantine)
-            rows = dataset.to_table(
-                columns=["_seq", "reason"], filter=is_waiting(dataset.schema.names)
-            )
+            snapshot = read_delta(paths.quarantine)
+            waits = Waiting.of(paths.quarantine, committed, snapshot).as_filter()
+            dataset = open_rows(paths.quarantine, snapshot=snapshot)
+            rows = dataset.to_table(columns=["_seq", "reason"], filter=waits)
         chosen = rows if self.reason is None else rows.filter(pc.field("reason") == self.reason)
         if rows.num_rows and not chosen.num_rows:
             there = ", ".join(sorted(filter(None, rows["reason"].unique().to_pylist())))

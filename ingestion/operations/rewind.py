@@ -264,7 +264,8 @@ def _gone(table: Location, names: Iterable[str]) -> set[str]:
 def _stands_at(table: HealedTable, point: Savepoint) -> bool:
     """Tell whether there is nothing to undo since, and nothing that others did."""
     position, state = table.position, table.snapshot.table
-    is_there = bool(table.rows) and point.seq in {position.seq, position.sides_reach}
+    newest = table.rows[-1:]
+    is_there = bool(newest) and point.seq in {position.seq, newest[0].counts.get(REWOUND_TO)}
     return is_there and state is not None and not foreign_commits(state.others)
 
 
@@ -325,7 +326,7 @@ def _commit(
             remedy=f"oncelake rebuild {paths.stream} makes the table anew from the topic",
         ) from error
     hit(Failpoint.DECIDED)
-    remove_leftovers(paths, position.after(metadata))
+    remove_leftovers(paths, position.after(metadata).committed)
     hit(Failpoint.SIDES_CLEARED)
     row = LedgerRow.of(metadata, commit, position.table_id, counts=undone)
     Ledger(paths.ledger).put(row)

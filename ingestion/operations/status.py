@@ -9,8 +9,6 @@ import datetime as dt
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow.compute as pc
-
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
@@ -22,13 +20,14 @@ from ingestion.errors import (
 )
 from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
+from ingestion.lake.attempts import Attempts
+from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import is_waiting
-from ingestion.lake.side_tables import count_rows
+from ingestion.lake.quarantine import Waiting
 from ingestion.lake.storage import refuse_read_only_volumes, translate_disk_errors
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import TableLog
@@ -187,9 +186,11 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         status.unknown = unknown_seqs(snapshot)
         read = [row for row in snapshot.rows if row.kind == "ingest"]
         status.notices = absent_columns(read[-1:])
-        sides = read_side_tables(paths, known_rows(snapshot))
+        rows = known_rows(snapshot)
+        sides = read_side_tables(paths, rows)
         refuse_damaged_side_tables(sides)
-        status.waiting = count_waiting(paths.quarantine, status.position.seq)
+        committed = Attempts.of(rows, last=status.position.seq)
+        status.waiting = count_waiting(paths.quarantine, committed)
         refuse_red(status.stream, snapshot.rows)
         refuse_incomplete_side_tables(sides)
 
@@ -203,23 +204,22 @@ def _size(log: TableLog) -> tuple[int | None, int | None]:
         return None, None
 
 
-def known_waiting(quarantine: Location, last: int) -> int | None:
+def known_waiting(quarantine: Location, committed: Attempts) -> int | None:
     """Count what waits in quarantine, or return ``None`` where that cannot be read.
 
     For those who have something to report all the same: the next run says what is damaged.
     """
     try:
-        return count_waiting(quarantine, last)
+        return count_waiting(quarantine, committed)
     except Exception:  # noqa: BLE001 (unknown is an answer here)
         return None
 
 
-def count_waiting(quarantine: Location, last: int) -> int:
-    """Count what waits in quarantine; what lies beyond the table's last batch did not happen."""
-    log = TableLog(quarantine)
-    if not log.exists:
+def count_waiting(quarantine: Location, committed: Attempts) -> int:
+    """Count what waits in quarantine, of the attempts that are to be believed."""
+    if not is_delta(quarantine):
         return 0
-    columns = [field.name for field in log.snapshot.schema().fields]
-    is_marked_beyond = pc.coalesce(pc.field("redriven_seq") > last, pc.scalar(False))
-    waits = is_waiting(columns) | is_marked_beyond
-    return count_rows(quarantine, waits & (pc.field("_seq") <= last))
+    with translate_read_errors(quarantine):
+        snapshot = read_delta(quarantine)
+        waits = Waiting.of(quarantine, committed, snapshot).as_filter()
+        return int(open_rows(quarantine, snapshot=snapshot).count_rows(filter=waits))

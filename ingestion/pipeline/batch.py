@@ -8,7 +8,7 @@ crash could leave behind is believed without the data commit; and that commit is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
+from ingestion.lake.attempts import Attempt, attempt_of, new_name
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
@@ -23,8 +24,8 @@ from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import altered_sources
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import refuse_lost_lease
-from ingestion.lake.quarantine import STATISTICS, add_missing_columns, quarantine_rows
-from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.quarantine import STATISTICS, quarantine_rows
+from ingestion.lake.side_tables import count_of, rows_of_seq
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
@@ -115,7 +116,8 @@ class BatchWriter:
                 return None
             gaps = self._prove_gaps(engine, planned, counts)
             self._on_merge(counts.good)
-            metadata = self._describe(engine, plan, planned, counts, gaps)
+            described = self._describe(engine, plan, planned, counts, gaps)
+            metadata = replace(described, attempt=target.attempt.name)
             quarantined = self._quarantine(engine, counts, metadata, planned)
             sink = sink_class(spec)(target, _define_good(engine, counts))
             metadata = _prepare(sink, metadata, quarantined)
@@ -205,7 +207,8 @@ class BatchWriter:
             spec=self._spec,
             paths=self._paths,
             epoch=self.position.epoch,
-            seq=self.position.seq + 1,
+            attempt=Attempt(self.position.seq + 1, new_name()),
+            committed=self.position.committed,
             version=self._log.versions()[0],
         )
 
@@ -216,7 +219,7 @@ class BatchWriter:
         metadata: CommitMetadata,
         planned: Sequence[Range],
     ) -> int:
-        """Write the bad records, replacing what a dead attempt left of the same seq.
+        """Write the bad records, under the name of this attempt.
 
         Those that were read before a key was erased may be of that key: they keep no bytes.
 
@@ -226,18 +229,19 @@ class BatchWriter:
         if not counted.dispositions.get("quarantined"):
             return 0
         path = self._paths.quarantine
-        add_missing_columns(path)
         epoch = self.position.epoch
         erased = (each for each in self._erasures if each.may_leave_out(epoch, planned))
         bare = " OR ".join(was_read_by(each, epoch) for each in erased)
         rows = quarantine_rows(metadata, self._spec, bare=bare or "FALSE")
-        engine.replace_seq(rows, path, metadata.seq, stats_on=STATISTICS)
-        return rows_of_seq(path, metadata.seq)
+        engine.replace_attempt(rows, path, attempt_of(metadata), stats_on=STATISTICS)
+        return count_of(path, attempt_of(metadata))
 
     def _commit(self, sink: Sink, metadata: CommitMetadata, *, after: int) -> Commit:
         """Commit, and read back what was committed."""
         refuse_lost_lease(self._paths)
-        sink.commit(metadata)
+        # Of a commit whose answer was lost, the next look says that the seq is there: by whom?
+        with suppress(CommitConflictError):
+            sink.commit(metadata)
         hit(Failpoint.COMMITTED)
         commit = self._find(metadata, after=after)
         hit(Failpoint.READ_BACK)

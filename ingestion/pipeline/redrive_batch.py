@@ -13,11 +13,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
-from ingestion.errors import RecordsForgottenError
+from ingestion.errors import RecordsForgottenError, TableBusyError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
+from ingestion.lake.attempts import MARKS, attempt_of, find_leftovers
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.quarantine import redrive_marks, remove_payloads
+from ingestion.lake.quarantine import remove_payloads
+from ingestion.lake.side_tables import count_of
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts, count_records
 from ingestion.pipeline.erased import at_places
@@ -140,10 +142,12 @@ class RedriveWriter(BatchWriter):
             f"SELECT {', '.join(COORDINATES)} FROM batch "
             "WHERE _disposition <> 'quarantined' AND _index = 0"
         )
-        within = self._of.holds('t."_seq"')
-        engine.mark_redriven(sent, quarantine, metadata.seq, within=within)
-        marked = redrive_marks(quarantine, metadata.seq)
+        left_over = find_leftovers(quarantine, self.position.committed)
+        within = f"""{self._of.holds('t."_seq"')} AND NOT {left_over.as_sql("t.")}"""
+        engine.mark_redriven(sent, quarantine, attempt_of(metadata), within=within)
+        marked = count_of(quarantine, attempt_of(metadata), MARKS)
         if marked != counted.read:
+            self._refuse_second_redrive(metadata)
             raise RecordsForgottenError(
                 self._spec.name,
                 f"of the records that would be sent in again, {counted.read:,}, {quarantine} holds "
@@ -151,6 +155,16 @@ class RedriveWriter(BatchWriter):
                 remedy=f"oncelake verify {self._spec.name} names them",
             )
         return 0
+
+    def _refuse_second_redrive(self, metadata: CommitMetadata) -> None:
+        """Make sure that no other redrive has marked records meanwhile."""
+        quarantine = self._paths.quarantine
+        marks = find_leftovers(quarantine, self.position.committed, MARKS)
+        if marks.attempts - {attempt_of(metadata)}:
+            raise TableBusyError(
+                f"{quarantine}: another redrive has marked records meanwhile. Nothing was sent in. "
+                f"Next: oncelake redrive {self._spec.name}"
+            )
 
     def _target(self, engine: Engine) -> Target:
         return replace(super()._target(engine), epoch=self._of.number)

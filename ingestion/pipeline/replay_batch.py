@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame
 from ingestion.declaration.modes import COORDINATES
 from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.delta import is_delta
+from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.quarantine import Waiting
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.pipeline.counts import BatchCounts
 from ingestion.pipeline.gaps import Gaps
@@ -48,16 +49,20 @@ class ReplayWriter(BatchWriter):
         """Leave out what the quarantine holds: what waits there, and what is bad again."""
         quarantine = self._paths.quarantine
         if is_delta(quarantine):
-            engine.open_table("quarantine", quarantine)
-            engine.define("batch", self._without_quarantined(engine.columns("batch")), keep=True)
+            snapshot = read_delta(quarantine)
+            engine.open_table("quarantine", quarantine, snapshot.version())
+            waiting = Waiting.of(quarantine, self.position.committed, snapshot)
+            columns = engine.columns("batch")
+            engine.define("batch", self._without_quarantined(columns, waiting), keep=True)
         return super()._count(engine, planned)
 
-    def _without_quarantined(self, columns: Sequence[str]) -> str:
+    def _without_quarantined(self, columns: Sequence[str], waiting: Waiting) -> str:
         (*_, epoch) = epochs_of(self._ledger.rows_of(self.position.table_id))
         held = (
             f"SELECT {sql.names(COORDINATES)}, "
-            "max(CASE WHEN redriven_seq IS NULL THEN 1 ELSE 0 END) AS _waits "
-            f"FROM quarantine WHERE {epoch.holds('_seq')} GROUP BY {sql.names(COORDINATES)}"
+            f"max(CASE WHEN {waiting.is_unmarked} THEN 1 ELSE 0 END) AS _waits "
+            f"FROM quarantine WHERE NOT {waiting.rows.as_sql()} AND {epoch.holds('_seq')} "
+            f"GROUP BY {sql.names(COORDINATES)}"
         )
         is_held = "h._waits = 1 OR (h._waits = 0 AND b._disposition = 'quarantined')"
         made = {"_disposition": f"CASE WHEN {is_held} THEN 'overlap' ELSE b._disposition END"}

@@ -10,6 +10,7 @@ from ingestion.declaration.aggregates import CLOCK
 from ingestion.declaration.names import nearest
 from ingestion.errors import counted
 from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.lake.attempts import Attempts
 from ingestion.lake.commit_metadata import CountedRange
 from ingestion.lake.ledger import LedgerRow
 
@@ -47,6 +48,11 @@ class RunReport:
     stalls: tuple[Stall, ...] = ()
     engine: str | None = None
     seconds: float = 0.0
+
+    @property
+    def committed(self) -> Attempts:
+        """Which attempts may be believed, as far as the run knows; its start removed the others."""
+        return Attempts.of(self.batches, last=self.seq)
 
     @property
     def is_balanced(self) -> bool:

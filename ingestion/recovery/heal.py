@@ -8,19 +8,22 @@ from dataclasses import dataclass, replace
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DamagedTableError
+from ingestion.lake import quarantine
+from ingestion.lake.attempts import Attempts
 from ingestion.lake.books import imbalances
 from ingestion.lake.commit_metadata import app_id
+from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.erasure import finish_erasures
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import clear_marks_beyond
-from ingestion.lake.side_tables import remove_beyond, rows_of_seq
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.side_tables import add_columns, remove_failed, rows_of_seq
+from ingestion.lake.table_log import Commit, TableLog, translate_conflicts
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
+from ingestion.sinks import tombstones
 from ingestion.sinks.sink import sink_class
 
 
@@ -86,15 +89,10 @@ def read_and_heal(
     position = position_of(snapshot, even_if_altered=even_if_altered)
     if position is None:
         return None
-    rows = heal(spec, snapshot, position).rows
+    rows = heal_ledger(spec, snapshot, position).rows
+    position = replace(position, committed=Attempts.of(rows, last=position.seq))
+    remove_leftovers(paths, position.committed)
     return HealedTable(snapshot=snapshot, position=position, rows=rows)
-
-
-def heal(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -> Healing:
-    """Write the ledger rows that a crash swallowed, and remove what dead attempts left."""
-    healing = heal_ledger(spec, snapshot, position)
-    remove_leftovers(snapshot.paths, position)
-    return healing
 
 
 def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -> Healing:
@@ -102,7 +100,9 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
-    Ledger(paths.ledger).put(*snapshot.ledger.copied, *healing.recovered, *healing.accepted)
+    ledger = Ledger(paths.ledger)
+    ledger.add(*snapshot.ledger.copied, *healing.recovered)
+    ledger.put(*healing.accepted)
     hit(Failpoint.LEDGER_HEALED)
     # That the tombstones are damaged is refused by whoever needs them.
     with suppress(DamagedTableError), translate_read_errors(paths.tombstones):
@@ -124,7 +124,7 @@ def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
     known = {row.seq: row for row in snapshot.rows}
     lacking = set(range(1, (table.seq or 0) + 1)) - known.keys()
     for commit in commits_of(TableLog(snapshot.paths.data), snapshot.paths.stream, lacking):
-        if made := commit.metadata:
+        if (made := commit.metadata) and made.seq in lacking:
             known[made.seq] = LedgerRow.of(made, commit, table.table_id, counts=made.counts)
     return tuple(known[seq] for seq in sorted(known))
 
@@ -144,11 +144,16 @@ def unknown_batches(stream: str, seqs: Sequence[int]) -> str:
     )
 
 
-def remove_leftovers(paths: StreamPaths, position: Position) -> None:
-    """Remove the side rows, and the marks, of every seq that was never committed, or was undone."""
-    for side in (paths.quarantine, paths.tombstones):
-        remove_beyond(side, position.sides_reach)
-    clear_marks_beyond(paths.quarantine, position.sides_reach)
+def remove_leftovers(paths: StreamPaths, committed: Attempts) -> None:
+    """Remove the side rows, and the marks, of every attempt that has failed, or was undone."""
+    for side, upkeep in ((paths.quarantine, quarantine), (paths.tombstones, tombstones)):
+        if is_delta(side):
+            with translate_read_errors(side), translate_conflicts(side.name):
+                snapshot = read_delta(side)
+                add_columns(side, snapshot, upkeep.ADDED, stats_on=upkeep.STATISTICS)
+                remove_failed(side, snapshot, committed)
+                if side == paths.quarantine:
+                    quarantine.clear_failed_marks(side, snapshot, committed)
 
 
 def plan_healing(
@@ -160,9 +165,11 @@ def plan_healing(
     """Project the commits that the ledger lacks, and what they accept."""
     metadata = [each.commit.metadata for each in unrecorded if each.commit.metadata]
     accepted = {seq: made.reason for made in metadata for seq in made.accepts}
+    known = {row.seq for row in recorded}
     missing = [
         replace(row, accepted=accepted.get(row.seq, row.accepted))
         for row in (_row(spec, table_id, each) for each in unrecorded)
+        if row.seq not in known
     ]
     # An acceptance counts, also when the crash came before it was written beside the batch.
     changed = [
@@ -181,7 +188,10 @@ def plan_healing(
 def read_unrecorded(
     paths: StreamPaths, last_seq: int, recorded: Collection[LedgerRow]
 ) -> list[UnrecordedCommit]:
-    """Read every commit of ours that the ledger does not have, as far back as the log reaches."""
+    """Read every commit of ours that the ledger does not have, as far back as the log reaches.
+
+    Beside them, those that accept one of them.
+    """
     log = TableLog(paths.data)
     missing = set(range(1, last_seq + 1)) - {row.seq for row in recorded}
     return [
@@ -209,7 +219,8 @@ def _rows_of(paths: StreamPaths, seq: int, *, version: int) -> int | None:
 def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Commit]:
     """Walk our commits back to the oldest that is missing, or as far as the log reaches.
 
-    Seq 0 opened the table, and is no batch.
+    Beside those that are missing, return those that accept one of them. Seq 0 opened the table, and
+    is no batch.
     """
     found: list[Commit] = []
     for version in log.versions() if missing else ():
@@ -220,7 +231,7 @@ def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Com
             break
         if commit.metadata is None or app_id(stream) not in commit.txns:
             continue
-        if commit.metadata.seq in missing:
+        if not {commit.metadata.seq, *commit.metadata.accepts}.isdisjoint(missing):
             found.append(commit)
         if commit.metadata.seq <= min(missing):
             break

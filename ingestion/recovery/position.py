@@ -19,8 +19,8 @@ from ingestion.errors import (
     table_rolled_back,
 )
 from ingestion.kafka.offsets import Offsets
+from ingestion.lake.attempts import Attempts, new_name
 from ingestion.lake.commit_metadata import (
-    REWOUND_TO,
     UNKNOWN,
     CommitMetadata,
     CountedRange,
@@ -43,8 +43,7 @@ class Position:
         declaration: What else decided what a record says, by field; ``None`` likewise.
         source: What said so: the newest commit, the ledger once that has aged out, or the
             rows themselves, which give a lower bound.
-        sides_reach: Highest seq whose rows belong in the side tables: behind a rewind, that of
-            the batch to which it went back.
+        committed: Which attempt has committed each batch.
     """
 
     table_id: str
@@ -54,7 +53,7 @@ class Position:
     columns: str
     next: Offsets
     source: Source
-    sides_reach: int
+    committed: Attempts
     declaration: Mapping[str, Any] | None = None
 
     def next_metadata(
@@ -74,6 +73,7 @@ class Position:
             identity=self.identity,
             columns=self.columns,
             declaration=self.declaration,
+            attempt=new_name(),
             ranges=ranges,
             next=self.next.advanced_by(counted.range for counted in ranges),
             counts=counts or {},
@@ -88,7 +88,7 @@ class Position:
             identity=metadata.identity,
             next=metadata.next,
             source="commit",
-            sides_reach=metadata.counts.get(REWOUND_TO, metadata.seq),
+            committed=self.committed.after(metadata),
         )
 
 
@@ -156,19 +156,18 @@ def position_of(
 def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
     # Of the rows alone: enough to begin a new epoch, and no more.
     epoch, identity, columns, reached = max(1, table.highest_epoch), UNKNOWN, "", Offsets()
-    counts: Mapping[str, int] = {}
     declaration: Mapping[str, Any] | None = None
     if snapshot.source == "commit":
         assert table.newest is not None
         assert table.newest.metadata is not None
         last = table.newest.metadata
         epoch, identity, columns, reached = last.epoch, last.identity, last.columns, last.next
-        counts, declaration = last.counts, last.declaration
+        declaration = last.declaration
     elif snapshot.source == "ledger":
         # The ledger's rows have the columns only as far as an identity was written with them.
         row = snapshot.rows[-1]
         epoch, identity, reached = row.epoch, row.identity, next_offsets(snapshot.rows)
-        counts, declaration = row.counts, row.declaration
+        declaration = row.declaration
     return Position(
         table_id=table.table_id,
         seq=seq,
@@ -178,7 +177,7 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
         declaration=declaration,
         next=reached,
         source=snapshot.source,
-        sides_reach=counts.get(REWOUND_TO, seq),
+        committed=Attempts.of(snapshot.rows, last=seq),
     )
 
 

@@ -7,19 +7,19 @@ its rows there, and a person must accept it, in writing, when they are gone for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Literal
 
 from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
+from ingestion.lake.attempts import MARKS, ROWS, Columns, attempt_of
 from ingestion.lake.damage import remedy_for
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.quarantine import redrive_marks
-from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.side_tables import count_of
 from ingestion.lake.table_log import TableLog
 
 SideName = Literal["quarantine", "tombstones"]
@@ -129,27 +129,22 @@ def _read(name: SideName, path: Location, rows: Sequence[LedgerRow]) -> SideTabl
     newest = next((row for row in since if _written(name, row)), None)
     redrive = next((row for row in since if row.kind == "redrive"), None)
     try:
-        if (log := TableLog(path)).exists:
+        if exists := (log := TableLog(path)).exists:
             refuse_damaged(log)
+
+        def held(row: LedgerRow, written: int, columns: Columns = ROWS) -> Held:
+            there = count_of(path, attempt_of(row), columns) if exists else 0
+            return Held(seq=row.seq, written=written, there=there)
+
         return SideTable(
             path=path,
-            newest=_held(path, newest, _left(name, newest, rows)) if newest else None,
-            redriven=_held(path, redrive, redrive.counts["read"], redrive_marks)
+            newest=held(newest, _left(name, newest, rows)) if newest else None,
+            redriven=held(redrive, redrive.counts["read"], MARKS)
             if redrive and name == "quarantine"
             else None,
         )
     except DamagedTableError as error:
         return SideTable(path=path, damage=error)
-
-
-def _held(
-    path: Location,
-    row: LedgerRow,
-    written: int,
-    count: Callable[[Location, int], int] | None = None,
-) -> Held:
-    there = (count or rows_of_seq)(path, row.seq) if TableLog(path).exists else 0
-    return Held(seq=row.seq, written=written, there=there)
 
 
 def _since_written_off(name: SideName, rows: Sequence[LedgerRow]) -> Iterator[LedgerRow]:

@@ -10,6 +10,7 @@ from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedE
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.archive import finish_swap
+from ingestion.lake.attempts import Attempts
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
@@ -83,7 +84,8 @@ def plan_start(stream: Stream) -> Start | None:
     healing = heal_ledger(spec, snapshot, position)
     sides = read_side_tables(paths, healing.rows)
     refuse_damaged_side_tables(sides)
-    remove_leftovers(paths, position)
+    committed = Attempts.of(healing.rows, last=position.seq)
+    remove_leftovers(paths, committed)
     refuse_red(spec.name, healing.rows)
     refuse_incomplete_side_tables(sides)
     starting, ends = offsets_to_read(spec, position, kafka, topics)
@@ -94,6 +96,7 @@ def plan_start(stream: Stream) -> Start | None:
             position,
             identity=replace(identity_of(spec, topics), topic_ids=known),
             next=position.next.with_new(starting),
+            committed=committed,
         ),
         starting=starting,
         ends=ends,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ingestion.declaration.modes import COORDINATES
+from ingestion.lake.attempts import Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.location import Location
 from ingestion.sinks.rows import Rows
@@ -90,16 +91,20 @@ class Engine(Protocol):
     def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
 
-    def replace_seq(self, sql: str, path: Location, seq: int, *, stats_on: tuple[str, ...]) -> None:
-        """Replace the rows of a side table that carry ``seq``; the table is made if need be."""
+    def replace_attempt(
+        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
+    ) -> None:
+        """Replace an attempt's rows in a side table, which is made if need be."""
 
-    def mark_redriven(self, sql: str, quarantine: Location, seq: int, *, within: str) -> None:
-        """Set ``redriven_seq`` of the records in quarantine.
+    def mark_redriven(
+        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
+    ) -> None:
+        """Mark records in quarantine as sent in, by the attempt of a redrive.
 
         Args:
             sql: Coordinates of the records.
             quarantine: The table's folder.
-            seq: Number of the redrive.
+            attempt: The redrive.
             within: Which rows of the quarantine, ``t``, may be meant.
         """
 

@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ingestion.errors import BatchTooLargeError
+from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import log_files
 from ingestion.lake.table_log import append_nothing, fenced_commit, unless_committed
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
@@ -136,28 +136,44 @@ class LocalEngine:
         """Commit the metadata alone."""
         _commit(stream, path, metadata, append_nothing)
 
-    def replace_seq(self, sql: str, path: Location, seq: int, *, stats_on: tuple[str, ...]) -> None:
-        """Replace the rows of ``seq``, or make the table."""
+    def replace_attempt(
+        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
+    ) -> None:
+        """Replace an attempt's rows, or make the table."""
         rows = self._arrow(sql)
-        if is_delta(path):
-            table, where = open_delta(path), f"_seq = {seq}"
-            write_deltalake(table, rows, mode="overwrite", predicate=where, schema_mode="merge")
-        else:
-            settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
-            options = storage_options(path)
-            write_deltalake(str(path), rows, configuration=settings, storage_options=options)
-            log_files(path).forget()
-            table = open_delta(path)
-        seal_commit(path, table.version())
 
-    def mark_redriven(self, sql: str, quarantine: Location, seq: int, *, within: str) -> None:
-        """Set ``redriven_seq``."""
-        table = open_delta(quarantine)
-        before = table.version()
-        merger = table.merge(self._arrow(sql), marks(within), source_alias="s", target_alias="t")
-        merger.when_matched_update({"redriven_seq": f"CAST({seq} AS BIGINT)"}).execute()
-        if table.version() != before:
-            seal_commit(quarantine, table.version())
+        def write() -> None:
+            if is_delta(path):
+                table = open_delta(path)
+                where = attempt.as_sql()
+                write_deltalake(table, rows, mode="overwrite", predicate=where, schema_mode="merge")
+            else:
+                settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
+                write_deltalake(
+                    str(path), rows, configuration=settings, storage_options=storage_options(path)
+                )
+                table = open_delta(path)
+            seal_commit(path, table.version())
+
+        _retry(write, path.name)
+
+    def mark_redriven(
+        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
+    ) -> None:
+        """Set seq and name of the redrive."""
+        records, marked = self._arrow(sql), dict(zip(MARKS, attempt, strict=True))
+
+        def mark() -> None:
+            table = open_delta(quarantine)
+            before = table.version()
+            merger = table.merge(records, marks(within), source_alias="s", target_alias="t")
+            merger.when_matched_update(
+                {name: f"CAST({value} AS BIGINT)" for name, value in marked.items()}
+            ).execute()
+            if table.version() != before:
+                seal_commit(quarantine, table.version())
+
+        _retry(mark, quarantine.name)
 
     def close(self) -> None:
         """Let go of the batch, and of its files."""
@@ -213,12 +229,16 @@ def _commit(
     def attempt() -> None:
         table = open_delta(path)
         remedy = f"oncelake status {stream}, then run again from the table's offsets"
-        properties = fenced_commit(table, stream, metadata, remedy=remedy, max_commit_retries=0)
+        properties = fenced_commit(table, stream, metadata, remedy=remedy)
         with translate_failure(DeltaError, duckdb.Error), unless_committed(path, stream, metadata):
             write(table, properties)
         seal_commit(path, table.version())
 
-    retry_on_conflict(attempt, stream=stream, hindered=(CommitFailedError,))
+    _retry(attempt, stream)
+
+
+def _retry(statement: Callable[[], None], name: str) -> None:
+    retry_on_conflict(statement, stream=name, hindered=(CommitFailedError,))
 
 
 def _condition(clause: Clause) -> str:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import cast
 
 from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.attempts import Attempt, Attempts
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import Commit
@@ -22,6 +23,8 @@ class Target:
 
     Attributes:
         engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
+        attempt: Names what is written beside the table.
+        committed: Which attempts may be believed there.
         version: Delta version of the table before the batch.
     """
 
@@ -29,8 +32,14 @@ class Target:
     spec: StreamSpec
     paths: StreamPaths
     epoch: int
-    seq: int
+    attempt: Attempt
+    committed: Attempts
     version: int
+
+    @property
+    def seq(self) -> int:
+        """The batch's number."""
+        return self.attempt.seq
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,9 +14,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.sql import quoted
+from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.location import Location
-from ingestion.lake.side_tables import overwrite_seq
+from ingestion.lake.side_tables import overwrite_attempt
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Merge, marks, translate_failure
@@ -112,19 +113,30 @@ class SparkEngine:
         nothing = self.spark.read.format("delta").load(str(path)).where(F.lit(False))
         append_rows(nothing, stream, path, metadata)
 
-    def replace_seq(self, sql: str, path: Location, seq: int, *, stats_on: tuple[str, ...]) -> None:
-        """Replace the rows of ``seq``, or make the table."""
-        overwrite_seq(self._query(sql), path, seq, stats_on=stats_on)
-
-    def mark_redriven(self, sql: str, quarantine: Location, seq: int, *, within: str) -> None:
-        """Set ``redriven_seq``."""
-        (
-            DeltaTable.forPath(self.spark, str(quarantine))
-            .alias("t")
-            .merge(self._query(sql).alias("s"), translate(marks(within)))
-            .whenMatchedUpdate(set={"redriven_seq": F.lit(seq).cast("long")})
-            .execute()
+    def replace_attempt(
+        self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
+    ) -> None:
+        """Replace an attempt's rows, or make the table."""
+        rows = self._query(sql)
+        retry_on_conflict(
+            lambda: overwrite_attempt(rows, path, attempt, stats_on=stats_on), stream=path.name
         )
+
+    def mark_redriven(
+        self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
+    ) -> None:
+        """Set seq and name of the redrive."""
+        records, marked = self._query(sql).alias("s"), zip(MARKS, attempt, strict=True)
+        values: dict[str, str | Column] = {
+            name: F.lit(value).cast("long") for name, value in marked
+        }
+
+        def mark() -> None:
+            table = DeltaTable.forPath(self.spark, str(quarantine)).alias("t")
+            merger = table.merge(records, translate(marks(within)))
+            merger.whenMatchedUpdate(set=values).execute()
+
+        retry_on_conflict(mark, stream=quarantine.name)
 
     def close(self) -> None:
         """Let go of the batch."""

@@ -1,20 +1,23 @@
 """The memory of deletes: the order of each, so that a late update cannot resurrect a deleted key.
 
 A companion table, append-only by seq; the data table stays free of dead rows. Written before the
-data commit, by overwriting the rows of the seq to come, so that an attempt that died leaves nothing
-that the next does not replace; rows of a seq that was never committed are not read.
+data commit, under the name of the attempt; rows of one that no commit names are not read.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ingestion.lake.delta import is_delta
+from ingestion.lake.attempts import ROWS, find_leftovers
+from ingestion.lake.delta import is_delta, read_delta
 from ingestion.sinks import sql
 from ingestion.sinks.sink import Target
 
 # Whether a delete is remembered with the row that it ended, in streams where that may be needed.
 HAS_ROW: Final = "_has_row"
+STATISTICS: Final = ROWS
+# What tables of an earlier version do not have.
+ADDED: Final = {ROWS[1]: "long"}
 
 
 def remember_deletes(target: Target, deletes: str) -> None:
@@ -26,6 +29,7 @@ def remember_deletes(target: Target, deletes: str) -> None:
     spec = target.spec
     names = [*spec.keys, *spec.order_columns, "_timestamp", "_epoch", "_seq"]
     columns = {name: sql.name(name) for name in names}
+    columns[ROWS[1]] = f"CAST({target.attempt.name} AS BIGINT)"
     if spec.unavailable == "keep" and spec.mode != "scd2":
         has_row = "_unavailable IS NOT NULL"
         columns[HAS_ROW] = has_row
@@ -34,7 +38,7 @@ def remember_deletes(target: Target, deletes: str) -> None:
             columns.setdefault(column.name, of_row)
     remembered = f"SELECT {sql.selected(columns)} FROM ({deletes}) d"
     path = target.paths.tombstones
-    target.engine.replace_seq(remembered, path, target.seq, stats_on=("_seq",))
+    target.engine.replace_attempt(remembered, path, target.attempt, stats_on=STATISTICS)
 
 
 def define_newest_deletes(target: Target) -> bool:
@@ -60,6 +64,8 @@ def define_deletes(target: Target) -> bool:
     path = target.paths.tombstones
     if not is_delta(path):
         return False
-    target.engine.open_table("all_deletes", path)
-    target.engine.define("deletes", f"SELECT * FROM all_deletes WHERE _seq < {target.seq}")
+    snapshot = read_delta(path)
+    target.engine.open_table("all_deletes", path, snapshot.version())
+    left_over = find_leftovers(path, target.committed, snapshot=snapshot)
+    target.engine.define("deletes", f"SELECT * FROM all_deletes WHERE NOT {left_over.as_sql()}")
     return True

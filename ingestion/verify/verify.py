@@ -45,6 +45,7 @@ from ingestion.verify.read.snapshot import (
     columns_of,
     row_count,
     rows_of,
+    rows_of_attempts,
     take_snapshot,
     without_undone,
 )
@@ -171,10 +172,10 @@ class _Proof:
             self._prove_in(FoldContext(self._spec, classifiers, store, coverage))
 
     def _prove_in(self, context: FoldContext) -> None:
-        coverage, last_seq = context.coverage, self._last_seq
+        coverage = context.coverage
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
         with self._damage_is_different("quarantine", self._paths.quarantine):
-            self._differences.add(redrives.learn(self._paths.quarantine, last_seq=last_seq))
+            self._differences.add(redrives.learn(self._paths.quarantine))
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(fold, redrives)
@@ -187,10 +188,9 @@ class _Proof:
     def _prove_the_quarantine(self, fold: Fold, coverage: Coverage) -> None:
         path, bare = self._paths.quarantine, Counter[int]()
         later = [name for name in (quarantine.REMOVED,) if name in columns_of(path)]
-        rows = rows_of(path, None, [*quarantine.COLUMNS, *later])
-        self._differences.add(
-            quarantine.misplaced(rows, fold.bad, coverage, last_seq=self._last_seq, bare=bare)
-        )
+        columns = [*quarantine.COLUMNS, *later]
+        rows = rows_of_attempts(path, columns, coverage.has_written)
+        self._differences.add(quarantine.misplaced(rows, fold.bad, coverage, bare=bare))
         if bare:
             self._limits.append(
                 f"{counted(bare.total(), 'record in quarantine is', 'records in quarantine are')} "
@@ -231,7 +231,7 @@ class _Proof:
                 self._differences.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)
-            remembered = partial(tombstones_of, self._paths.tombstones, self._spec)
+            remembered = partial(tombstones_of, self._paths.tombstones, self._spec, proof.coverage)
             is_readable = self._sides["tombstones"].damage is None
             self._differences.add(proof.missing(remembered if is_readable else tuple))
         self._rows = proof.compared

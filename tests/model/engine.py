@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
+from ingestion.lake.attempts import Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.pipeline.counts import IS_GOOD
 from ingestion.sinks import local_engine
 from ingestion.sinks.choose_engine import EngineName
-from tests.model.frames import Copy, Frame, fetched
-from tests.model.lake import Place, Rows, Side, Table
+from tests.model.frames import Copy, Frame, Waiting, fetched, holds, python_of
+from tests.model.lake import Place, Rows, Side, Table, names_in
 from tests.model.process import step
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class ModelEngine:
         """Hold nothing yet."""
         self.world = world
 
-    def materialize(self, validated: Frame) -> None:
-        """Read Kafka once."""
+    def materialize(self, validated: Frame | Waiting) -> None:
+        """Read Kafka, or the quarantine, once."""
         step("fetch")
         self.batch = fetched(validated)
 
@@ -65,11 +66,27 @@ class ModelEngine:
         assert sql.endswith(f"FROM batch WHERE {IS_GOOD}"), sql
         self.good = self.batch.of("row", "delete")
 
-    def replace_seq(self, sql: str, side: Side, seq: int, *, stats_on: object) -> None:
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Count by reason; the product asks for nothing else by text."""
+        assert sql.startswith("SELECT _reason, count(*)"), sql
+        return [{"_reason": "bad", "records": len(self.batch.of("quarantined"))}]
+
+    def replace_attempt(self, sql: str, side: Side, attempt: Attempt, *, stats_on: object) -> None:
         """Set the bad records aside; the product asks for nothing else by text."""
         assert sql.endswith("FROM batch WHERE _disposition = 'quarantined'"), sql
-        bad = self.batch.of("quarantined")
-        side.overwrite(seq, tuple((each.partition, each.offset) for each in bad))
+        side.replace(attempt, tuple(self.batch.of("quarantined")))
+
+    def mark_redriven(self, sql: str, side: Side, attempt: Attempt, *, within: str) -> None:
+        """Mark the rows of the records that are sent in."""
+        assert "WHERE _disposition <> 'quarantined'" in sql, sql
+        sent = {(each.partition, each.offset) for each in self.batch}
+        sent -= {(each.partition, each.offset) for each in self.batch.of("quarantined")}
+        step("mark beside the table")
+        of_seq, _, left_over = within.partition(" AND NOT ")
+        for of in (each for each in side.rows if holds(python_of(of_seq), each.seq)):
+            for at in ((of, *row[:2]) for row in side.rows[of] if row[:2] in sent):
+                if of.name not in names_in(left_over) and at not in side.marks:
+                    side.marks[at] = attempt
 
     def merge(self, merge: ModelMerge, stream: str, place: Place, metadata: CommitMetadata) -> None:
         """Merge on the newest version, unless Delta knows the seq already."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import get_args
 
 from tests.model.oracle import Oracle, ViolationError
 from tests.model.process_rules import Rule
 from tests.model.rules import RULES
 from tests.model.verdict import judge, settle
-from tests.model.world import World
+from tests.model.world import Locking, World
 
 SHORTEST, LONGEST = 10, 40
 
@@ -47,7 +48,7 @@ def explore(
         How many rules were applied, and the counterexample, if it is one.
     """
     dice = Random(seed)
-    world = World(partitions=dice.randint(1, 3), has_lease=dice.random() < 0.3)
+    world = World(partitions=dice.randint(1, 3), locking=dice.choice(get_args(Locking)))
     oracle = Oracle(world)
     history: list[str] = []
     steps = 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.attempts import Attempt
 from ingestion.pipeline.counts import BatchCounts, PartitionCounts
 from tests.model.cluster import TOPIC, Record
 from tests.model.process import CallFailedError
@@ -35,6 +36,35 @@ class Frame:
     sparkSession: Any = None  # noqa: N815 (Spark's own name)
 
 
+@dataclass(slots=True)
+class Waiting:
+    """What a redrive sends in: the rows of the quarantine that waited when it was read."""
+
+    world: World
+    held: tuple[tuple[Attempt, Judged], ...]
+    sparkSession: Any = None  # noqa: N815 (Spark's own name)
+
+    def where(self, condition: str) -> Waiting:
+        """Keep the rows of some batches."""
+        kept = (each for each in self.held if holds(python_of(condition), each[0].seq))
+        return Waiting(self.world, tuple(kept))
+
+    def rows(self) -> Iterator[Judged]:
+        """Judge them by the declaration of now."""
+        for _, row in self.held:
+            yield row._replace(disposition="row") if self.world.is_mended else row
+
+
+def python_of(condition: str) -> str:
+    """Write a condition on ``_seq`` as Python; the product writes comparisons and AND."""
+    return condition.replace('t."_seq"', "_seq").replace("AND", "and")
+
+
+def holds(condition: str, seq: int) -> bool:
+    """Tell whether a condition on ``_seq`` holds."""
+    return bool(eval(condition, {"__builtins__": {}}, {"_seq": seq}))
+
+
 class Copy(list[Judged]):
     """The one materialised copy of a batch."""
 
@@ -50,9 +80,10 @@ class Copy(list[Judged]):
         return found
 
 
-def validate(records: Frame, _spec: object, reached: Offsets) -> Frame:
+def validate(records: Frame | Waiting, _spec: object, reached: Offsets) -> Frame | Waiting:
     """Give each record its disposition when it is read."""
-    records.reached = reached
+    if isinstance(records, Frame):
+        records.reached = reached
     return records
 
 
@@ -61,10 +92,13 @@ def unchanged(records: Frame, *_: object) -> Frame:
     return records
 
 
-def fetched(frame: Frame) -> Copy:
-    """Read what Kafka holds now of the ranges that were planned."""
+def fetched(frame: Frame | Waiting) -> Copy:
+    """Read what Kafka holds now of the ranges that were planned, or what waits."""
     world, copy = frame.world, Copy()
     copy.world = world
+    if isinstance(frame, Waiting):
+        copy.extend(frame.rows())
+        return copy
     for part in frame.planned:
         if not len(part):
             continue

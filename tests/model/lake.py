@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ingestion.lake.attempts import MARKS, ROWS, Attempt, Columns
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.location import Location
+from ingestion.lake.quarantine import Waiting
 from ingestion.lake.table_log import Commit, TableLog
 from tests.model.process import CallFailedError, step
 
@@ -85,15 +89,67 @@ class Table:
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """A side table: what each seq wrote, at most once; None is a table that was never made."""
+    """A side table: what each attempt wrote.
+
+    Attributes:
+        marks: The redrive that has sent a row of the quarantine in, by its attempt and place.
+    """
 
     name: str
-    by_seq: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    world: Any = None
+    rows: dict[Attempt, tuple[Any, ...]] = field(default_factory=dict)
+    marks: dict[tuple[Attempt, int, int], Attempt] = field(default_factory=dict)
 
-    def overwrite(self, seq: int, rows: tuple[Any, ...]) -> None:
-        """Replace the rows of a seq, as ``ingestion.lake.side_tables`` does."""
+    def __str__(self) -> str:
+        """Name the folder, as a path would."""
+        return f"lake/{self.name}"
+
+    def schema(self) -> Any:
+        """Return the columns that name attempts."""
+        return SimpleNamespace(fields=[SimpleNamespace(name=name) for name in (*ROWS, *MARKS)])
+
+    def replace(self, attempt: Attempt, rows: tuple[Any, ...]) -> None:
+        """Replace the rows of an attempt."""
         step("write beside the table")
-        self.by_seq[seq] = rows
+        self.rows[attempt] = rows
+
+    def attempts(self, columns: Columns) -> set[Attempt]:
+        """Return the attempts that have rows, or marks."""
+        step("look beside the table")
+        return set(self.rows if columns == ROWS else self.marks.values())
+
+    def delete(self, condition: str) -> None:
+        """Remove the rows of attempts that a condition of the product names."""
+        step("remove beside the table")
+        names = names_in(condition)
+        self.rows = {each: rows for each, rows in self.rows.items() if each.name not in names}
+
+    def update(self, updates: Mapping[str, str], predicate: str) -> None:
+        """Remove the marks of attempts that a condition of the product names."""
+        assert set(updates) == set(MARKS), updates
+        step("remove beside the table")
+        names = names_in(predicate)
+        self.marks = {at: mark for at, mark in self.marks.items() if mark.name not in names}
+
+    def waiting(self, leftovers: Waiting) -> tuple[tuple[Attempt, Any], ...]:
+        """Return the rows that no redrive has sent in, each with its attempt."""
+        return tuple(
+            (attempt, row)
+            for attempt, rows in sorted(self.rows.items())
+            for row in rows
+            if attempt not in leftovers.rows.attempts
+            and self.marks.get((attempt, *row[:2])) in {None, *leftovers.marks.attempts}
+        )
+
+    def version(self) -> int:
+        """Return the newest version: what is read of it is read at once."""
+        return 0
+
+
+def names_in(condition: str) -> set[int]:
+    """Read the names of attempts out of a condition that the product has written."""
+    found = re.search(r"_attempt\", -1\) IN \(([\d, ]*)\)", condition)
+    return set(map(int, found[1].split(", "))) if found else set()
 
 
 @dataclass(slots=True)
@@ -146,7 +202,7 @@ class ModelLog(TableLog):
     def exists(self) -> bool:
         """Tell whether there is a table; a side table is one as soon as it was written."""
         if isinstance(self.path, Side):
-            return bool(self.path.by_seq)
+            return bool(self.path.rows)
         step("read the table's log")
         return self.path.table is not None
 
@@ -201,8 +257,12 @@ class ModelLedger(Ledger):
         """Read every row, in the order that the product reads them in."""
         return tuple(sorted(self.path.rows.values(), key=lambda row: (row.committed_at, row.seq)))
 
-    def put(self, *rows: LedgerRow) -> None:
+    def _write(self, rows: Sequence[LedgerRow], *, is_over: bool) -> None:
         """Write rows in one commit."""
         if rows:
             step("write the ledger")
-            self.path.rows.update({(row.table_id, row.seq): row for row in rows})
+        for row in rows:
+            at, there = (row.table_id, row.seq), self.path.rows
+            if at not in there or is_over:
+                accepted = there[at].accepted if at in there else None
+                there[at] = replace(row, accepted=row.accepted or accepted)

@@ -11,8 +11,12 @@ from tests.model import wrong_offsets, wrong_steps
 Mutation = Callable[[], AbstractContextManager[Any]]
 
 MUTATIONS: tuple[Mutation, ...] = (
-    wrong_steps.no_lock,
-    wrong_steps.a_lease_instead_of_a_kernel_lock,
+    wrong_steps.side_rows_of_a_seq,
+    wrong_steps.living_attempts_swept,
+    wrong_steps.every_attempt_believed,
+    wrong_steps.undone_attempts_believed,
+    wrong_steps.marks_taken_over,
+    wrong_steps.acceptance_overwritten,
     wrong_steps.no_txn_fence,
     wrong_steps.no_look_for_the_txn,
     wrong_steps.no_read_back,
@@ -21,7 +25,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_steps.tombstones_not_remembered,
     wrong_steps.side_rows_not_cleaned,
     wrong_steps.heal_omitted,
-    wrong_steps.decisions_do_not_heal,
     wrong_offsets.position_from_the_checkpoint,
     wrong_offsets.unknown_partition_starts_at_its_end,
     wrong_offsets.topic_id_ignored,

@@ -7,9 +7,11 @@ contiguity, the fold of the records, the quarantine and the verdicts are worked 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.attempts import Attempt
+from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata
 from ingestion.lake.table_log import Commit
 from tests.model.cluster import TOPIC, Partition, Record
 from tests.model.lake import Rows, Table
@@ -27,11 +29,40 @@ class Change(NamedTuple):
     is_delete: bool
 
 
+class Bad(NamedTuple):
+    """A record in quarantine: the batch that read it, and its place."""
+
+    seq: int
+    partition: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a stream's tables must hold after a commit.
+
+    Attributes:
+        next: Next offset of each partition.
+        newest: The newest of every key.
+        bad: Every record in quarantine, and the redrive that has sent it in.
+    """
+
+    next: dict[int, int] = field(default_factory=dict)
+    newest: dict[int, Change] = field(default_factory=dict)
+    bad: dict[Bad, int | None] = field(default_factory=dict)
+
+    def copy(self) -> Contents:
+        """Keep what must be there now."""
+        return Contents(dict(self.next), dict(self.newest), dict(self.bad))
+
+
 class Oracle:
     """Follows one world.
 
     Attributes:
-        next: Next offset of each partition, by the commits seen so far.
+        due: What must be there, by the commits seen so far.
+        then: What had to be there after each seq.
+        undone: Seqs that a rewind has undone.
         accepted: Seqs that a person has accepted.
     """
 
@@ -41,11 +72,16 @@ class Oracle:
         self.seen = 0
         self.seq = -1
         self.epoch = 1
-        self.next: dict[int, int] = {}
         self.metadata: dict[int, CommitMetadata] = {}
-        self.newest: dict[int, Change] = {}
-        self.quarantine: dict[int, list[tuple[int, int]]] = {}
+        self.due = Contents()
+        self.then: dict[int, Contents] = {}
+        self.undone: set[int] = set()
         self.accepted: set[int] = set()
+
+    @property
+    def next(self) -> dict[int, int]:
+        """Next offset of each partition."""
+        return self.due.next
 
     def look(self) -> None:
         """Check everything that has changed since the last look.
@@ -60,8 +96,7 @@ class Oracle:
             self._follow(table, table.commits[self.seen], table.states[self.seen])
             self.seen += 1
         self._check_ledger()
-        if not self.world.has_lease:
-            self._check_quarantine()
+        self._check_quarantine()
 
     def _follow(self, table: Table, commit: Commit, rows: Rows) -> None:
         metadata = commit.metadata
@@ -71,13 +106,19 @@ class Oracle:
         expect(TOPIC in metadata.identity.topic_ids, "seq {} does not say its topic", metadata.seq)
         expect(metadata.seq == self.seq + 1, "seq {} follows seq {}", metadata.seq, self.seq)
         self.seq = metadata.seq
+        self.world.happens(f"commit: {metadata.kind}")
         self.metadata[metadata.seq] = metadata
         if metadata.kind == "ingest":
             self._follow_batch(metadata)
         elif metadata.kind == "accept":
             self._follow_word(metadata)
+        elif metadata.kind == "redrive":
+            self._follow_redrive(metadata)
+        elif metadata.kind == "rewind":
+            self._follow_rewind(metadata)
         else:
-            self.next = {at.partition: offset for at, offset in metadata.next.items()}
+            self.due.next = {at.partition: offset for at, offset in metadata.next.items()}
+        self.then[metadata.seq] = self.due.copy()
         said = {at.partition: offset for at, offset in metadata.next.items() if offset}
         known = {partition: offset for partition, offset in self.next.items() if offset}
         expect(said == known, "seq {} says {}, its ranges lead to {}", metadata.seq, said, known)
@@ -88,7 +129,6 @@ class Oracle:
         if not self.world.zombies:
             self._check_that_red_is_accepted(metadata)
         expect(metadata.epoch == self.epoch, "seq {} is of epoch {}", metadata.seq, metadata.epoch)
-        self.quarantine[metadata.seq] = []
         for counted in metadata.ranges:
             part = counted.range
             known = self.next.get(part.partition, 0)
@@ -102,8 +142,9 @@ class Oracle:
 
     def _check_that_red_is_accepted(self, metadata: CommitMetadata) -> None:
         """Red stops the next run; only a zombie can tell too late what it spoiled."""
+        decided = self.accepted | self.undone
         for (_, seq), row in self.world.ledger.items():
-            is_open = row.is_red and seq < metadata.seq and seq not in self.accepted
+            is_open = row.is_red and seq < metadata.seq and seq not in decided
             expect(not is_open, "seq {} was committed, though seq {} is red", metadata.seq, seq)
 
     def _fold(
@@ -121,8 +162,8 @@ class Oracle:
                 )
                 continue
             if record.kind == "bad":
-                self.quarantine[metadata.seq].append((partition, offset))
-            elif record.kind in ("row", "delete"):
+                self.due.bad[Bad(metadata.seq, partition, offset)] = None
+            elif record.kind != "ignored":
                 self._fold_one(metadata, record, (metadata.epoch, record.at, partition, offset))
 
     def _fold_one(
@@ -130,9 +171,31 @@ class Oracle:
     ) -> None:
         if self.world.spoiled.get(metadata.seq) == record.key:
             return
-        known = self.newest.get(record.key)
+        known = self.due.newest.get(record.key)
         if known is None or place > known.place:
-            self.newest[record.key] = Change(place, record.kind == "delete")
+            self.due.newest[record.key] = Change(place, record.kind == "delete")
+
+    def _follow_redrive(self, metadata: CommitMetadata) -> None:
+        """Each record that waits is sent in, once, in one commit an epoch."""
+        epoch, sent = self.world.applied[metadata.seq]
+        waiting = {
+            bad[1:]: bad
+            for bad, mark in self.due.bad.items()
+            if mark is None and self.metadata[bad.seq].epoch == epoch
+        }
+        expect(sent == waiting.keys(), "seq {} sends in {}, not {}", metadata.seq, sent, waiting)
+        topic = self.metadata[next(iter(waiting.values())).seq].identity.topic_ids[TOPIC]
+        for (partition, offset), bad in waiting.items():
+            self.due.bad[bad] = metadata.seq
+            record = self.world.cluster.life(topic)[partition].slots[offset]
+            assert record is not None
+            self._fold_one(metadata, record, (epoch, record.at, partition, offset))
+
+    def _follow_rewind(self, metadata: CommitMetadata) -> None:
+        """All is as it was then, and what came since does not count."""
+        to = metadata.counts[REWOUND_TO]
+        self.due = self.then[to].copy()
+        self.undone |= set(range(to + 1, metadata.seq))
 
     def _follow_word(self, metadata: CommitMetadata) -> None:
         self.accepted |= set(metadata.accepts)
@@ -141,7 +204,7 @@ class Oracle:
                 metadata.epoch == self.epoch + 1, "epoch {} follows {}", metadata.epoch, self.epoch
             )
             self.epoch = metadata.epoch
-            self.next = {at.partition: offset for at, offset in metadata.next.items()}
+            self.due.next = {at.partition: offset for at, offset in metadata.next.items()}
             return
         life = self.world.cluster.life(metadata.identity.topic_ids[TOPIC])
         for counted in metadata.ranges:
@@ -153,7 +216,7 @@ class Oracle:
             self.next[part.partition] = part.end
 
     def _check_rows(self, seq: int, rows: Rows) -> None:
-        expected = {key: each.place for key, each in self.newest.items() if not each.is_delete}
+        expected = {key: each.place for key, each in self.due.newest.items() if not each.is_delete}
         found = {key: row.place for key, row in rows.items()}
         expect(found == expected, "after seq {} the table holds {}, not {}", seq, found, expected)
 
@@ -171,11 +234,27 @@ class Oracle:
             expect(honest, "seq {} is sound, and red: {}", seq, row.problems)
 
     def _check_quarantine(self) -> None:
-        found = {s: r for s, r in self.world.paths.quarantine.by_seq.items() if s <= self.seq and r}
-        expected = {seq: tuple(places) for seq, places in self.quarantine.items() if places}
-        for seq in (found.keys() | expected.keys()) - self.world.spoiled.keys():
-            is_, due = sorted(found.get(seq, ())), sorted(expected.get(seq, ()))
-            expect(is_ == due, "the quarantine holds {} of seq {}, not {}", is_, seq, due)
+        side = self.world.paths.quarantine
+        found = {
+            Bad(attempt.seq, *row[:2]): self._standing(side.marks.get((attempt, *row[:2])))
+            for attempt, rows in side.rows.items()
+            for row in rows
+            if self._standing(attempt)
+        }
+        for bad in found.keys() | self.due.bad.keys():
+            is_, due = found.get(bad, "nothing"), self.due.bad.get(bad, "nothing")
+            fair = is_ == due or bad.seq in self.world.spoiled
+            expect(fair, "the quarantine holds {} of {}, not {}", is_, bad, due)
+
+    def _standing(self, attempt: Attempt | None) -> int | None:
+        """Return the seq of an attempt if it was committed, and no rewind has undone it."""
+        if attempt is None or attempt.seq not in self.metadata or attempt.seq in self.undone:
+            return None
+        return attempt.seq if self.metadata[attempt.seq].attempt == attempt.name else None
+
+    def failed(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+        """Return the attempts that can commit no more, and those that were undone."""
+        return [each for each in attempts if each.seq <= self.seq and not self._standing(each)]
 
 
 def expect(holds: bool, evidence: str, *found: object) -> None:

@@ -19,7 +19,8 @@ def start_a_run(world: World, dice: Random) -> bool:
         return False
     if world.processes:
         world.happens("two at once")
-    _start(world, dice).advance(dice.randint(0, 8))
+    world.engine = dice.choice(get_args(EngineName))
+    world.start_run().advance(dice.randint(0, 8))
     return True
 
 
@@ -38,6 +39,26 @@ def adopt(world: World, dice: Random) -> bool:
         return False
     world.happens("adopt")
     world.start_adopt().advance(dice.randint(0, 8))
+    return True
+
+
+def redrive(world: World, dice: Random) -> bool:
+    """A person mends the declaration, mostly, and sends in what waits."""
+    if len(world.processes) >= 3 or not world.paths.quarantine.rows:
+        return False
+    world.is_mended = dice.random() < 0.8
+    world.happens("redrive")
+    world.start_redrive().advance(dice.randint(0, 30))
+    return True
+
+
+def rewind(world: World, dice: Random) -> bool:
+    """A person sets the stream back, by a batch or a few."""
+    table = world.paths.data.table
+    if len(world.processes) >= 3 or table is None:
+        return False
+    world.happens("rewind")
+    world.start_rewind(max(0, (table.txn or 0) - dice.randint(0, 3))).advance(dice.randint(0, 8))
     return True
 
 
@@ -62,13 +83,20 @@ def fail(world: World, dice: Random) -> bool:
 
 
 def lose_the_lock(world: World, dice: Random) -> bool:
-    """The lock is free, its holder does not know, and another run takes it: a zombie."""
-    if not world.has_lease or world.lock is None:
+    """The lock is free, its holder does not know, and another host takes it: a zombie.
+
+    It sleeps wherever it is, and goes on whenever a rule picks it, after whatever was done since.
+    """
+    if world.locking != "lease" or world.lock is None:
         return False
-    world.zombies.add(world.lock)
+    zombie = world.lock
+    world.zombies.add(zombie)
     world.lock = None
     world.happens("zombie")
-    _start(world, dice).advance(dice.randint(1, 30))
+    world.happens(f"zombie: {zombie.partition('-')[0]}")
+    successor = dice.choice((start_a_run, start_a_run, redrive, rewind, accept, adopt))
+    if successor(world, dice):
+        world.processes[-1].advance(dice.randint(1, 30))
     return True
 
 
@@ -86,12 +114,6 @@ def arm(*faults: str) -> Rule:
         return True
 
     return arm_one
-
-
-def _start(world: World, dice: Random) -> Process:
-    """Start a run, by either engine."""
-    world.engine = dice.choice(get_args(EngineName))
-    return world.start_run()
 
 
 def _one(world: World, dice: Random, act: Callable[[Process], object]) -> bool:

@@ -24,6 +24,8 @@ from tests.model.process_rules import (
     go_on,
     kill,
     lose_the_lock,
+    redrive,
+    rewind,
     start_a_run,
 )
 from tests.model.topic_rules import (
@@ -48,6 +50,8 @@ RULES: tuple[tuple[Rule, int], ...] = (
     (start_a_run, 14),
     (accept, 1),
     (adopt, 1),
+    (redrive, 8),
+    (rewind, 2),
     (go_on, 24),
     (finish, 8),
     (kill, 7),

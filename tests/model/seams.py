@@ -12,15 +12,22 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import ingestion.lake.attempts
 import ingestion.lake.foreign_commits
 import ingestion.lake.ledger
 import ingestion.lake.lock
+import ingestion.lake.quarantine
+import ingestion.lake.side_tables
 import ingestion.lake.stream
+import ingestion.lake.table_log
 import ingestion.operations.decisions
+import ingestion.operations.redrive
+import ingestion.operations.rewind
 import ingestion.operations.run
 import ingestion.pipeline.batch
 import ingestion.pipeline.create_table
 import ingestion.pipeline.gaps
+import ingestion.pipeline.redrive_batch
 import ingestion.recovery.heal
 import ingestion.recovery.side_tables
 import ingestion.recovery.snapshot
@@ -50,6 +57,7 @@ def simulated() -> Iterator[None]:
 
 
 def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
+    itself: Any = lambda side: side  # noqa: E731 (as above)
     nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
     paths = SimpleNamespace(of=lambda stream, world: world.paths)
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
@@ -61,6 +69,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Holder": SimpleNamespace(me=_me),
                 "choose_engine": lambda stream, alters: (stream.settings.engine, None),
                 "alters_table": nothing,
+                "refuse_missing_jars": nothing,
                 "refuse_bad_condition": nothing,
                 "refuse_bad_transformation": nothing,
                 "evolve_schema": lambda spark, stream, position, run_id: (position, ()),
@@ -101,8 +110,22 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (ingestion.lake.ledger, {"TableLog": ModelLog, "Ledger": ModelLedger}),
         (ingestion.lake.stream, outside),
         (
+            ingestion.lake.attempts,
+            {
+                "_attempts_in": lambda side, snapshot, columns, since: side.attempts(columns),
+                "read_delta": itself,
+            },
+        ),
+        (ingestion.lake.table_log, {"log_files": lambda path: SimpleNamespace(forget=nothing)}),
+        (ingestion.lake.side_tables, {"open_delta": itself}),
+        (ingestion.lake.quarantine, {"open_delta": itself}),
+        (
             ingestion.recovery.side_tables,
-            {"TableLog": ModelLog, "refuse_damaged": nothing, "rows_of_seq": sink.rows_of_seq},
+            {
+                "TableLog": ModelLog,
+                "refuse_damaged": nothing,
+                "count_of": sink.count_of,
+            },
         ),
         (
             ingestion.recovery.heal,
@@ -110,8 +133,10 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "TableLog": ModelLog,
                 "Ledger": ModelLedger,
                 "rows_of_seq": sink.rows_of_seq,
-                "remove_beyond": sink.remove_beyond,
-                "clear_marks_beyond": nothing,
+                "is_delta": lambda side: bool(side.rows),
+                "read_delta": itself,
+                "add_columns": nothing,
+                "translate_read_errors": lambda path: nullcontext(),
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
@@ -126,8 +151,8 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "validate": frames.validate,
                 "open_engine": engine.open_engine,
                 "count_records": frames.count_records,
-                "add_missing_columns": nothing,
                 "refuse_lost_lease": nothing,
+                "count_of": sink.count_of,
                 "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
@@ -150,6 +175,43 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
             },
         ),
+        (
+            ingestion.operations.redrive,
+            {
+                "Ledger": ModelLedger,
+                "translate_engine_errors": lambda stream: nullcontext(),
+                "translate_read_errors": lambda path: nullcontext(),
+                "write_empty_commit": commit_metadata,
+                "read_delta": itself,
+                "read_table": lambda spark, side, settings, version: side,
+                "waiting_records": lambda side, leftovers, reason: frames.Waiting(
+                    side.world, side.waiting(leftovers)
+                ),
+            },
+        ),
+        (
+            ingestion.operations.redrive.Redrive,
+            {"_waiting": lambda _, paths, committed: sink.waiting(paths.quarantine, committed)},
+        ),
+        (
+            ingestion.pipeline.redrive_batch,
+            {
+                "count_records": frames.count_records,
+                "count_of": sink.count_of,
+            },
+        ),
+        (
+            ingestion.operations.rewind,
+            {
+                "StreamPaths": paths,
+                "TableLog": ModelLog,
+                "Ledger": ModelLedger,
+                "held": lambda paths, run_id: held(paths, _me(run_id)),
+                "_with_files": with_files,
+                "_altered_files": lambda paths, point: iter(()),
+                "restore_version": restore_version,
+            },
+        ),
     )
 
 
@@ -162,6 +224,9 @@ def held(paths: Any, holder: Holder) -> Iterator[None]:
     """Hold the kernel's lock: it goes with the block or with the process, whichever ends first."""
     world: World = paths.world
     step("take the lock")
+    if world.locking == "none":
+        yield
+        return
     if world.lock is not None:
         raise StreamLockedError(f"{holder.run_id}: {world.lock} holds the stream")
     world.lock = holder.run_id
@@ -188,7 +253,17 @@ def create_table(_spark: object, _spec: object, paths: Paths, _engine: object) -
         paths.data.table = table
 
 
-def commit_metadata(paths: Any, metadata: CommitMetadata) -> Commit:
+def with_files(_place: object, log: ModelLog) -> Iterator[tuple[Commit, int, int]]:
+    """Walk the log back: every version still has its files."""
+    return ((commit, commit.version, 0) for commit in log.newest_first())
+
+
+def restore_version(paths: Any, metadata: CommitMetadata, version: int) -> Commit:
+    """Commit the rows of an earlier version."""
+    return commit_metadata(paths, metadata, version)
+
+
+def commit_metadata(paths: Any, metadata: CommitMetadata, version: int | None = None) -> Commit:
     """Commit a commit's metadata as delta-rs does: fenced against others, and never skipped."""
     table: Table = paths.data.table
     step("begin the commit")
@@ -197,7 +272,7 @@ def commit_metadata(paths: Any, metadata: CommitMetadata) -> Commit:
         raise CommitConflictError(paths.stream, "the seq is there already", remedy="again")
     step("land the commit")
     table.land(
-        table.states[read_at],
+        table.states[read_at if version is None else version],
         metadata,
         clock_ms=paths.world.now_ms(),
         read_at=read_at,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
 from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.quarantine import Waiting
 from ingestion.lake.table_log import Commit
 from ingestion.sinks.sink import Good, Target, WriteResult
 from ingestion.sinks.upsert import UpsertSink
@@ -27,6 +30,7 @@ class ModelUpsert:
         self._copy = self._engine.good
         self._paths: Any = target.paths
         self._winners: dict[int, tuple[Row, bool]] = {}
+        self._deaths: Mapping[int, Row] = {}
         self._dropped: int | None = None
 
     @property
@@ -35,6 +39,7 @@ class ModelUpsert:
 
     def prepare(self) -> Mapping[str, int]:
         """Choose the winners, and remember the deletes among them."""
+        self._deaths = self._dead()
         for each in self._copy:
             row = Row(
                 self._target.epoch, each.record.at, each.partition, each.offset, self._target.seq
@@ -44,7 +49,7 @@ class ModelUpsert:
                 self._winners[each.record.key] = (row, each.disposition == "delete")
         dead = tuple((key, row) for key, (row, is_delete) in self._winners.items() if is_delete)
         if any(each.disposition == "delete" for each in self._copy):
-            self._paths.tombstones.overwrite(self._target.seq, dead)
+            self._paths.tombstones.replace(self._target.attempt, dead)
         superseded = len(self._copy) - len(self._winners)
         return {"superseded": superseded, "winners": len(self._winners)}
 
@@ -69,9 +74,13 @@ class ModelUpsert:
             self._world.spoiled[metadata.seq] = self._dropped
         if self._copy.skipped is not None:
             self._world.skipped.add((metadata.seq, *self._copy.skipped[:2]))
+        self._world.applied[metadata.seq] = (
+            self._target.epoch,
+            frozenset((each.partition, each.offset) for each in self._copy),
+        )
 
     def _merged(self, before: Rows) -> tuple[Rows, Mapping[str, int]]:
-        after, dead = dict(before), self._dead()
+        after, dead = dict(before), self._deaths
         metrics = dict.fromkeys(_METRICS.values(), 0)
         self._dropped = self._one_to_drop(before, dead)
         for key, (row, is_delete) in self._winners.items():
@@ -96,14 +105,14 @@ class ModelUpsert:
 
     def _dead(self) -> dict[int, Row]:
         newest: dict[int, Row] = {}
-        for seq, deletes in self._paths.tombstones.by_seq.items():
-            for key, row in deletes if seq < self._target.seq else ():
+        for attempt, deletes in self._paths.tombstones.rows.items():
+            for key, row in deletes if self._target.committed.has_committed(attempt) else ():
                 if key not in newest or row.place > newest[key].place:
                     newest[key] = row
         return newest
 
     def _left_alone(self, before: Rows) -> dict[str, int]:
-        dead = self._dead()
+        dead = self._deaths
         found: dict[str, int] = {}
         for key, (row, is_delete) in self._winners.items():
             what = _what(row, is_delete, before.get(key), dead.get(key))
@@ -135,18 +144,22 @@ def _what(row: Row, is_delete: bool, there: Row | None, dead: Row | None) -> str
     return "inserted" if dead is None or row.place > dead.place else "stale"
 
 
-def remove_beyond(side: Side, seq: int) -> int:
-    """Remove what dead attempts left, as ``ingestion.lake.side_tables`` does."""
-    beyond = [each for each in side.by_seq if each > seq]
-    if beyond:
-        step("remove beside the table")
-    return sum(len(side.by_seq.pop(each, ())) for each in beyond)
+def count_of(side: Side, attempt: Attempt, columns: Columns = ROWS) -> int:
+    """Count rows or marks, as ``ingestion.lake.side_tables`` does."""
+    step("look beside the table")
+    if columns == MARKS:
+        return sum(mark == attempt for mark in side.marks.values())
+    return len(side.rows.get(attempt, ()))
+
+
+def waiting(side: Side, committed: Attempts) -> Counter[int]:
+    """Count what waits, by the batch that it came from."""
+    leftovers: Any = Waiting.of(side, committed, side)  # type: ignore[arg-type]
+    return Counter(attempt.seq for attempt, _ in side.waiting(leftovers))
 
 
 def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
     """Count rows that carry a seq, as ``ingestion.lake.side_tables`` does."""
-    if isinstance(place, Side):
-        return len(place.by_seq.get(seq, ()))
     table: Table = place.table
     state = table.states[len(table.states) - 1 if version is None else version]
     return sum(row.seq == seq for row in state.values())

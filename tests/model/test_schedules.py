@@ -119,7 +119,7 @@ def test_a_commit_that_an_optimize_overtakes_is_made_again() -> None:
 @pytest.mark.parametrize("engine", ["spark", "delta_rs"])
 def test_a_zombie_that_is_overtaken_adds_nothing(engine: Any) -> None:
     """The seq of a run whose lock went to another is found in the table, and not written again."""
-    world = World(partitions=1, has_lease=True)
+    world = World(partitions=1, locking="lease")
     oracle, zombie = Oracle(world), begin_a_batch(world)
     world.lock, world.engine = None, engine
 

@@ -14,13 +14,12 @@ def produce(world: World, dice: Random) -> bool:
     """Records come, of few keys and in any order."""
     part = dice.choice(world.cluster.partitions)
     for _ in range(dice.randint(1, 3)):
-        part.slots.append(_record(world, dice))
+        part.slots.append(_record(dice))
     return True
 
 
-def _record(world: World, dice: Random) -> Record:
-    # Rows beside the table have no fence but the lock, so a world that can lose it has none.
-    kinds = ("row",) if world.has_lease else ("row", "row", "row", "delete", "bad", "ignored")
+def _record(dice: Random) -> Record:
+    kinds = ("row", "row", "row", "delete", "bad", "ignored")
     return Record(dice.choice(kinds), dice.randrange(KEYS), dice.randrange(6))
 
 
@@ -37,7 +36,7 @@ def open_a_transaction(world: World, dice: Random) -> bool:
     if part.open_from is not None:
         return False
     part.open_from = len(part.slots)
-    part.slots.append(_record(world, dice))
+    part.slots.append(_record(dice))
     world.happens("open transaction")
     return True
 
@@ -79,7 +78,7 @@ def recreate_the_topic(world: World, dice: Random) -> bool:
         return False
     world.cluster.create(dice.randint(1, 3))
     for part in world.cluster.partitions:
-        part.slots += [_record(world, dice) for _ in range(dice.randint(0, 6))]
+        part.slots += [_record(dice) for _ in range(dice.randint(0, 6))]
     world.happens("topic re-created")
     return True
 

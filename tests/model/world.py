@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.ledger import LedgerRow
 from ingestion.operations.decisions import accept, adopt_topic
+from ingestion.operations.redrive import Redrive
+from ingestion.operations.rewind import rewind
 from ingestion.operations.run import Run
 from ingestion.sinks.choose_engine import EngineName
 from tests.model.cluster import TOPIC, Cluster
@@ -27,30 +29,36 @@ SPEC = StreamSpec.model_validate(
 _ = (SPEC.columns, SPEC.subscribed)
 
 
+Locking = Literal["kernel", "lease", "none"]
+
+
 class World:
     """What a schedule acts upon.
 
     Attributes:
-        has_lease: Whether the lock can be lost by a process that goes on, as a lease can and the
-            kernel's lock cannot.
+        locking: What keeps others out: the kernel's lock, which goes with its process; a lease,
+            which a process may lose and go on; or nothing.
         engine: What the next run that chooses will commit by.
         checkpoint: Where Spark's own log says that the last query stood.
-        zombies: Processes that have lost the lock without knowing.
+        zombies: Processes that have lost the lock without knowing, or need none.
         armed: Faults of Spark that the next process to come by takes.
         taken: Every fault that has happened, by kind, for the statistics.
         skipped: (seq, partition, offset) of records that Spark passed over in a committed batch.
+        is_mended: Whether a redrive finds bad records good; a run never does.
+        applied: The epoch and the places of the good records of every committed batch, by seq.
         spoiled: Seqs whose batch a fault has spoiled, with the key whose winner was dropped, or
             ``None`` where a record was delivered twice.
     """
 
-    def __init__(self, *, partitions: int = 2, has_lease: bool = False) -> None:
+    def __init__(self, *, partitions: int = 2, locking: Locking = "kernel") -> None:
         """Begin with an empty topic and no table."""
         self.cluster = Cluster(partitions)
         self.paths = Paths()
-        self.paths.world = self.paths.checkpoints = self
+        self.paths.world = self.paths.checkpoints = self.paths.quarantine.world = self
         self.lock: str | None = None
-        self.has_lease = has_lease
+        self.locking = locking
         self.engine: EngineName = "spark"
+        self.merge_engine = "auto"
         self.clock_ms = 0
         self.batch_limit = 3
         self.checkpoint: Offsets | None = None
@@ -60,6 +68,8 @@ class World:
         self.taken: dict[str, int] = {}
         self.skipped: set[tuple[int, int, int]] = set()
         self.spoiled: dict[int, int | None] = {}
+        self.applied: dict[int, tuple[int, frozenset[tuple[int, int]]]] = {}
+        self.is_mended = False
         self.zombies: set[str] = set()
         self.started = 0
         self.state = self.lake = "state"
@@ -110,6 +120,24 @@ class World:
         me: Any = self
         return self._started(run_id, lambda: adopt_topic(SPEC, me, run_id=run_id))
 
+    def start_redrive(self) -> Process:
+        """Let a person send in again what waits in quarantine."""
+        run_id = self._next_id("redrive")
+        redrive = Redrive(
+            spec=SPEC,
+            settings=self,  # type: ignore[arg-type]
+            spark=lambda _: None,  # type: ignore[arg-type,return-value]
+            run_id=run_id,
+        )
+        return self._started(run_id, redrive.execute)
+
+    def start_rewind(self, seq: int) -> Process:
+        """Let a person set the stream back."""
+        run_id = self._next_id("rewind")
+        me: Any = self
+        to = f"seq:{seq}"
+        return self._started(run_id, lambda: rewind(SPEC, me, to=to, reason="why", run_id=run_id))
+
     def sweep(self) -> list[Process]:
         """Take out the processes that have ended; a lock goes with its process."""
         ended = [each for each in self.processes if each.has_ended]
@@ -125,6 +153,9 @@ class World:
 
     def _started(self, name: str, body: Any) -> Process:
         process = Process(name, body)
+        if self.locking == "none":
+            self.zombies.add(name)
+            self.happens("no lock")
         self.processes.append(process)
         process.advance()
         return process

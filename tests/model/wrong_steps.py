@@ -2,52 +2,81 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import ingestion.lake.lock
-import ingestion.operations.decisions
 import ingestion.recovery.heal
 import ingestion.recovery.start
+from ingestion.lake.attempts import Attempt, Attempts, Leftovers
 from ingestion.lake.ledger import LedgerRow
+from ingestion.operations.redrive import Redrive
 from ingestion.pipeline.batch import BatchWriter
 from ingestion.recovery.heal import Healing
-from tests.model import process_rules, rules
 from tests.model.engine import ModelDeltaTable
-from tests.model.lake import ModelLedger, Table
+from tests.model.lake import ModelLedger, Side, Table
 from tests.model.patches import nothing, together
 from tests.model.sink import ModelUpsert
-from tests.model.world import World
 
 
-def no_lock() -> AbstractContextManager[Any]:
-    """Two runs at once, and both go on."""
+def side_rows_of_a_seq() -> AbstractContextManager[Any]:
+    """Side rows name no attempt: what the lock, and a run that dies with it, must then protect.
 
-    def free(*_: Any) -> AbstractContextManager[None]:
-        return nullcontext()
+    An attempt replaces all rows of its seq, and a run removes those of every seq to come.
+    """
+    honest = Side.replace
 
-    return together(
-        patch.object(ingestion.lake.lock, "held_by_python", free),
-        patch.object(ingestion.lake.lock, "held_by_jvm", free),
-    )
+    def replace_all(side: Side, attempt: Attempt, rows: Any) -> None:
+        honest(side, attempt, rows)
+        others = (each for each in [*side.rows] if each.seq == attempt.seq and each != attempt)
+        for other in others:
+            del side.rows[other]
+
+    return together(patch.object(Side, "replace", replace_all), living_attempts_swept())
 
 
-def a_lease_instead_of_a_kernel_lock() -> AbstractContextManager[Any]:
-    """The lock can be lost while side rows are at stake, which no ``txn`` fences."""
+def living_attempts_swept() -> AbstractContextManager[Any]:
+    """What no commit names yet is taken for dead."""
+    return patch.object(Leftovers, "of_failed", lambda leftovers, committed: leftovers)
 
-    def lose_it(world: World, dice: Any) -> bool:
-        before, world.has_lease = world.has_lease, True
-        try:
-            return process_rules.lose_the_lock(world, dice)
-        finally:
-            world.has_lease = before
 
-    weighed = tuple(
-        (lose_it if rule is process_rules.lose_the_lock else rule, n) for rule, n in rules.RULES
-    )
-    return patch("tests.model.explore.RULES", weighed)
+def every_attempt_believed() -> AbstractContextManager[Any]:
+    """A row counts as soon as its seq is in the table, whoever wrote it."""
+    return patch.object(Attempts, "has_committed", lambda known, it: it.seq <= known.last)
+
+
+def undone_attempts_believed() -> AbstractContextManager[Any]:
+    """What a rewind has undone stays beside the table."""
+
+    def after(known: Attempts, *batches: Any) -> Attempts:
+        by_seq = {**known.by_seq, **{each.seq: each.attempt for each in batches}}
+        return Attempts(last=max(by_seq, default=known.last), by_seq=by_seq)
+
+    return patch.object(Attempts, "after", after)
+
+
+def marks_taken_over() -> AbstractContextManager[Any]:
+    """A redrive removes the marks of another without taking its seq first."""
+
+    def remove_marks(_: Any, paths: Any, position: Any) -> Any:
+        paths.quarantine.marks = {
+            at: mark
+            for at, mark in paths.quarantine.marks.items()
+            if position.committed.has_committed(mark)
+        }
+        return position
+
+    return patch.object(Redrive, "_supersede", remove_marks)
+
+
+def acceptance_overwritten() -> AbstractContextManager[Any]:
+    """A late verdict is written over what a person has accepted since."""
+
+    def write(ledger: Any, rows: Any, *, is_over: bool) -> None:
+        ledger.path.rows.update({(row.table_id, row.seq): row for row in rows})
+
+    return patch.object(ModelLedger, "_write", write)
 
 
 def no_txn_fence() -> AbstractContextManager[Any]:
@@ -116,7 +145,7 @@ def tombstones_not_remembered() -> AbstractContextManager[Any]:
 
 def side_rows_not_cleaned() -> AbstractContextManager[Any]:
     """What a dead attempt wrote beside the table stays."""
-    return patch.object(ingestion.recovery.heal, "remove_beyond", nothing)
+    return patch.object(ingestion.recovery.heal, "remove_failed", nothing)
 
 
 def heal_omitted() -> AbstractContextManager[Any]:
@@ -128,12 +157,4 @@ def heal_omitted() -> AbstractContextManager[Any]:
             lambda spec, snapshot, position: Healing(rows=snapshot.rows),
         ),
         patch.object(ingestion.recovery.start, "remove_leftovers", nothing),
-    )
-
-
-def decisions_do_not_heal() -> AbstractContextManager[Any]:
-    """A person's word takes the seq whose rows a dead attempt left beside the table."""
-    return together(
-        patch.object(ingestion.operations.decisions, "remove_leftovers", nothing),
-        patch.object(ingestion.operations.decisions, "heal", nothing),
     )

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ingestion.errors import IdentityChangedError, KeyInTwoPartitionsError, NotReplayableError
+from ingestion.lake.attempts import attempt_of
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.operations.rewind import rewind
 from ingestion.recovery.position import read_position
@@ -43,7 +44,8 @@ def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMeta
         spec=world.spec,
         paths=world.paths,
         epoch=1,
-        seq=metadata.seq,
+        attempt=attempt_of(metadata),
+        committed=position.committed,
         version=world.log.versions()[0],
     )
     return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata

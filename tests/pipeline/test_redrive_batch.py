@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(5)]
     with remembering() as store:
         redrives = Redrives(store, coverage, declaration="now")
-        false_marks = list(redrives.learn(Location.of(tmp_path / "q"), last_seq=2))
+        false_marks = list(redrives.learn(Location.of(tmp_path / "q")))
         fold = Fold(folding(declared(), store, coverage), redrives=redrives)
 
         first = fold.batch(batches[1], [records])
@@ -126,3 +127,23 @@ def test_the_proof_folds_a_record_where_it_was_sent_in(tmp_path: Path) -> None:
     counts = {"offsets": 0, "gaps": 0, "read": 1, "inserted": 1}
     assert list(miscounts(batch(2, kind="redrive", counts=counts), second)) == []
     assert list(miscounts(batch(2, kind="redrive", counts={**counts, "read": 2}), second)) != []
+
+
+def test_the_proof_believes_the_attempt_that_a_commit_names(tmp_path: Path) -> None:
+    """Rows and marks that another attempt left are as if they were not there."""
+    names = {"_attempt": 10, "redriven_attempt": None}
+    ours = [{**held(1, 2), **names, "redriven_attempt": 20}, {**held(2, None), **names}]
+    theirs = [{**held(3, None), **names, "_attempt": 11}, {**held(4, 2), **names}]
+    schema = pa.schema([*_SCHEMA, *((name, pa.int64()) for name in names)])
+    write_deltalake(tmp_path / "q", pa.Table.from_pylist([*ours, *theirs], schema))
+    batches = {1: batch(1, stretch(0, 5)), 2: batch(2, kind="redrive")}
+    named = {1: replace(batches[1], attempt=10), 2: replace(batches[2], attempt=20)}
+    with remembering() as store:
+        redrives = Redrives(store, full_coverage(batches=named), declaration="now")
+        false_marks = list(redrives.learn(Location.of(tmp_path / "q")))
+
+        records = [record(n, {"id": n, "name": "x", "at": 1}) for n in range(1, 5)]
+        classified, kept, redriven = redrives.partition(records, 1)
+
+    offsets = [[each.offset for each in part] for part in (classified, kept, redriven)]
+    assert (offsets, false_marks) == ([[3], [2, 4], [1]], [])

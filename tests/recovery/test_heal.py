@@ -12,11 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import CommitConflictError
 from ingestion.kafka.offsets import Offsets
+from ingestion.lake.attempts import new_name
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import write_empty_commit
-from ingestion.recovery.heal import heal
+from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import read_snapshot
 from ingestion.settings import Settings
@@ -48,6 +49,7 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         next=Offsets(),
         reason="why",
         accepts=accepts,
+        attempt=new_name(),
     )
     commit = write_empty_commit(paths, metadata)
     return LedgerRow.of(metadata, commit, DeltaTable(paths.data.path).metadata().id, counts={})
@@ -58,7 +60,7 @@ def healed(paths: StreamPaths) -> list[int]:
     snapshot = read_snapshot(paths)
     position = position_of(snapshot)
     assert position is not None
-    return [row.seq for row in heal(SPEC, snapshot, position).recovered]
+    return [row.seq for row in heal_ledger(SPEC, snapshot, position).recovered]
 
 
 def test_a_hole_in_the_ledger_is_filled(paths: StreamPaths) -> None:
@@ -88,6 +90,17 @@ def test_a_decision_is_honoured_after_a_crash(paths: StreamPaths) -> None:
         (1, False, "why"),
         (2, False, "why"),
     ]
+
+
+def test_a_decision_is_honoured_though_the_ledger_forgot_the_batch(paths: StreamPaths) -> None:
+    """The row of the batch is made again, and what accepts it is in the log, and in the ledger."""
+    decide(paths, 1)
+    decision = decide(paths, 2, accepts=(1,))
+    Ledger(paths.ledger).put(decision)
+
+    assert healed(paths) == [1]
+
+    assert [row.accepted for row in Ledger(paths.ledger).rows()] == ["why", "why"]
 
 
 def test_a_decision_never_takes_a_seq_that_is_taken(paths: StreamPaths) -> None:

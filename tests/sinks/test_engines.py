@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from deltalake import DeltaTable, write_deltalake
 from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.attempts import MARKS, Attempt, attempt_of
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
 from ingestion.lake.location import Location
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
-from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.side_tables import count_of
 from ingestion.lake.table_log import TableLog
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
@@ -80,8 +82,9 @@ def place(id: int, epoch: int, partition: int, offset: int, at: int = 0) -> dict
 def metadata(seq: int = 1) -> CommitMetadata:
     """What a commit says of itself."""
     return CommitMetadata(
-        kind="ingest", seq=seq, run_id="me", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
-    )
+        kind="ingest", seq=seq, run_id="me", epoch=1, identity=UNKNOWN, columns="", next=Offsets(),
+        attempt=11,
+    )  # fmt: skip
 
 
 def made_table(folder: Path, *rows: dict[str, Any]) -> Location:
@@ -335,7 +338,7 @@ def test_every_missing_offset_is_found(engine: Engine) -> None:
 def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """Under its seq, which a second attempt replaces; a schema's id comes from the detail."""
+    """Under its attempt, which writes it once; a schema's id comes from the detail."""
     large, path = b"x" * 3_000_000, Location.of(tmp_path / "quarantine")
     details = ("schema id 42: it's bad", "schema id 99999999999: too large", "x schema id 7:", None)
     bad = [
@@ -346,18 +349,16 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
         for at, detail in enumerate(details)
     ]  # fmt: skip
     hold(engine, [*bad, validated(0, 9)], BATCH)
-    spec, ours = declared(), metadata(3)
+    spec, ours, theirs = declared(), metadata(3), replace(metadata(3), attempt=22)
 
-    for _ in range(2):
-        rows = quarantine_rows(ours, spec)
-        engine.replace_seq(rows, path, ours.seq, stats_on=STATISTICS)
+    for made in (theirs, ours, ours):
+        rows = quarantine_rows(made, spec)
+        engine.replace_attempt(rows, path, attempt_of(made), stats_on=STATISTICS)
 
-    found = DeltaTable(path).to_pyarrow_table().to_pylist()
+    found = DeltaTable(path).to_pyarrow_table(filters=[("_attempt", "=", 11)]).to_pylist()
     found.sort(key=lambda row: row["_offset"])
-    assert (rows_of_seq(path, 3), [row["schema_id"] for row in found]) == (
-        4,
-        [42, None, None, None],
-    )
+    assert [row["schema_id"] for row in found] == [42, None, None, None]
+    assert [count_of(path, attempt_of(made)) for made in (ours, theirs)] == [4, 4]
     assert {(row["_seq"], row["run_id"], row["redriven_seq"]) for row in found} == {(3, "me", None)}
     assert {row["engine_version"] for row in found} == {engine_version()}
     assert {row["declaration"] for row in found} == {fingerprint(spec)}
@@ -365,9 +366,13 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
     assert found[0]["headers"] == [{"key": "h", "value": b"\x00"}]
 
     engine.mark_redriven(
-        "SELECT _topic, _partition, _offset FROM batch WHERE _offset < 2", path, 8,
-        within='t."_seq" >= 3',
+        "SELECT _topic, _partition, _offset FROM batch WHERE _offset < 2", path,
+        Attempt(8, 88), within='t."_seq" >= 3 AND t."_attempt" = 11',
     )  # fmt: skip
 
-    marks = DeltaTable(path).to_pyarrow_table(columns=["_offset", "redriven_seq"]).to_pylist()
-    assert {row["_offset"]: row["redriven_seq"] for row in marks} == {0: 8, 1: 8, 2: None, 3: None}
+    marked = DeltaTable(path).to_pyarrow_table(columns=["_attempt", "_offset", *MARKS]).to_pylist()
+    assert {(row["_attempt"], row["_offset"]) for row in marked if row[MARKS[0]] == 8} == {
+        (11, 0),
+        (11, 1),
+    }
+    assert [row[MARKS[1]] for row in marked if row[MARKS[0]]] == [88, 88]

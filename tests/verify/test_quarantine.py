@@ -32,7 +32,7 @@ def differences(*chunks: list[tuple[Any, ...]], coverage: Coverage | None = None
         shelf = store.table("bad")
         shelf.put(dict(as_bad(each, "why", 1) for each in BAD))
         known = coverage or full_coverage()
-        found = misplaced(chunks, shelf, known, last_seq=1, bare=Counter())
+        found = misplaced(chunks, shelf, known, bare=Counter())
         return [str(difference) for difference in found]
 
 
@@ -98,11 +98,6 @@ def test_a_place_is_another_record_in_another_epoch() -> None:
 
     assert differences([*SOUND, kept(3, seq=0), kept(8, seq=0)], coverage=coverage) == []
     assert len(differences([*SOUND, kept(3, seq=0), kept(3, seq=0)], coverage=coverage)) == 1
-
-
-def test_leftovers_of_a_dead_attempt_are_not_compared() -> None:
-    """Rows of a batch that was never committed are no evidence of anything."""
-    assert differences([*SOUND, kept(9, seq=2), kept(3, seq=2)]) == []
 
 
 def test_an_accepted_batch_is_not_compared() -> None:

@@ -48,7 +48,6 @@ def misplaced(
     expected: SpillTable[BadRecord],
     coverage: Coverage,
     *,
-    last_seq: int,
     bare: Counter[int],
 ) -> Iterator[Difference]:
     """Compare the quarantine's rows, by ``COLUMNS``, with the records that belong there.
@@ -59,11 +58,10 @@ def misplaced(
         chunks: The rows.
         expected: What belongs there.
         coverage: What is proven.
-        last_seq: Rows after it are leftovers of a dead attempt, which the next run removes.
         bare: Counts the rows without key and value, by their batch.
     """
     for rows in chunks:
-        found = [_bad_record(row) for row in rows if row[4] <= last_seq]
+        found = list(map(_bad_record, rows))
         bare.update(bad.seq for bad in found if bad.is_bare)
         names = [_name(bad, coverage) for bad in found]
         met, known = expected.find(set(names)), expected.get(names)

@@ -13,7 +13,7 @@ from ingestion.lake.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.fold.rule import Rule
 from ingestion.verify.read.record import SYSTEM_COLUMNS, UNSEEN, Row, RowChange, text_of
-from ingestion.verify.read.snapshot import rows_of
+from ingestion.verify.read.snapshot import rows_of_attempts
 from ingestion.verify.read.spill import SpillTable
 from ingestion.verify.verdict import Difference, shown
 
@@ -139,7 +139,9 @@ class RowsProof:
         return Difference("rows", what, *at, key=key, seq=seq, expected=expected, found=found)
 
 
-def tombstones_of(path: Location, spec: StreamSpec) -> Iterator[list[RowChange]]:
+def tombstones_of(
+    path: Location, spec: StreamSpec, coverage: Coverage
+) -> Iterator[list[RowChange]]:
     """Read the engine's tombstones in chunks; nothing when there are none.
 
     A row may be missing because of a delete that Kafka no longer holds. Then the engine must
@@ -148,7 +150,7 @@ def tombstones_of(path: Location, spec: StreamSpec) -> Iterator[list[RowChange]]
     element = () if spec.explode else (0,)
     # A key column may be one of the order's, too.
     columns = list(dict.fromkeys([*spec.keys, *spec.order_columns, "_epoch", "_seq"]))
-    for rows in rows_of(path, None, columns):
+    for rows in rows_of_attempts(path, columns, coverage.has_written):
         changes = []
         for delete in (dict(zip(columns, row, strict=True)) for row in rows):
             key = text_of(delete[name] for name in spec.keys)

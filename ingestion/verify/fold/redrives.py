@@ -20,13 +20,16 @@ from ingestion.errors import counted
 from ingestion.lake.location import Location
 from ingestion.verify.coverage import Coverage
 from ingestion.verify.read.record import Record
-from ingestion.verify.read.snapshot import Batch, columns_of, rows_of
+from ingestion.verify.read.snapshot import Batch, columns_of, rows_of_attempts
 from ingestion.verify.read.spill import SpillStore, SpillTable
 from ingestion.verify.verdict import Difference
 
 _NAMES = ("_topic", "_partition", "_offset", "_seq")
 # Columns that a quarantine of an earlier version may lack.
-_LATER = ("redriven_seq", "declaration", "engine_version", "reason", "detail")
+_LATER = (
+    *("redriven_seq", "redriven_attempt"),
+    *("declaration", "engine_version", "reason", "detail"),
+)
 
 
 class QuarantineEntry(NamedTuple):
@@ -52,20 +55,21 @@ class Redrives:
         self.good_today = 0
         self._is_empty = True
 
-    def learn(self, quarantine: Location, *, last_seq: int) -> Iterator[Difference]:
+    def learn(self, quarantine: Location) -> Iterator[Difference]:
         """Read the quarantine's marks, and name those of no redrive.
 
-        Rows and marks after ``last_seq`` are leftovers of a dead attempt, which the next run
-        removes.
+        Rows and marks of attempts that have failed are left over, until a later run removes them.
         """
         columns = columns_of(quarantine)
         names = [*_NAMES, *(name for name in _LATER if name in columns)]
-        for rows in rows_of(quarantine, None, names):
+        has_written = self.coverage.has_written
+        for rows in rows_of_attempts(quarantine, names, has_written):
             entries = {}
-            for row in (dict(zip(names, row, strict=True)) for row in rows if row[3] <= last_seq):
+            for row in (dict(zip(names, row, strict=True)) for row in rows):
                 at = (row["_topic"], row["_partition"], row["_offset"])
                 seq, mark = row["_seq"], row.get("redriven_seq")
-                mark = mark if mark is not None and mark <= last_seq else None
+                if mark is not None and not has_written(mark, row.get("redriven_attempt")):
+                    mark = None
                 if mark is not None and not self._is_redrive(mark, seq):
                     what = f"is marked as redriven by batch {mark}, which is no later redrive"
                     yield Difference("quarantine", what, *at, seq=seq)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -83,6 +83,7 @@ class Batch:
     columns: str = ""
     erased: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
+    attempt: int | None = None
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -245,6 +246,20 @@ def rows_of(path: Location, version: int | None, columns: Sequence[str]) -> Iter
             yield list(zip(*columns_of_values, strict=True))
 
 
+def rows_of_attempts(
+    path: Location, columns: Sequence[str], has_written: Callable[[int, int | None], bool]
+) -> Iterator[list[Any]]:
+    """Yield rows of a side table, as far as the attempt that each names has written it.
+
+    ``columns`` has the rows' ``_seq``. What others have left there, a later run removes.
+    """
+    at, names = columns.index("_seq"), [*columns, "_attempt"]
+    has_names = "_attempt" in columns_of(path)
+    for rows in rows_of(path, None, names if has_names else columns):
+        named = ((row[: len(columns)], row[-1] if has_names else None) for row in rows)
+        yield [row for row, name in named if has_written(row[at], name)]
+
+
 def columns_of(path: Location) -> tuple[str, ...]:
     """Return the columns of a table; none when there is no table."""
     if not is_delta(path):
@@ -332,7 +347,7 @@ def _corrected(batch: Batch | None, commit: LoggedCommit | None, table_id: str) 
     metadata = commit.metadata or {}
     own = {name: metadata[name] for name in ("kind", "epoch", "run_id")}
     own |= {"ranges": commit.ranges, "delta_version": commit.version}
-    more = {name: metadata.get(name) for name in ("columns", "erased", "declaration")}
+    more = {name: metadata.get(name) for name in ("columns", "erased", "declaration", "attempt")}
     own |= {name: value for name, value in more.items() if value}
     if batch is None:
         told = {"counts": metadata["counts"], "balanced": True, "accepted": metadata["reason"]}
