@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: log-store bench size kills cluster-kills crash-matrix modes-matrix double-starts ends mutants model soak lives
+.PHONY: spark-s3 bench size kills cluster-kills crash-matrix modes-matrix double-starts ends mutants model soak lives
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,14 +127,16 @@ lock: .venv/.tools ## Bring the lock files in line with pyproject.toml and ivy.x
 	@$(MAKE) .venv/.installed
 	@$(bin)/python -m ingestion.local.jars --lock
 
-log-store: setup ## Compile ConditionalLogStore.java into the jar beside it, by JDK 17
-	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/log-store \
-		-cp "$$($(bin)/python -c 'import pyspark; print(*pyspark.__path__)')/jars/*:.jars/spark/*" \
-		ingestion/local/ConditionalLogStore.java
-	@$${JAVA_HOME:+$$JAVA_HOME/bin/}jar --create --file ingestion/local/log_store.jar \
+spark-s3: setup-s3 ## Compile what is ours of Spark on S3 into ingestion/local/spark_s3.jar, by JDK 17
+	@$${JAVA_HOME:+$$JAVA_HOME/bin/}javac --release 17 -d build/spark-s3 \
+		-cp "$$($(bin)/python -c 'import pyspark; print(*pyspark.__path__)')/jars/*:.jars/spark/*:.jars/s3/*" \
+		$(java)
+	@$${JAVA_HOME:+$$JAVA_HOME/bin/}jar --create --file ingestion/local/spark_s3.jar \
 		--no-manifest --no-compress --date 2026-01-01T00:00:00Z \
-		-C build/log-store oncelake/ConditionalLogStore.class \
-		-C ingestion/local ConditionalLogStore.java
+		$(foreach class,$(java),-C build/spark-s3 oncelake/$(basename $(notdir $(class))).class) \
+		$(foreach source,$(java),-C ingestion/local $(notdir $(source)))
+
+java := $(addprefix ingestion/local/,ConditionalLogStore.java FolderlessS3.java)
 
 clean: ## Remove the set-up and the caches; the lake and the embedded Kafka's records stay
 	rm -rf .venv .venv-bench .jars *.egg-info build dist site

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.local import broker
 from ingestion.pipeline.session import start_session
+from ingestion.pipeline.store_session import append_store_jars, store_config
 from ingestion.settings import Settings
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
 from tests.support.registry import Subject, schema_registry
@@ -41,17 +42,24 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark a session: starting it costs more than most tests."""
+def spark(tmp_path_factory: pytest.TempPathFactory, store_address: str) -> Iterator[SparkSession]:
+    """One Spark a session, which reaches the store, too: starting it costs more than most tests."""
     state = tmp_path_factory.mktemp("spark")
-    session = start_session(
-        Settings(
-            state=state,
-            jars=JARS,
-            spark_master="local[2]",
-            spark_driver_memory="2g",
-        )
+    settings = Settings(
+        state=state,
+        jars=JARS,
+        spark_master="local[2]",
+        spark_driver_memory="2g",
     )
+    on_s3 = settings.model_copy(update={"lake": "s3://any"})
+    with pytest.MonkeyPatch.context() as environment:
+        use_store(store_address, environment)
+        environment.setenv("SPARK_DIST_CLASSPATH", "")
+        append_store_jars(on_s3)
+        # What is about the store alone: in folders tables are to be as they are without one.
+        config = store_config(on_s3, state).items()
+        more = {key: value for key, value in config if "s3" in key}
+        session = start_session(settings, more)
     yield session
     session.stop()
     shutil.rmtree(state, ignore_errors=True)

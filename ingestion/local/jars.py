@@ -34,7 +34,7 @@ CAPTURE_CONFIGURATIONS = ("capture",)
 
 _HERE = Path(__file__).parent
 _LOCK = _HERE / "jars.lock"
-_LOG_STORE = _HERE / "log_store.jar"
+_OURS = _HERE / "spark_s3.jar"
 _TIMEOUT_SECONDS = 900
 
 
@@ -67,13 +67,13 @@ def missing_jars(folder: Path, configurations: tuple[str, ...] = CONFIGURATIONS)
 
 
 def store_jars(folder: Path) -> tuple[Path, ...]:
-    """Return what Spark needs for tables on S3, our own way to commit there first.
+    """Return what Spark needs for tables on S3, first what is ours.
 
     None unless all is there.
     """
     if missing_jars(folder, STORE_CONFIGURATIONS):
         return ()
-    return (_LOG_STORE, *sorted((folder / "s3").resolve().glob("*.jar")))
+    return (_OURS, *sorted((folder / "s3").resolve().glob("*.jar")))
 
 
 def lock(folder: Path) -> Iterator[str]:

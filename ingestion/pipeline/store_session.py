@@ -23,7 +23,7 @@ _APPENDED: Final = "SPARK_DIST_CLASSPATH"
 _ALWAYS: Final[Mapping[str, str]] = {
     # Delta's own decides between the commits of one JVM; this one lets S3 decide between all.
     "spark.delta.logStore.s3.impl": "oncelake.ConditionalLogStore",
-    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "spark.hadoop.fs.s3.impl": "oncelake.FolderlessS3",
     # Spark copies keys from the driver's environment to where the first two look, executors too;
     # the last looks where AWS's own tools do.
     "spark.hadoop.fs.s3a.aws.credentials.provider": (

@@ -29,13 +29,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 
 
-@pytest.fixture(params=["folder", "store"])
+@pytest.fixture(params=["folder", "store", "store by Spark"])
 def placed(
     request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
 ) -> Iterator[World]:
     """A stream of two batches: an insert, an update, a delete, and a record that was bad."""
-    if request.param == "store":
+    if request.param != "folder":
         settings = settings.model_copy(update={"lake": request.getfixturevalue("bucket")})
+    if request.param == "store by Spark":
+        settings = settings.model_copy(update={"merge_engine": "spark"})
     with World.made(settings, spark) as world:
         world.declare(apply_as_deletes="name = 'gone'")
         world.send(row(1, "a"), row(2, "b"), row(3, "c"))
