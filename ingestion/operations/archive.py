@@ -106,6 +106,7 @@ def prune(
     with held(paths, run_id):
         finish_swap(paths)
         _refuse_to_forget_erasures(paths, chosen)
+        paths.restored.delete_all()
         described = tuple(_describe(each, paths) for each in chosen)
         for each in chosen:
             each.path.delete_all()
