@@ -14,13 +14,14 @@ import pytest
 from deltalake import DeltaTable
 
 from ingestion.lake.failpoints import Failpoint
+from ingestion.local.jars import store_jars
 from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
 from tests.modes.scenario import SCHEMA, TRIED, Scenario, produce_records
 from tests.support.long import IS_LONG
 from tests.support.proof import find_problems, prove
 from tests.support.spark_cluster import SparkCluster
-from tests.support.world import World, row
+from tests.support.world import JARS, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -151,15 +152,42 @@ def test_a_lake_that_executors_do_not_share_is_refused(
     assert not world.paths.data.exists()
 
 
-@pytest.mark.skipif(not IS_LONG, reason="a twin of the test before")
+@pytest.mark.skipif(not (IS_LONG and store_jars(JARS)), reason="a twin; and needs make setup-s3")
+def test_a_cluster_writes_to_a_store(
+    world: World, bucket: str, spark_cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """Executors get the jars of the store, too, and an executor that dies takes no copy with it."""
+    world.settings = world.settings.model_copy(update={"lake": bucket})
+    for partition in range(2):
+        world.send(*(row(i, f"n{i}", i) for i in range(1_000)), b"garbage", partition=partition)
+    world.declare(sequence_by=["at"])
+    kill = PlannedKill(
+        victim="executor",
+        within=spark_cluster.master,
+        place=Failpoint.PREPARED,
+        delay_seconds=0.5,
+        done=str(tmp_path / "kills"),
+    )
+
+    ended = run([world], kills=[kill])
+
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert (tmp_path / "kills").exists()
+    assert find_problems(world) == ()
+
+
+@pytest.mark.skipif(not IS_LONG, reason="a twin of the refusal before")
 def test_an_executor_that_joins_without_the_lake_takes_no_task(
     world: World, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """Nobody asks it; but what it would need for its first task is in the lake."""
     for partition in range(2):
         world.send(*(row(i, f"n{i}", i) for i in range(5_000)), partition=partition)
+    world.declare(sequence_by=["at"])
     unasked = {"ONCELAKE_CHAOS": "tests.cluster.kill_hook:ask_no_executor"}
     with spark_cluster.with_worker(without(tmp_path / "lake")) as defaults:
+        # Otherwise the others would take what it does not.
+        defaults.write_text(f"{defaults.read_text()}\nspark.task.maxFailures 1\n")
         refused = run([world], ONCELAKE_SPARK_DEFAULTS=str(defaults), **unasked)
 
     assert refused.returncode == 2, refused.stderr[-3000:]
