@@ -16,7 +16,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     wrong_steps.every_attempt_believed,
     wrong_steps.undone_attempts_believed,
     wrong_steps.marks_taken_over,
-    wrong_steps.acceptance_overwritten,
     wrong_steps.no_txn_fence,
     wrong_steps.no_look_for_the_txn,
     wrong_steps.no_read_back,

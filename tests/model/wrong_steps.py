@@ -70,15 +70,6 @@ def marks_taken_over() -> AbstractContextManager[Any]:
     return patch.object(Redrive, "_supersede", remove_marks)
 
 
-def acceptance_overwritten() -> AbstractContextManager[Any]:
-    """A late verdict is written over what a person has accepted since."""
-
-    def write(ledger: Any, rows: Any, *, is_over: bool) -> None:
-        ledger.path.rows.update({(row.table_id, row.seq): row for row in rows})
-
-    return patch.object(ModelLedger, "_write", write)
-
-
 def no_txn_fence() -> AbstractContextManager[Any]:
     """A zombie's commit lands beside the one that replaced it."""
     honest = Table.__init__

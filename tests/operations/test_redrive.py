@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from ingestion.cli.app import app
 from ingestion.errors import InvalidSpecError, RecordsForgottenError, RefusedError
+from ingestion.lake.attempts import MARKS
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.redrive import RedriveReport
 from ingestion.verify.verify import verify
@@ -108,18 +109,20 @@ def differences(world: World) -> list[str]:
     return [str(each) for each in verify(world.spec, world.settings).differences]
 
 
-def set_mark(world: World, mark: str, where: str) -> None:
-    """Write another mark beside a record in quarantine."""
-    DeltaTable(world.paths.quarantine.path).update(updates={"redriven_seq": mark}, predicate=where)
+def set_mark(world: World, mark: int | None, where: str) -> None:
+    """Write another mark beside a record in quarantine, as the commit of that seq, if any, did."""
+    attempts = {row.seq: row.attempt for row in world.ledger}
+    values = ("NULL", "NULL") if mark is None else (mark, attempts.get(mark, 0))
+    updates = {name: f"CAST({value} AS BIGINT)" for name, value in zip(MARKS, values, strict=True)}
+    DeltaTable(world.paths.quarantine.path).update(updates=updates, predicate=where)
 
 
-NEVER = "CAST(NULL AS BIGINT)"
 FIRST = "_partition = 0 AND _offset = 1"
 GARBAGE = "reason = 'malformed_json'"
 DAMAGES: dict[str, tuple[Callable[[World], None], str]] = {
-    "a mark that is gone": (lambda w: set_mark(w, NEVER, FIRST), "read, counted again"),
-    "a mark of an ingest": (lambda w: set_mark(w, "3", FIRST), "which is no later redrive"),
-    "a mark too many": (lambda w: set_mark(w, "6", GARBAGE), "read, counted again"),
+    "a mark that is gone": (lambda w: set_mark(w, None, FIRST), "read, counted again"),
+    "a mark of an ingest": (lambda w: set_mark(w, 3, FIRST), "which is no later redrive"),
+    "a mark too many": (lambda w: set_mark(w, 6, GARBAGE), "read, counted again"),
     "a row that is gone": (
         lambda w: DeltaTable(w.paths.quarantine.path).delete(FIRST),
         "read, counted again",
@@ -148,7 +151,7 @@ def test_what_a_redrive_left_behind_is_proven(damaged: World, damage: str) -> No
 
 def test_an_older_quarantine_is_noticed(damaged: World) -> None:
     """A quarantine that has lost its marks would send records in again: the run is refused."""
-    set_mark(damaged, NEVER, FIRST)
+    set_mark(damaged, None, FIRST)
 
     with pytest.raises(RecordsForgottenError, match="holds 7 records that batch 6 has redriven"):
         damaged.run(spark=no_spark)
@@ -186,7 +189,7 @@ def test_marks_of_a_redrive_that_died_are_taken_away(world: World) -> None:
     assert rows.column("run_id").to_pylist() == ["run-1", "run-1"]
     shutil.rmtree(world.paths.quarantine)
     write_deltalake(world.paths.quarantine.path, rows.drop_columns(added))
-    set_mark(world, "2", "_offset = 2")
+    set_mark(world, 2, "_offset = 2")
     world.declare(tombstones="delete")
     limits = verify(world.spec, world.settings).limits
     world.send(row(2, "b"), b"more")
