@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.errors import OffsetsExpiredError
+from ingestion.errors import OffsetsExpiredError, SetupError
 from ingestion.lake.location import Location
 from ingestion.operations.archive import list_archive, prune, restore
 from ingestion.operations.decisions import accept, adopt_topic, reset
@@ -181,3 +181,17 @@ def test_the_tables_columns_follow_the_declaration(placed: World) -> None:
 
     assert report.is_balanced
     assert placed.rows()[-1] == {**row(8, "h"), "more": "m"}
+
+
+def test_a_run_that_needs_spark_there_is_refused_before_it_reads(
+    bucket: str, settings: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without the jars for S3 neither Spark is started nor anything written; the sentence tells."""
+    without = {"lake": bucket, "jars": tmp_path, "merge_engine": "spark"}
+    with World.made(settings.model_copy(update=without), spark) as world:
+        world.send(row(1, "a"))
+
+        with pytest.raises(SetupError, match="has no jars for S3"):
+            world.run(spark=lambda backlog: pytest.fail("Spark was started"))
+
+        assert not world.paths.data.exists()
