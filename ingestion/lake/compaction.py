@@ -17,7 +17,7 @@ from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import open_delta, read_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
-from ingestion.lake.table_log import TableLog, data_files, translate_conflicts
+from ingestion.lake.table_log import data_files, translate_conflicts
 
 # No data file is called so, or lies there.
 _KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")
@@ -138,13 +138,12 @@ def remove_unreferenced(path: Location) -> int:
 
 def checkpoint(path: Location) -> None:
     """Write a checkpoint of the log, and drop the commits that have aged out of it."""
-    log = TableLog(path)
-    newest = log.versions()[0]
-    file = path / "_delta_log" / f"{newest:020d}.checkpoint.parquet"
+    table = open_delta(path)
+    file = path / "_delta_log" / f"{table.version():020d}.checkpoint.parquet"
     if file.size() is not None:
         return
-    log.snapshot.create_checkpoint()
-    log.snapshot.cleanup_metadata()
+    table.create_checkpoint()
+    table.cleanup_metadata()
     seal(file)
 
 
