@@ -17,6 +17,7 @@ from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import open_delta, read_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 from ingestion.lake.table_log import data_files, translate_conflicts
 
 # No data file is called so, or lies there.
@@ -157,6 +158,9 @@ def drop_log_before(path: Location, version: int) -> None:
         number = name.lstrip(".").partition(".")[0]
         if number.isdigit() and int(number) < version:
             (log / name).delete()
+    # What lies here of the log of a table in a store goes, too.
+    log_files(path).forget()
+    read_delta(path)
 
 
 def _remove_orphans(folder: Location) -> None:

@@ -212,6 +212,9 @@ class Location(os.PathLike[str]):
             try:
                 return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
             except AlreadyExistsError as error:
+                # A put whose answer was lost is repeated, and then refused for what it put itself.
+                if not self.is_local and (found := self.read_tagged())[0] == content:
+                    return found[1]
                 raise self._failure(errno.EEXIST) from error
 
     def replace(self, content: bytes, tag: Tag) -> Tag:
