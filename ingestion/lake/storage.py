@@ -37,7 +37,7 @@ _PATH: Final = re.compile(r"/[^\s'\":(){}\[\],;]+")
 
 # How a store that fails is told of: by obstore and delta-rs, by Arrow, and by Spark.
 _STORE: Final = re.compile(
-    r"Generic (?!LocalFileSystem)\w+ error\b|\bAWS Error\b"
+    r"Generic (S3|GCS|MicrosoftAzure) error\b|\bAWS Error\b"
     r"|\bfs\.s3a\b|AWSS3IOException|SdkClientException"
 )
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")

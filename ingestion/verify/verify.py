@@ -90,6 +90,7 @@ class _Proof:
     ) -> None:
         self._spec, self._settings, self._tell = spec, settings, tell
         self._differences = differences
+        self._damages = set[str]()
         self._paths = StreamPaths.of(spec.name, settings)
         with translate_read_errors(self._paths.data), translate_read_errors(self._paths.ledger):
             self._snapshot = take_snapshot(spec, self._paths)
@@ -246,7 +247,10 @@ class _Proof:
             with translate_read_errors(table):
                 yield
         except DamagedTableError as error:
-            self._differences.add([Difference(part, str(error))])
+            # What is read twice is damaged once.
+            if str(error) not in self._damages:
+                self._damages.add(str(error))
+                self._differences.add([Difference(part, str(error))])
 
 
 def _other_meanings(spec: StreamSpec, batches: Iterable[Batch]) -> Iterator[str]:

@@ -21,6 +21,8 @@ def run(
     for world in worlds:
         world.write_declaration()
     environment = {**worlds[0].environment(), **PlannedKill.environment(*kills)}
+    # A session of this process has set it, and it would win over Spark's own setting.
+    environment.pop("PYSPARK_PYTHON", None)
     return subprocess.run(
         [sys.executable, "-m", "ingestion", "run", *(world.name for world in worlds)],
         cwd=ROOT,

@@ -18,7 +18,7 @@ from ingestion.local.jars import store_jars
 from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
 from tests.modes.scenario import SCHEMA, TRIED, Scenario, produce_records
-from tests.support.long import IS_LONG
+from tests.support.long import IS_LONG, twins
 from tests.support.proof import find_problems, prove
 from tests.support.spark_cluster import SparkCluster
 from tests.support.world import JARS, World, row
@@ -105,6 +105,7 @@ def world(spark_cluster: SparkCluster, kafka_address: str, tmp_path: Path) -> It
         yield made
 
 
+@pytest.mark.skipif(not IS_LONG, reason="make cluster-kills plays more of these")
 def test_the_run_after_a_killed_one_heals_though_a_worker_dies(
     world: World, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
@@ -176,26 +177,6 @@ def test_a_cluster_writes_to_a_store(
     assert find_problems(world) == ()
 
 
-@pytest.mark.skipif(not IS_LONG, reason="a twin of the refusal before")
-def test_an_executor_that_joins_without_the_lake_takes_no_task(
-    world: World, spark_cluster: SparkCluster, tmp_path: Path
-) -> None:
-    """Nobody asks it; but what it would need for its first task is in the lake."""
-    for partition in range(2):
-        world.send(*(row(i, f"n{i}", i) for i in range(5_000)), partition=partition)
-    world.declare(sequence_by=["at"])
-    unasked = {"ONCELAKE_CHAOS": "tests.cluster.kill_hook:ask_no_executor"}
-    with spark_cluster.with_worker(without(tmp_path / "lake")) as defaults:
-        # Otherwise the others would take what it does not.
-        defaults.write_text(f"{defaults.read_text()}\nspark.task.maxFailures 1\n")
-        refused = run([world], ONCELAKE_SPARK_DEFAULTS=str(defaults), **unasked)
-
-    assert refused.returncode == 2, refused.stderr[-3000:]
-    assert "the executor on a host that joined late does not share" in refused.stderr
-    assert run([world]).returncode == 0
-    assert find_problems(world) == ()
-
-
 @pytest.mark.parametrize(
     ("defaults", "code", "says"),
     [
@@ -205,11 +186,13 @@ def test_an_executor_that_joins_without_the_lake_takes_no_task(
             r"gave no executor within 3 s\..*Next: see that it has free cores",
             id="no executor",
         ),
-        pytest.param(
-            "spark.pyspark.python /nowhere/python",
-            2,
-            r'Python of the executors is missing: Cannot run program "/nowhere/python".*Next: give',
-            id="no Python",
+        *twins(
+            pytest.param(
+                "spark.pyspark.python /nowhere/python",
+                2,
+                r'Python of the executors is missing: Cannot run program "/nowhere/python".*give',
+                id="no Python",
+            )
         ),
     ],
 )

@@ -230,13 +230,9 @@ def test_a_topic_recreated_during_a_batch_is_noticed(
     assert world.log.last_seq(world.topic) == 0
 
 
-@pytest.mark.parametrize(
-    ("engine", "what"),
-    [("spark", "of run a zombie"), ("delta_rs", "seq 2 is another writer's")],
-    ids=["spark", "delta_rs"],
-)
+@pytest.mark.parametrize("engine", ["spark", "delta_rs"])
 def test_a_seq_that_is_there_already_is_no_success(
-    behind: World, monkeypatch: pytest.MonkeyPatch, engine: str, what: str
+    behind: World, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """When our seq is in the log with other ranges, nothing is merged, and the run stops."""
     behind.settings = behind.settings.model_copy(update={"merge_engine": engine})
@@ -250,7 +246,7 @@ def test_a_seq_that_is_there_already_is_no_success(
 
     monkeypatch.setattr(UpsertSink, "prepare", overtaken)
 
-    with pytest.raises(CommitConflictError, match=what):
+    with pytest.raises(CommitConflictError, match="of run a zombie"):
         behind.run()
 
     assert behind.rows() == [row(1, "a"), row(2, "b")]

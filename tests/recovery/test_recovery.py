@@ -215,11 +215,11 @@ def test_commits_that_aged_out_are_remembered_by_the_ledger(behind: World) -> No
     assert (report.seq, behind.rows()) == (3, LATEST)
 
 
-def test_side_rows_of_a_dead_attempt_are_removed(behind: World) -> None:
-    """Quarantine rows of a seq that was never committed are not evidence of anything."""
+def test_side_rows_of_a_failed_attempt_are_removed(behind: World) -> None:
+    """Quarantine rows of an attempt whose seq is another's are not evidence of anything."""
     bad = DeltaTable(behind.paths.quarantine.path).to_pyarrow_table()
     (left_over,) = bad.to_pylist()
-    left_over |= {"_seq": 7, "_offset": 99}
+    left_over |= {"_attempt": 7, "_offset": 99}
     left_over = pa.Table.from_pylist([left_over], schema=bad.schema)
     write_deltalake(behind.paths.quarantine.path, left_over, mode="append")
 
