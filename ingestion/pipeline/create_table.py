@@ -49,6 +49,7 @@ def create_table(spark: SparkSession, stream: Stream, engine: EngineName, *, run
     topics = kafka.topics(spec.name, spec.subscribed)
     begin = starting_offsets(spec, kafka, topics.partitions)
     _create(spark, spec, paths, engine)
+    log_files(paths.data).forget()
     hit(Failpoint.TABLE_CREATED)
     refuse_other_columns(spec, paths)
     metadata = CommitMetadata(
@@ -114,7 +115,6 @@ def _create(spark: SparkSession, spec: StreamSpec, paths: StreamPaths, engine: E
             configuration=properties,
             storage_options=storage_options(paths.data),
         )
-        log_files(paths.data).forget()
         seal_commit(paths.data, 0)
         return
     builder = DeltaTable.createIfNotExists(spark).location(str(paths.data))

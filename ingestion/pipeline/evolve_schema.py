@@ -15,6 +15,7 @@ from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec, meaning
 from ingestion.errors import SchemaChangedError
 from ingestion.lake.ledger import Ledger, LedgerRow
+from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
@@ -68,6 +69,7 @@ def evolve_schema(
     wanted = allowed_changes(spec, paths)
     for statement in (each.statement for each in wanted if each.statement):
         spark.sql(statement)
+        log_files(paths.data).forget()
     if not wanted and not _columns_differ(position.columns, spec.ddl):
         return replace(position, columns=spec.ddl), ()
     return _commit_columns(spec, paths, position, run_id), tuple(

@@ -17,6 +17,7 @@ from ingestion.declaration.sql import quoted
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.location import Location
+from ingestion.lake.log_files import log_files
 from ingestion.lake.side_tables import overwrite_attempt
 from ingestion.lake.table_log import TableLog
 from ingestion.sinks import sql as text
@@ -137,6 +138,7 @@ class SparkEngine:
             merger.whenMatchedUpdate(set=values).execute()
 
         retry_on_conflict(mark, stream=quarantine.name)
+        log_files(quarantine).forget()
 
     def close(self) -> None:
         """Let go of the batch."""
