@@ -86,6 +86,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.pipeline.create_table,
             {
                 "_create": create_table,
+                "log_files": lambda path: SimpleNamespace(forget=nothing),
                 "refuse_other_columns": nothing,
                 "write_empty_commit": commit_metadata,
             },

@@ -21,6 +21,7 @@ from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import COLUMNS, World, row
 
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 
 
-@pytest.fixture(params=["folder", "store", "store by Spark"])
+@pytest.fixture(params=["folder", "store", *twins("store by Spark")])
 def placed(
     request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
 ) -> Iterator[World]:
