@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 
 from ingestion.lake.failpoints import Failpoint
-from ingestion.pipeline import cluster
 
 _PLAN = "KILL_PLAN"
 # What their command lines have; a run is this process and its JVM.
@@ -57,11 +56,6 @@ def act(place: Failpoint) -> None:
     for kill in _planned():
         if (place, _reached[place]) == (kill.place, kill.nth):
             threading.Timer(kill.delay_seconds, _carry_out, (kill,)).start()
-
-
-def ask_no_executor(_: Failpoint) -> None:
-    """Let executors pass unseen, as one does that joins when all others have been asked."""
-    cluster._answers = lambda *_: []
 
 
 _reached: Counter[str] = Counter()
