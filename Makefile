@@ -69,8 +69,9 @@ kills: setup ## Kill a run at ten random moments, and prove that nothing is lost
 cluster-kills: setup ## Kill executors, workers and runs of a Spark cluster (KILLS=20 SEED=1)
 	@$(bin)/python -m tests.cluster --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
 
-crash-matrix: setup ## Kill runs everywhere, every way (MINUTES=60 SEED=1; goes on where it was)
-	@$(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere, every way (MINUTES=60 SEED=1 LAKE=s3; goes on where it was)
+	@$(in_a_store) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
+		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
 
 modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7, 1,000 and all
 	@MODES_MATRIX=1 $(bin)/pytest $(in_parallel) tests/modes

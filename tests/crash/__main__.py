@@ -1,6 +1,9 @@
 """Run the crash matrix, or go on with it, and say what has been found so far.
 
-python -m tests.crash [--minutes 60] [--seed 1] [--renames] [--results FILE] [--report]
+python -m tests.crash [--minutes 60] [--seed 1] [--way kill_group ...] [--trials 60] [--renames]
+    [--results FILE] [--report]
+
+In a store: python -m tests.support.in_a_store .venv/bin/python -m tests.crash ...
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from tests.crash.child_process import NTH_RENAME
 from tests.crash.failpoint_hook import WAYS
 from tests.crash.matrix import (
     KILLS,
+    STORE,
     broker_of_its_own,
     cells,
     engine_version,
@@ -38,6 +42,7 @@ def main() -> int:
     asked = _arguments()
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     every = renames(asked.seed) if asked.renames else cells(asked.seed)
+    every = [cell for cell in every if not asked.way or cell.way in asked.way][: asked.trials]
     done = {_name(each) for each in results(asked.results)}
     todo = [cell for cell in every if _name_of(cell) not in done]
     if not asked.report and todo:
@@ -49,7 +54,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=ROOT / ".proofs" / "crash-matrix.jsonl")
+    parser.add_argument("--way", action="append", choices=WAYS, help="only trials of such a way")
+    parser.add_argument("--trials", type=int, help="only so many trials")
+    name = f"crash-matrix{'' if STORE is None else '-store'}.jsonl"
+    parser.add_argument("--results", type=Path, default=ROOT / ".proofs" / name)
     parser.add_argument("--renames", action="store_true", help="kill at the N-th rename instead")
     parser.add_argument("--report", action="store_true", help="only say what was found so far")
     return parser.parse_args()

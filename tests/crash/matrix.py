@@ -42,14 +42,22 @@ _OF_OPERATIONS = {
     *(Failpoint.DECIDED, Failpoint.SIDES_CLEARED, Failpoint.SWAP_BEGUN, Failpoint.SWAP_CLEARED),
     *(Failpoint.COMPACTED, Failpoint.VACUUMED, Failpoint.RETIRED),
 }
+# A lake in a store, under which each trial has one of its own: ``tests.support.in_a_store``.
+STORE = os.environ.get("ONCELAKE_LAKE")
+# A run that is killed is seen to be dead; one that is frozen is not, and is waited for.
+_LEASE_SECONDS = 5
 PLACES = (*(str(at) for at in Failpoint if at not in _OF_OPERATIONS), EVENT_WRITTEN)
 
 
 def cells(seed: int) -> list[Cell]:
-    """Return every cell once, in an order of the seed's choice, each with a seed of its own."""
+    """Return every cell once, in an order of the seed's choice, each with a seed of its own.
+
+    In a store there is no disk to fill.
+    """
     every = [
         Cell(place=place, way=way, follow_up=follow_up, seed=seed * 10_000 + number)
         for number, (way, place, follow_up) in enumerate(product(WAYS, PLACES, FOLLOW_UPS))
+        if way != "disk_full" or STORE is None
     ]
     random.Random(seed).shuffle(every)
     # Real kills first: whoever stops early should have those.
@@ -91,7 +99,7 @@ def work(file: Path, todo: Iterable[Cell], address: str, over: Event) -> None:
             settings = _settings(Path(folder) / str(number), address)
             began = time.monotonic()
             try:
-                with _volume(settings.lake, cell), World.made(settings, spark) as world:
+                with _volume(settings, cell), World.made(settings, spark) as world:
                     outcome: Mapping[str, Any] = asdict(attempt(world, cell))
             except Exception as error:  # noqa: BLE001 (one that breaks is evidence, too)
                 outcome = {"ended": "broke", "evidence": [f"{type(error).__name__}: {error}"[:800]]}
@@ -125,15 +133,19 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Counter[str]]:
 
 
 def _settings(folder: Path, address: str) -> Settings:
-    return settings_in(folder, address, kafka_timeout_seconds=20)
+    settings = settings_in(folder, address, kafka_timeout_seconds=20, lease_seconds=_LEASE_SECONDS)
+    if STORE is None:
+        return settings
+    return settings.model_copy(update={"lake": f"{STORE}/{folder.parent.name}/{folder.name}"})
 
 
 @contextmanager
-def _volume(lake: Path, cell: Cell) -> Iterator[None]:
+def _volume(settings: Settings, cell: Cell) -> Iterator[None]:
     """Give a lake that is to run full a small disk of its own, which takes root."""
     if cell.way != "disk_full":
         yield
         return
+    lake = Path(settings.lake)
     lake.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", lake], check=True)
     try:

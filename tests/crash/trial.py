@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from ingestion.errors import DependencyError, StreamLockedError
+from ingestion.lake.delta import open_delta
 from ingestion.lake.failpoints import Failpoint
+from ingestion.lake.log_files import log_files
 from ingestion.pipeline.report import RunReport
 from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end
 from tests.crash.failpoint_hook import PlannedCrash
@@ -82,7 +82,7 @@ def attempt(world: World, cell: Cell) -> Outcome:
         nth=_nth(cell.place, dice),
         way=cell.way,
         visits=str(visits),
-        volume=str(world.settings.lake),
+        volume=str(world.settings.lake) if world.paths.lake.is_local else "",
     )
     ended, evidence = run_to_its_end(world, crash)
     FOLLOW_UPS[cell.follow_up](world, traffic)
@@ -119,14 +119,16 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
     )
     world.add_partitions(PARTITIONS)
     world.settings.state.mkdir(parents=True, exist_ok=True)
-    world.settings.lake.mkdir(parents=True, exist_ok=True)
+    if world.paths.lake.is_local:
+        Path(world.settings.lake).mkdir(parents=True, exist_ok=True)
     if cell.place == Failpoint.TABLE_CREATED or dice.random() < 0.2:
         traffic.send(100)
         return traffic
     traffic.send(60)
     world.run()
     if cell.place == Failpoint.LEDGER_HEALED:
-        DeltaTable(world.paths.ledger.path).delete("seq > 1")
+        open_delta(world.paths.ledger).delete("seq > 1")
+        log_files(world.paths.ledger).forget()
     traffic.send(100)
     return traffic
 

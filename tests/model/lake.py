@@ -119,10 +119,11 @@ class Side:
         return set(self.rows if columns == ROWS else self.marks.values())
 
     def delete(self, condition: str) -> None:
-        """Remove the rows of attempts that a condition of the product names."""
+        """Remove the rows of attempts that a condition of the product names, with their marks."""
         step("remove beside the table")
         names = names_in(condition)
         self.rows = {each: rows for each, rows in self.rows.items() if each.name not in names}
+        self.marks = {at: mark for at, mark in self.marks.items() if at[0].name not in names}
 
     def update(self, updates: Mapping[str, str], predicate: str) -> None:
         """Remove the marks of attempts that a condition of the product names."""
