@@ -7,7 +7,7 @@ table already holds, and whether anything in between is missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -177,3 +177,18 @@ def fit(planned: Iterable[Range], reached: Offsets) -> Fit:
         if r.start < before[r.topic_partition] and len(r)
     )
     return Fit(fresh=fresh, holes=tuple(holes), overlap=tuple(overlap))
+
+
+def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
+    """Cut ranges into batches of about ``largest`` offsets, each with a share of every one."""
+    parts = -(-sum(map(len, ranges)) // largest)
+    for number in range(parts):
+        batch = (
+            replace(
+                each,
+                start=each.start + len(each) * number // parts,
+                end=each.start + len(each) * (number + 1) // parts,
+            )
+            for each in ranges
+        )
+        yield tuple(each for each in batch if len(each))

@@ -9,7 +9,7 @@ run again: it adds what is still missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
@@ -131,15 +131,17 @@ class Replay:
     ) -> None:
         """Read ranges batch by batch, but for those that have rows; add the others' rows."""
         writer = ReplayWriter(stream, start=start, run_id=self.run_id, engine=engine)
-        parts = list(cut(ranges, stream.spec.max_offsets_per_trigger))[len(rows) :]
-        left = sum(len(each) for part in parts for each in part)
+        ranges = _behind(ranges, rows)
+        parts = cut(ranges, stream.spec.max_offsets_per_trigger)
+        left = sum(map(len, ranges))
         with recheck_kafka_on_failure(lambda: recheck_start(stream, start.position)):
             for part in parts:
-                rows.append(writer.replay(read_ranges(spark, stream.settings, part), part))
-                left -= sum(map(len, part))
-                self.on_batch(rows[-1], left)
-                if rows[-1].is_red:
-                    return
+                for row in writer.replay(read_ranges(spark, stream.settings, part), part):
+                    rows.append(row)
+                    left -= sum(len(counted.range) for counted in row.ranges)
+                    self.on_batch(row, left)
+                    if row.is_red:
+                        return
 
     def _ranges(self, stream: Stream, position: Position) -> tuple[Range, ...]:
         """Return the offsets to read again: those asked for, as far as the table has read them."""
@@ -212,19 +214,11 @@ class _Asked:
         return named
 
 
-def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
-    """Cut ranges into batches of about ``largest`` offsets, each with a share of every one."""
-    parts = -(-sum(map(len, ranges)) // largest)
-    for number in range(parts):
-        batch = (
-            replace(
-                each,
-                start=each.start + len(each) * number // parts,
-                end=each.start + len(each) * (number + 1) // parts,
-            )
-            for each in ranges
-        )
-        yield tuple(each for each in batch if len(each))
+def _behind(ranges: Sequence[Range], rows: Iterable[LedgerRow]) -> tuple[Range, ...]:
+    """Return what is left of ranges behind the batches that have rows."""
+    done = Offsets().advanced_by(counted.range for row in rows for counted in row.ranges)
+    left = (part.from_offset(done.get(part.topic_partition, part.start)) for part in ranges)
+    return tuple(part for part in left if len(part))
 
 
 def _refuse_modes_that_fold(spec: StreamSpec) -> None:

@@ -168,20 +168,19 @@ class Run:
         """Read up to the ends, and add the batches that were committed."""
 
         def write(frame: DataFrame, batch_id: int) -> None:
-            row = writer.write(frame, checkpoint.planned(batch_id))
-            if row is not None:
+            for row in writer.write(frame, checkpoint.planned(batch_id)):
                 committed.append(row)
                 lag = writer.position.next.lag_to(start.ends)
                 progress.commit(row, lag)
                 self.on_batch(row, lag)
                 hit(Failpoint.BATCH_DONE)
-                if row.is_red:
-                    raise _RedBatchError
+                if row.is_red or self.stop.is_set():
+                    raise _EndOfRunError
 
         if start.lag:
             at, lag = start.starting, start.lag
             progress.read(lag)
-            with suppress(_RedBatchError):
+            with suppress(_EndOfRunError):
                 drain(
                     read_stream(spark, stream.spec, stream.settings, starting=at, lag=lag),
                     write,
@@ -284,8 +283,8 @@ def start_committer(
     return spark, engine, begun
 
 
-class _RedBatchError(Exception):
-    """Ends the query after a red batch; the batch itself is in the ledger."""
+class _EndOfRunError(Exception):
+    """Ends the query behind a batch that is in the ledger: it is red, or the run is to stop."""
 
 
 def _open_checkpoint(paths: StreamPaths, start: Start) -> tuple[Checkpoint, tuple[str, ...]]:

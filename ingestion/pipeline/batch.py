@@ -7,7 +7,7 @@ crash could leave behind is believed without the data commit; and that commit is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
@@ -71,18 +71,19 @@ class BatchWriter:
         self._erasures = start.erasures
         self.position = start.position
 
-    def write(self, records: DataFrame, planned: Sequence[Range]) -> LedgerRow | None:
-        """Write one batch, and return its ledger row.
+    def write(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
+        """Write one batch, or the parts of one that is too large; yield the row of each commit.
 
         Args:
             records: The batch's frame, undecoded.
             planned: The ranges that the query's offset log planned, one a partition.
 
-        Returns:
-            The row, red when the books do not balance; ``None`` when the table holds the whole
+        Yields:
+            The ledger row, red when the books do not balance; none when the table holds the whole
             batch already, so that nothing was committed.
 
         Raises:
+            BatchTooLargeError: not even a part of one offset fits the engine.
             RefusedError: the ranges leave a hole, the topic is another one, or the records
                 cannot be ordered; nothing was committed.
             RecordsMissedError: Kafka holds a record that Spark did not deliver.
@@ -90,17 +91,20 @@ class BatchWriter:
         """
         hit(Failpoint.BATCH_PLANNED)
         refuse_lost_lease(self._paths)
+        if not self._fit(planned).is_stale:
+            yield from self._apply(records, planned)
+
+    def _fit(self, planned: Sequence[Range]) -> Fit:
+        """Compare planned ranges with where the table stands."""
         plan = fit(planned, self.position.next)
         if plan.holes:
             raise self._hole(plan.holes)
-        if plan.is_stale:
-            return None
-        return self._apply(records, planned, plan)
+        return plan
 
-    def _apply(self, records: DataFrame, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
-        """Take records from Kafka's bytes to their ledger row; see ``pipeline.columns``."""
+    def _apply(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
+        """Take records from Kafka's bytes to their ledger rows; see ``pipeline.columns``."""
         spec = self._spec
-        overlap = self.position.next if plan.overlap else Offsets()
+        overlap = self.position.next if self._fit(planned).overlap else Offsets()
         opened = open_engine(self._engine, records.sparkSession, self._stream)
         with closing(opened) as engine, closing(FrameCache()) as frames:
             decoded = decode(records, self._stream, frames)
@@ -109,20 +113,27 @@ class BatchWriter:
             validated = validate(transformed, spec, overlap)
             with translate_expression_errors(spec, planned):
                 engine.materialize(validated)
-            target = self._target(engine)
-            keep_columns(target)
-            counts = self._count(engine, planned)
-            if not counts.read and not planned:
-                return None
-            gaps = self._prove_gaps(engine, planned, counts)
-            self._on_merge(counts.good)
-            described = self._describe(engine, plan, planned, counts, gaps)
-            metadata = replace(described, attempt=target.attempt.name)
-            quarantined = self._quarantine(engine, counts, metadata, planned)
-            sink = sink_class(spec)(target, _define_good(engine, counts))
-            metadata = _prepare(sink, metadata, quarantined)
-            commit = self._commit(sink, metadata, after=target.version)
-            return self._account(sink, commit, metadata)
+            for part in engine.parts(planned):
+                plan = self._fit(part)
+                if not plan.is_stale and (row := self._apply_part(engine, part, plan)):
+                    yield row
+
+    def _apply_part(self, engine: Engine, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
+        """Commit what the engine holds of a batch, if there is anything to be said of it."""
+        target = self._target(engine)
+        keep_columns(target)
+        counts = self._count(engine, planned)
+        if not counts.read and not planned:
+            return None
+        gaps = self._prove_gaps(engine, planned, counts)
+        self._on_merge(counts.good)
+        described = self._describe(engine, plan, planned, counts, gaps)
+        metadata = replace(described, attempt=target.attempt.name)
+        quarantined = self._quarantine(engine, counts, metadata, planned)
+        sink = sink_class(self._spec)(target, _define_good(engine, counts))
+        metadata = _prepare(sink, metadata, quarantined)
+        commit = self._commit(sink, metadata, after=target.version)
+        return self._account(sink, commit, metadata)
 
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Count the one copy, and refuse a batch that nobody should apply."""

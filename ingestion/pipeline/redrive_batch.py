@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.errors import RecordsForgottenError, TableBusyError
-from ingestion.kafka.offsets import Fit, Offsets, Range, fit
+from ingestion.kafka.offsets import Fit, Range
 from ingestion.lake.attempts import MARKS, attempt_of, find_leftovers
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.ledger import LedgerRow
@@ -94,7 +94,8 @@ class RedriveWriter(BatchWriter):
                 marks; nothing was committed.
         """
         of_epoch = records.where(self._of.holds("_seq"))
-        return self._apply(of_epoch, planned=(), plan=fit((), Offsets()))
+        rows = tuple(self._apply(of_epoch, planned=()))
+        return rows[0] if rows else None
 
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
         """Leave out what is still bad: it stays where it is."""

@@ -6,12 +6,13 @@ over Arrow, and delta-rs for what is written. The text is the same for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ingestion.declaration.modes import COORDINATES
+from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.location import Location
@@ -58,6 +59,15 @@ class Engine(Protocol):
 
     def materialize(self, validated: Rows) -> None:
         """Compute a batch once; it is the table ``batch`` from here on."""
+
+    def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
+        """Yield the ranges of a batch; of one that is too large those of a part after the other.
+
+        Meanwhile ``batch`` holds the rows of that part.
+
+        Raises:
+            BatchTooLargeError: it cannot be cut any further.
+        """
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name.

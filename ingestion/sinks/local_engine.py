@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ingestion.errors import BatchTooLargeError
+from ingestion.kafka.offsets import Range, cut
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
@@ -31,7 +32,7 @@ from ingestion.lake.table_log import append_nothing, fenced_commit, unless_commi
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
 from ingestion.sinks.idempotent_commit import retry_on_conflict
-from ingestion.sinks.rows import Rows, Work
+from ingestion.sinks.rows import InWorker, Rows, Work
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "memory_limit": "1GB",
@@ -61,12 +62,35 @@ class LocalEngine:
 
     def materialize(self, validated: Rows) -> None:
         """Compute a batch once: in the workers that decode it, unless Spark has to do more."""
-        plan = validated.in_worker
-        if plan is None:
-            self.hold(self._spilled(validated.in_spark(), lambda batches: batches))
-        else:
-            self._tables.register("decoded", self._spilled(plan.records, plan.work))
-            self.define("batch", plan.sql)
+        plan = validated.in_worker or InWorker(records=validated.in_spark(), work=iter)
+        decoded = self._spilled(plan.records, plan.work)
+        self._tables.register("decoded", decoded)
+        self.define("batch", plan.sql)
+        self._whole, self._size_bytes = plan.sql, decoded.nbytes
+
+    def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
+        """Cut a batch that is too large: what Kafka gave is here, and is not asked for again."""
+        yield from self._cut(planned, self._size_bytes)
+
+    def _cut(self, planned: Sequence[Range], size_bytes: int) -> Iterator[Sequence[Range]]:
+        """Cut by the bytes that an offset has on the average, and again where some have more."""
+        if size_bytes <= LARGEST_BATCH_BYTES:
+            yield planned
+            return
+        offsets = sum(map(len, planned))
+        if offsets < 2:
+            raise BatchTooLargeError(
+                self._stream,
+                f"a batch of {size_bytes:,} bytes is more than delta-rs merges in this process, "
+                f"which is {LARGEST_BATCH_BYTES:,}. Nothing of it was committed.",
+                remedy="set ONCELAKE_MERGE_ENGINE=spark",
+            )
+        largest = min(offsets // 2, offsets * LARGEST_BATCH_BYTES // (2 * size_bytes))
+        for part in cut(planned, max(largest, 1)):
+            where = " OR ".join(map(_is_within, part))
+            rows = self._arrow(f"SELECT * FROM ({self._whole}) WHERE {where}")
+            self._keep("batch", rows)
+            yield from self._cut(part, rows.nbytes)
 
     def hold(self, batch: pa.Table) -> None:
         """Take a batch that is there already."""
@@ -77,9 +101,7 @@ class LocalEngine:
         statement = _for(sql, _IN_DUCKDB)
         with translate_failure(duckdb.Error):
             if keep:
-                rows = self._tables.sql(statement).to_arrow_table()
-                self._tables.execute(f"DROP VIEW IF EXISTS {name}")
-                self._tables.register(name, rows)
+                self._keep(name, self._tables.sql(statement).to_arrow_table())
             else:
                 self._tables.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {statement}")
 
@@ -190,32 +212,34 @@ class LocalEngine:
         folder = str(self._folder)
 
         def spill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            path, writer, size = f"{folder}/{uuid.uuid4().hex}.arrow", None, 0
+            path, writer = f"{folder}/{uuid.uuid4().hex}.arrow", None
             for batch in work(batches):
                 writer = writer or pa.ipc.new_file(path, batch.schema)
                 writer.write_batch(batch)
-                size += batch.nbytes
             if writer is not None:
                 writer.close()
-                yield pa.RecordBatch.from_pydict({"path": [path], "bytes": [size]})
+                yield pa.RecordBatch.from_pydict({"path": [path]})
 
-        files = records.mapInArrow(spill, "path STRING, bytes BIGINT").collect()
-        size = sum(file["bytes"] for file in files)
-        if size > LARGEST_BATCH_BYTES:
-            raise BatchTooLargeError(
-                self._stream,
-                f"a batch of {size:,} bytes is more than delta-rs merges in this process, which is "
-                f"{LARGEST_BATCH_BYTES:,}. Nothing of it was committed.",
-                remedy="set ONCELAKE_MERGE_ENGINE=spark, or lower `max_offsets_per_trigger`",
-            )
+        files = records.mapInArrow(spill, "path STRING").collect()
         if not files:
             schema = to_arrow_schema(records.schema, timezone="UTC")
             return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))
         parts = (pa.ipc.open_file(pa.memory_map(file["path"])).read_all() for file in files)
         return pa.concat_tables(parts)
 
+    def _keep(self, name: str, rows: pa.Table) -> None:
+        self._tables.execute(f"DROP VIEW IF EXISTS {name}")
+        self._tables.register(name, rows)
+
     def _arrow(self, sql: str) -> pa.Table:
         return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
+
+
+def _is_within(part: Range) -> str:
+    return (
+        f"(_topic = {text.text(part.topic)} AND _partition = {part.partition} "
+        f"AND _offset >= {part.start} AND _offset < {part.end})"
+    )
 
 
 def _commit(

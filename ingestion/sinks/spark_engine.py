@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, reduce
 from operator import and_
 from typing import Any, Final
@@ -14,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ingestion.declaration.sql import quoted
+from ingestion.kafka.offsets import Range
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.location import Location
@@ -50,6 +52,10 @@ class SparkEngine:
     def materialize(self, validated: Rows) -> None:
         """Compute a batch once: every action on foreachBatch's frame reads Kafka again."""
         self.hold(validated.in_spark())
+
+    def parts(self, planned: Sequence[Range]) -> Iterator[Sequence[Range]]:
+        """Yield the ranges of the batch, which is never too large for Spark."""
+        yield planned
 
     def hold(self, batch: DataFrame) -> None:
         """Take a batch that is a frame already."""

@@ -43,6 +43,29 @@ def test_a_batch_on_one_machine_is_one_spark_job(world: World) -> None:
     assert (counts["extra_fields"], len(world.rows())) == (1, 15)
 
 
+def test_a_batch_that_is_too_large_is_cut_and_kafka_is_read_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part is a batch of its own, of all partitions and as large as there is room for."""
+    world.declare(sequence_by="at", apply_as_deletes="name = 'gone'")
+    world.send(row(1, "a", at=1))
+    world.run()
+    monkeypatch.setattr(local_engine, "LARGEST_BATCH_BYTES", 50_000)
+    world.send(*(row(key, "x" * 2_000, at=2) for key in range(60)), b"garbage")
+    world.send(*(row(key, "y" * 200, at=3) for key in range(60, 90)), partition=1)
+    world.send(row(1, "gone", at=4), row(2, "late", at=1))
+    before = jobs_of(world)
+
+    report = world.run()
+
+    assert jobs_of(world) - before == 1
+    assert (report.engine, report.lag, report.is_balanced) == ("delta_rs", 0, True)
+    assert 4 <= len(report.batches) <= 9
+    assert sum(batch.counts["quarantined"] for batch in report.batches) == 1
+    assert {each["id"] for each in world.rows()} == {0, *range(2, 90)}
+    assert find_problems(world) == ()
+
+
 @pytest.mark.parametrize("large", [row(2, "b" * 100_000), b"x" * 100_000], ids=["good", "bad"])
 def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
     world: World, monkeypatch: pytest.MonkeyPatch, large: dict[str, Any] | bytes
