@@ -108,9 +108,11 @@ def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
         if _is_over(place, before):
             lease = replace(lease, token=before.token + 1)
             return lease, place.replace(_LEASE.dump_json(lease), tag)
-    except (FileExistsError, ObjectChangedError, StoreError):
+    except (FileExistsError, ObjectChangedError, StoreError) as error:
         if tag := _tag_of(place, lease):
             return lease, tag
+        if isinstance(error, StoreError):
+            raise
     raise StreamLockedError(str(place))
 
 

@@ -199,23 +199,27 @@ class Location(os.PathLike[str]):
 
     def put(self, content: bytes) -> None:
         """Put an object there, whatever was there before."""
-        with self._translated():
+        with self._translated_of_put():
             obstore.put(self._store, self.key, content)
 
     def create(self, content: bytes) -> Tag:
-        """Put an object there if there is none.
+        """Put an object there if there is none; it outlives a power cut.
 
         Raises:
             FileExistsError: there is one.
         """
-        with self._translated():
+        with self._translated_of_put():
             try:
-                return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
+                tag = obstore.put(self._store, self.key, content, mode="create")["e_tag"]
             except AlreadyExistsError as error:
                 # A put whose answer was lost is repeated, and then refused for what it put itself.
                 if not self.is_local and (found := self.read_tagged())[0] == content:
                     return found[1]
                 raise self._failure(errno.EEXIST) from error
+        if self.is_local:
+            for each in (self.path, self.path.parent):
+                _sync(each)
+        return tag
 
     def replace(self, content: bytes, tag: Tag) -> Tag:
         """Put another object in the place of one that is as it was read.
@@ -328,6 +332,25 @@ class Location(os.PathLike[str]):
             if isinstance(error, PermissionDeniedError | UnauthenticatedError):
                 raise PermissionError(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error
+
+    @contextmanager
+    def _translated_of_put(self) -> Iterator[None]:
+        """Translate that there is nothing to put an object into."""
+        try:
+            with self._translated():
+                yield
+        except FileNotFoundError as error:
+            if self.is_local:
+                raise
+            raise StoreError(errno.EREMOTEIO, "there is no such bucket", self.root) from error
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 @cache

@@ -67,6 +67,18 @@ def test_a_store_that_throttles_for_a_moment_is_waited_for(
     assert stored.rows() == ROWS
 
 
+def test_a_bucket_that_does_not_exist_is_named(
+    settings: Settings, spark: SparkSession, bucket: str
+) -> None:
+    """A misspelt name is no unexpected error."""
+    settings = settings.model_copy(update={"lake": f"{bucket.removesuffix('/lake')}x/lake"})
+    with World.made(settings, spark) as world:
+        world.send(row(1, "a"))
+
+        with pytest.raises(StorageError, match=r"there is no such bucket: 's3://b\w+x'"):
+            world.run()
+
+
 def test_a_store_that_fails_for_good_ends_the_run_in_one_sentence(
     stored: World, store_proxy: StoreProxy
 ) -> None:
