@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ingestion.errors import TableSettingsError, counted, first_line
+from ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import read_delta
@@ -174,6 +174,12 @@ def altered_files(log: TableLog) -> Iterator[str]:
         for name in sorted(data_files(log.snapshot)):
             if name not in there or not matches_checksum(log.path / name):
                 yield name
+
+
+def damages_of(log: TableLog) -> Iterator[DamagedTableError]:
+    """Yield what is wrong with each file of the newest version, whether a reader minds or not."""
+    for name in altered_files(log):
+        yield damaged_table(log.path, f"data file {name} is not as it was written")
 
 
 _PROPERTIES: Final = {

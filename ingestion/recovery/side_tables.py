@@ -8,14 +8,14 @@ its rows there, and a person must accept it, in writing, when they are gone for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final, Literal
 
 from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
 from ingestion.lake.attempts import MARKS, ROWS, Columns, attempt_of
 from ingestion.lake.damage import remedy_for
-from ingestion.lake.integrity import refuse_damaged
+from ingestion.lake.integrity import damages_of, refuse_damaged
 from ingestion.lake.ledger import LedgerRow, standing_rows
 from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
@@ -136,13 +136,16 @@ def _read(name: SideName, path: Location, rows: Sequence[LedgerRow]) -> SideTabl
             there = count_of(path, attempt_of(row), columns) if exists else 0
             return Held(seq=row.seq, written=written, there=there)
 
-        return SideTable(
+        side = SideTable(
             path=path,
             newest=held(newest, _left(name, newest, rows)) if newest else None,
             redriven=held(redrive, redrive.counts["read"], MARKS)
             if redrive and name == "quarantine"
             else None,
         )
+        # A flipped bit in a file's statistics hides its rows from a reader, which does not mind.
+        damage = next(damages_of(log), None) if side.shortfall else None
+        return replace(side, damage=damage)
     except DamagedTableError as error:
         return SideTable(path=path, damage=error)
 

@@ -19,8 +19,7 @@ from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import DamagedTableError, counted
 from ingestion.lake.commit_metadata import UNKNOWN
-from ingestion.lake.damage import damaged_table
-from ingestion.lake.integrity import altered_files, translate_read_errors
+from ingestion.lake.integrity import damages_of, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
 from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
@@ -156,13 +155,10 @@ class _Proof:
         for part, side in self._sides.items():
             # A rewind or an erase that died has perhaps taken rows out.
             problem = side.damage if self._snapshot.unfinished else side.problem
-            altered = () if problem else altered_files(TableLog(side.path))
-            problems = [problem] if problem else []
-            problems += [
-                damaged_table(side.path, f"data file {name} is not as it was written")
-                for name in altered
-            ]
-            self._differences.add(Difference(part, str(each)) for each in problems)
+            altered = [] if problem else damages_of(TableLog(side.path))
+            problems = [str(problem)] if problem else [str(each) for each in altered]
+            self._damages.update(problems)
+            self._differences.add(Difference(part, each) for each in problems)
 
     def _prove_the_contents(self, coverage: Coverage, classifiers: Classifiers) -> None:
         transformation = classifiers.today.transformation
