@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 from obstore.store import S3Store, from_url
 
+from tests.support.long import IS_LONG
 from tests.support.store import use_store, versitygw
 from tests.support.store_proxy import COMMIT, Fault, StoreProxy
 from tests.support.world import ROOT
@@ -295,6 +296,7 @@ def test_without_retries_a_lost_answer_never_looks_like_a_conflict(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not IS_LONG, reason="it is of the store and its clients, and none of it ours")
 @pytest.mark.parametrize("ignores_conditions", [False, True])
 def test_only_conditional_writes_keep_every_commit_of_four_writers(
     bucket: str, store_proxy: StoreProxy, ignores_conditions: bool
