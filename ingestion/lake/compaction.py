@@ -18,7 +18,7 @@ from ingestion.lake.delta import open_delta, read_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
-from ingestion.lake.table_log import data_files, translate_conflicts
+from ingestion.lake.table_log import EXACTLY, append_nothing, data_files, translate_conflicts
 
 # No data file is called so, or lies there.
 _KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")
@@ -122,14 +122,26 @@ def vacuum(path: Location, *, window: dt.timedelta) -> int:
     return len(removed)
 
 
-def remove_unreferenced(path: Location) -> int:
+def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
     """Remove every file that the newest version does not hold; return how many data files.
 
-    Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future.
+    Unlike VACUUM it goes by no clock, so that it also finds what is dated in the future. A run of
+    another host that has slept past its lease may be about to commit some of them: the version on
+    which it would do so is taken before they go, and those that come later stay.
+
+    Args:
+        path: The table.
+        is_fenced: Whether whoever slept could not commit to it anyway.
+
+    Raises:
+        TableBusyError: somebody else changed the table meanwhile.
     """
-    files = {name for name in path.files() if not _KEPT.fullmatch(name)} - data_files(
-        open_delta(path)
-    )
+    there = {name for name in path.files() if not _KEPT.fullmatch(name)}
+    if not is_fenced:
+        with translate_conflicts(path.name):
+            append_nothing(table := open_delta(path), EXACTLY)
+        seal_commit(path, table.version())
+    files = there - data_files(open_delta(path))
     for name in files:
         (path / name).delete()
     _remove_orphans(path)

@@ -34,7 +34,12 @@ from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, this_machine
-from ingestion.lake.storage import make_folder, translate_disk_errors, try_store
+from ingestion.lake.storage import (
+    is_store_error,
+    make_folder,
+    translate_disk_errors,
+    try_store,
+)
 
 _ATTEMPTS = 3
 # Locks that threads of this process hold: the kernel would give it each of them a second time.
@@ -253,7 +258,13 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[Non
         for table in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             # What others have committed before is seen from now on.
             log_files(table).forget()
-        yield
+        try:
+            yield
+        except Exception as error:
+            # Who has slept past its lease meets what another run has done meanwhile.
+            if not is_store_error(error):
+                refuse_lost_lease(paths)
+            raise
 
 
 def _holder_by(place: Location) -> Holder | None:

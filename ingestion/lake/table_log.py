@@ -390,6 +390,11 @@ def fenced_commit(
     )
 
 
+# What is committed lands on the version that was looked at, or nowhere: on a later one, files that
+# it brings may be gone, removed by whoever has taken the stream over.
+EXACTLY: Final = CommitProperties(max_commit_retries=0)
+
+
 def append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
     """Commit without a row."""
     nothing = pa.schema(table.schema().to_arrow()).empty_table()

@@ -231,7 +231,7 @@ class _Erasing:
         files = 0
         for path in (self.paths.tombstones, self.paths.quarantine, self.paths.data):
             if is_delta(path):
-                files += remove_unreferenced(path)
+                files += remove_unreferenced(path, is_fenced=path == self.paths.data)
                 checkpoint(path)
                 drop_log_before(path, TableLog(path).versions()[0])
         return replace(row, counts={**row.counts, "erased_files": files})

@@ -239,6 +239,7 @@ class BatchWriter:
         """
         if not counted.dispositions.get("quarantined"):
             return 0
+        refuse_lost_lease(self._paths)
         path = self._paths.quarantine
         epoch = self.position.epoch
         erased = (each for each in self._erasures if each.may_leave_out(epoch, planned))

@@ -28,7 +28,7 @@ from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
 from ingestion.lake.location import Location
-from ingestion.lake.table_log import append_nothing, fenced_commit, unless_committed
+from ingestion.lake.table_log import EXACTLY, append_nothing, fenced_commit, unless_committed
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
 from ingestion.sinks.idempotent_commit import retry_on_conflict
@@ -168,7 +168,14 @@ class LocalEngine:
             if is_delta(path):
                 table = open_delta(path)
                 where = attempt.as_sql()
-                write_deltalake(table, rows, mode="overwrite", predicate=where, schema_mode="merge")
+                write_deltalake(
+                    table,
+                    rows,
+                    mode="overwrite",
+                    predicate=where,
+                    schema_mode="merge",
+                    commit_properties=EXACTLY,
+                )
             else:
                 settings = {"delta.dataSkippingStatsColumns": ",".join(stats_on)}
                 write_deltalake(
@@ -188,7 +195,13 @@ class LocalEngine:
         def mark() -> None:
             table = open_delta(quarantine)
             before = table.version()
-            merger = table.merge(records, marks(within), source_alias="s", target_alias="t")
+            merger = table.merge(
+                records,
+                marks(within),
+                source_alias="s",
+                target_alias="t",
+                commit_properties=EXACTLY,
+            )
             merger.when_matched_update(
                 {name: f"CAST({value} AS BIGINT)" for name, value in marked.items()}
             ).execute()

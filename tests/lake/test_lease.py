@@ -139,17 +139,25 @@ def test_a_holder_on_another_machine_is_waited_for_until_its_lease_ends(
 def test_a_holder_that_slept_past_its_lease_learns_of_its_successor(
     leasing: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next renewal finds another's lease, and leaves that alone."""
+    """Its next renewal finds another's lease, and leaves that alone; an error is laid to that."""
     leasing = leasing.model_copy(update={"lease_seconds": 1.0})
     paths = StreamPaths.of("orders", leasing)
-    with _process() as other, held_by_python(paths, Holder.me("sleeper")):
-        _left_behind(paths, other, machine="elsewhere", seconds=3600)
-
-        deadline = time.monotonic() + 20
-        while not _is_refused(paths):
-            assert time.monotonic() < deadline, "the loss was never noticed"
+    with (
+        _process() as other,
+        pytest.raises(StreamLockedError, match="was not renewed for 1 s"),
+        held_by_python(paths, Holder.me("sleeper")),
+    ):
+        _meet_the_successor(paths, other)
     with pytest.raises(StreamLockedError, match="run dead"), held_by_python(paths, Holder.me("x")):
         pass
+
+
+def _meet_the_successor(paths: StreamPaths, other: subprocess.Popen[bytes]) -> None:
+    _left_behind(paths, other, machine="elsewhere", seconds=3600)
+    deadline = time.monotonic() + 20
+    while not _is_refused(paths):
+        assert time.monotonic() < deadline, "the loss was never noticed"
+    raise FileNotFoundError("what the successor has removed")
 
 
 def test_a_lease_is_renewed_while_its_holder_lives(leasing: Settings) -> None:

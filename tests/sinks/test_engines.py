@@ -17,13 +17,14 @@ from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.attempts import MARKS, Attempt, attempt_of
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
+from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.location import Location
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
 from ingestion.lake.side_tables import count_of
 from ingestion.lake.table_log import TableLog
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
-from ingestion.sinks import sql
+from ingestion.sinks import local_engine, sql
 from ingestion.sinks.engine import Clause, Engine, IncomparableError, Merge
 from ingestion.sinks.local_engine import LocalEngine
 from ingestion.sinks.sink import merge_counts
@@ -376,3 +377,26 @@ def test_a_quarantined_record_keeps_its_bytes_and_all_that_says_why(
         (11, 1),
     }
     assert [row[MARKS[1]] for row in marked if row[MARKS[0]]] == [88, 88]
+
+
+def test_rows_beside_the_table_are_written_on_the_version_that_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who clears up meanwhile may remove their files, and has committed: they are written again."""
+    engine, path = LocalEngine(STREAM, tmp_path), Location.of(tmp_path / "quarantine")
+    hold(engine, [validated(0, 1, "quarantined", _reason="malformed_json")], BATCH)
+    tried: list[int] = []
+
+    def cleared_up(table: Any, *given: Any, **named: Any) -> None:
+        if not tried:
+            remove_unreferenced(path, is_fenced=False)
+        tried.append(table.version())
+        write_deltalake(table, *given, **named)
+
+    for seq in (3, 4):
+        rows = quarantine_rows(metadata(seq), declared())
+        engine.replace_attempt(rows, path, attempt_of(metadata(seq)), stats_on=STATISTICS)
+        monkeypatch.setattr(local_engine, "write_deltalake", cleared_up)
+
+    assert tried == [0, 1]
+    assert sorted(DeltaTable(path).to_pyarrow_table()["_seq"].to_pylist()) == [3, 4]
