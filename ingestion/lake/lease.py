@@ -25,6 +25,7 @@ from ingestion.lake.processes import ProcessId, this_machine
 
 # How often a lease is renewed before it would expire.
 _RENEWALS = 4
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +67,14 @@ _LEASE = TypeAdapter(Lease)
 
 def read_lease(place: Location) -> Lease | None:
     """Return a stream's lease while somebody holds it."""
+    lease = last_lease(place)
+    return None if lease is None or _is_over(place, lease) else lease
+
+
+def last_lease(place: Location) -> Lease | None:
+    """Return a stream's lease, also when nobody holds it any more."""
     found = _read(place)
-    return None if found is None or _is_over(place, found[0]) else found[0]
+    return found and found[0]
 
 
 def release(place: Location) -> None:
@@ -100,19 +107,22 @@ def is_lost(place: Location) -> bool:
 
 
 def _take(place: Location, lease: Lease) -> tuple[Lease, Tag]:
-    found = _read(place)
-    try:
-        if found is None:
-            return lease, place.create(_LEASE.dump_json(lease))
-        before, tag = found
-        if _is_over(place, before):
+    """Take a lease that nobody has; who got in before may have let go of it already."""
+    for _ in range(_ATTEMPTS):
+        found = _read(place)
+        if found and not _is_over(place, found[0]):
+            break
+        try:
+            if found is None:
+                return lease, place.create(_LEASE.dump_json(lease))
+            before, tag = found
             lease = replace(lease, token=before.token + 1)
             return lease, place.replace(_LEASE.dump_json(lease), tag)
-    except (FileExistsError, ObjectChangedError, StoreError) as error:
-        if tag := _tag_of(place, lease):
-            return lease, tag
-        if isinstance(error, StoreError):
-            raise
+        except (FileExistsError, ObjectChangedError, StoreError) as error:
+            if tag := _tag_of(place, lease):
+                return lease, tag
+            if isinstance(error, StoreError):
+                raise
     raise StreamLockedError(str(place))
 
 

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from ingestion.errors import SetupError, StreamLockedError
-from ingestion.lake.lease import Lease, is_lost, leased, read_lease
+from ingestion.lake.lease import Lease, is_lost, last_lease, leased, read_lease
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
@@ -197,7 +197,7 @@ def refuse_lost_lease(paths: StreamPaths) -> None:
 def holder_of(paths: StreamPaths) -> Holder | None:
     """Return who holds a stream now, or ``None`` when it is free."""
     if paths.lease is not None:
-        return _holder_by(paths.lease)
+        return _holder_by(read_lease(paths.lease))
     # Opening the file and closing it would drop this process's lock, also one that another thread
     # takes meanwhile.
     with _TAKING:
@@ -267,8 +267,7 @@ def _leased(paths: StreamPaths, holder: Holder, *more_pids: int) -> Iterator[Non
             raise
 
 
-def _holder_by(place: Location) -> Holder | None:
-    lease = read_lease(place)
+def _holder_by(lease: Lease | None) -> Holder | None:
     if lease is None:
         return None
     pid = lease.workers[0].pid
@@ -278,7 +277,8 @@ def _holder_by(place: Location) -> Holder | None:
 def _locked(paths: StreamPaths) -> StreamLockedError:
     by, remedy = _read_holder(paths.holder), "the lock goes with its process and needs no cleaning"
     if paths.lease is not None:
-        by = _holder_by(paths.lease) or by
+        # It may have let go meanwhile.
+        by = _holder_by(last_lease(paths.lease)) or by
         remedy = (
             f"if it was killed, its lease ends within {paths.lease_seconds:g} s; or oncelake "
             f"unlock {paths.stream}"
