@@ -180,15 +180,21 @@ def fit(planned: Iterable[Range], reached: Offsets) -> Fit:
 
 
 def cut(ranges: Sequence[Range], largest: int) -> Iterator[tuple[Range, ...]]:
-    """Cut ranges into batches of about ``largest`` offsets, each with a share of every one."""
+    """Cut ranges into batches of about ``largest`` offsets, each with a share of every one.
+
+    Ranges that are shorter than there are batches are spread over them.
+    """
+    ranges = [each for each in ranges if len(each)]
     parts = -(-sum(map(len, ranges)) // largest)
+    shifts = [at * parts // len(ranges) for at in range(len(ranges))]
     for number in range(parts):
         batch = (
             replace(
                 each,
-                start=each.start + len(each) * number // parts,
-                end=each.start + len(each) * (number + 1) // parts,
+                start=each.start + (len(each) * number + shift) // parts,
+                end=each.start + (len(each) * (number + 1) + shift) // parts,
             )
-            for each in ranges
+            for each, shift in zip(ranges, shifts, strict=True)
         )
-        yield tuple(each for each in batch if len(each))
+        if part := tuple(each for each in batch if len(each)):
+            yield part

@@ -124,6 +124,7 @@ def swap_tables(
 
     Needs the stream's lock. Returns where the old tables went; their checkpoints are dropped.
     """
+    refuse_lost_lease(paths)
     source = new.key.removeprefix(f"{paths.lake.key}/") if new else None
     _swap_file(paths).create(_Swap(entry=_new_name(), why=why, source=source).to_json())
     return finish_swap(paths)
@@ -156,7 +157,8 @@ def finish_swap(paths: StreamPaths) -> tuple[Location, ...]:
         for place in tables:
             if (source / place.name).exists():
                 _move_table(paths, source / place.name, place)
-        source.delete_all()
+        source.delete_all(partial(refuse_lost_lease, paths))
+    refuse_lost_lease(paths)
     _swap_file(paths).delete()
     return moved
 

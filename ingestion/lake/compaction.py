@@ -141,7 +141,11 @@ def remove_unreferenced(path: Location, *, is_fenced: bool) -> int:
         with translate_conflicts(path.name):
             append_nothing(table := open_delta(path), EXACTLY)
         seal_commit(path, table.version())
-    files = there - data_files(open_delta(path))
+    # Who compacts is rebased on every later version, but on none that has left the log.
+    checkpoint(path)
+    newest = open_delta(path)
+    drop_log_before(path, newest.version())
+    files = there - data_files(newest)
     for name in files:
         (path / name).delete()
     _remove_orphans(path)

@@ -84,16 +84,20 @@ def open_rows(
 def open_whole(table: Location, snapshot: DeltaTable | None = None) -> Dataset:
     """Open a small table that is read whole each time: of one in a store, its files are kept."""
     snapshot = snapshot or read_delta(table)
-    names = map(unquote, snapshot.get_add_actions(flatten=True).column("path").to_pylist())
-    folder = log_files(table).rows_here(names)
+    folder = log_files(table).rows_here(_sizes_of(snapshot))
     return snapshot.to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(folder), LocalFileSystem()))
+
+
+def _sizes_of(snapshot: DeltaTable) -> dict[str, int]:
+    """Return the data files of a version, with their length in bytes."""
+    files = snapshot.get_add_actions(flatten=True)
+    names = map(unquote, files.column("path").to_pylist())
+    return dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
 
 
 def _with_sizes(rows: Dataset, snapshot: DeltaTable) -> Dataset:
     """Tell Arrow how long the files are, for which it would ask the store once more each."""
-    files = snapshot.get_add_actions(flatten=True)
-    names = map(unquote, files.column("path").to_pylist())
-    sizes = dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
+    sizes = _sizes_of(snapshot)
     fragments = [
         rows.format.make_fragment(
             each.path, rows.filesystem, each.partition_expression, file_size=sizes[each.path]

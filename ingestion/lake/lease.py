@@ -12,7 +12,6 @@ the race for the next commit, which is put only where none is, and nothing of it
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from pydantic import TypeAdapter
 
 from ingestion.errors import StreamLockedError
 from ingestion.lake.location import Location, ObjectChangedError, StoreError, Tag
-from ingestion.lake.processes import ProcessId, this_machine
+from ingestion.lake.processes import ProcessId, seconds_since_boot, this_machine
 
 # How often a lease is renewed before it would expire.
 _RENEWALS = 4
@@ -91,8 +90,9 @@ def leased(place: Location, lease: Lease) -> Iterator[None]:
     Raises:
         StreamLockedError: another one holds it.
     """
+    began = seconds_since_boot()
     lease, tag = _take(place, lease)
-    held = _HELD[place] = _Renewal(place, lease, tag)
+    held = _HELD[place] = _Renewal(place, lease, tag, began)
     held.start()
     try:
         yield
@@ -149,23 +149,27 @@ def _is_over(place: Location, lease: Lease) -> bool:
         return True
     if lease.is_here and not lease.living():
         return True
-    return place.age_seconds() > lease.seconds
+    try:
+        return place.age_seconds() > lease.seconds
+    except PermissionError:
+        # Who may only read cannot ask for the store's time.
+        return False
 
 
 class _Renewal(threading.Thread):
     """Renews a lease until it is let go of."""
 
-    def __init__(self, place: Location, lease: Lease, tag: Tag) -> None:
+    def __init__(self, place: Location, lease: Lease, tag: Tag, began: float) -> None:
         super().__init__(name=f"lease of {lease.run_id}", daemon=True)
         self._is_taken_over = False
-        self._renewed_at = _now()
+        self._renewed_at = began
         self._place, self._lease, self._tag = place, lease, tag
         self._ended = threading.Event()
 
     @property
     def is_lost(self) -> bool:
         """Tell whether another one may hold it; a process that slept learns it by the clock."""
-        return self._is_taken_over or _now() - self._renewed_at > self._lease.seconds
+        return self._is_taken_over or seconds_since_boot() - self._renewed_at > self._lease.seconds
 
     def run(self) -> None:
         """Renew it in time; where the store does not answer, try again the next time."""
@@ -185,7 +189,7 @@ class _Renewal(threading.Thread):
     def _put(self, lease: Lease) -> None:
         if self._is_taken_over:
             return
-        began = _now()
+        began = seconds_since_boot()
         try:
             tag = self._place.replace(_LEASE.dump_json(lease), self._tag)
         except ObjectChangedError:
@@ -196,8 +200,3 @@ class _Renewal(threading.Thread):
 
 # The leases that this process holds.
 _HELD: dict[Location, _Renewal] = {}
-
-
-def _now() -> float:
-    """Return the seconds of a clock that goes on while the machine sleeps, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -60,6 +60,10 @@ class StoreError(OSError):
     """A store did not do what it was asked for, within the time that it had."""
 
 
+class StoreDeniedError(StoreError, PermissionError):
+    """A store refuses what it was asked for, to the keys that it was asked with."""
+
+
 class ObjectChangedError(Exception):
     """An object is not as it was when it was read, so that nothing was put in its place."""
 
@@ -208,21 +212,21 @@ class Location(os.PathLike[str]):
         Raises:
             FileExistsError: there is one.
         """
+        if self.is_local:
+            with self._draft(content) as draft:
+                os.link(draft, self.path)
+            return self.read_tagged()[1]
         with self._translated_of_put():
             try:
-                tag = obstore.put(self._store, self.key, content, mode="create")["e_tag"]
+                return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
             except AlreadyExistsError as error:
                 # A put whose answer was lost is repeated, and then refused for what it put itself.
-                if not self.is_local and (found := self.read_tagged())[0] == content:
+                if (found := self.read_tagged())[0] == content:
                     return found[1]
                 raise self._failure(errno.EEXIST) from error
-        if self.is_local:
-            for each in (self.path, self.path.parent):
-                _sync(each)
-        return tag
 
     def replace(self, content: bytes, tag: Tag) -> Tag:
-        """Put another object in the place of one that is as it was read.
+        """Put another object in the place of one that is as it was read; see ``create``.
 
         Raises:
             ObjectChangedError: it is not.
@@ -231,7 +235,8 @@ class Location(os.PathLike[str]):
             # Two that do this at once may both succeed: what hangs on it here is a courtesy.
             if not self.exists() or self.read_tagged()[1] != tag:
                 raise ObjectChangedError(str(self))
-            self.put(content)
+            with self._draft(content) as draft:
+                draft.replace(self.path)
             return self.read_tagged()[1]
         with self._translated():
             try:
@@ -280,13 +285,17 @@ class Location(os.PathLike[str]):
             with self._translated():
                 obstore.delete(self._store, keys[at : at + _DELETED_AT_ONCE])
 
-    def copy_to(self, other: Location) -> None:
-        """Copy a folder to another place of the same store, where there is none."""
+    def copy_to(self, other: Location, before_each: Callable[[], None] = lambda: None) -> None:
+        """Copy a folder to another place of the same store, where there is none.
+
+        ``before_each``: see ``delete_all``.
+        """
         if self.is_local:
             shutil.copytree(self, other)
             return
 
         def copy(name: str) -> None:
+            before_each()
             obstore.copy(self._store, f"{self.key}/{name}", f"{other.key}/{name}")
 
         with self._translated():
@@ -305,11 +314,25 @@ class Location(os.PathLike[str]):
         ``before_each``: see ``delete_all``.
         """
         if self.is_local:
+            if other.exists():
+                raise self._failure(errno.EEXIST)
             other.parent.path.mkdir(parents=True, exist_ok=True)
             shutil.move(self, other)
             return
-        self.copy_to(other)
+        self.copy_to(other, before_each)
         self.delete_all(before_each)
+
+    @contextmanager
+    def _draft(self, content: bytes) -> Iterator[Path]:
+        """Write a file that is whole, and on the disk, before it gets this name."""
+        draft = self.with_name(f"{self.name}.{uuid.uuid4().hex}.draft")
+        draft.put(content)
+        try:
+            _sync(draft.path)
+            yield draft.path
+            _sync(draft.parent.path)
+        finally:
+            draft.delete()
 
     def _failure(self, code: int) -> OSError:
         return OSError(code, os.strerror(code), str(self))
@@ -330,7 +353,8 @@ class Location(os.PathLike[str]):
             if found and self.is_local:
                 raise self._failure(int(found[1])) from error
             if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-                raise PermissionError(errno.EACCES, said, str(self)) from error
+                denied = PermissionError if self.is_local else StoreDeniedError
+                raise denied(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error
 
     @contextmanager

@@ -14,8 +14,7 @@ import os
 import re
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Final
 from deltalake import DeltaTable
 
 from ingestion.lake.location import Entry, Location
+from ingestion.lake.processes import seconds_since_boot
 
 COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:.+\.)?(?:parquet|json)")
@@ -68,8 +68,8 @@ class LogFiles:
         """Return a folder of this machine from which the table can be opened at a version."""
         return self.table.path
 
-    def rows_here(self, files: Iterable[str]) -> Path:
-        """Return a folder of this machine in which these data files lie."""
+    def rows_here(self, files: Mapping[str, int]) -> Path:
+        """Return a folder of this machine in which these data files, of so many bytes, lie."""
         return self.table.path
 
 
@@ -95,7 +95,7 @@ class MirroredLogFiles(LogFiles):
         commit, which is put only where there is none.
         """
         with self._busy:
-            is_fresh = time.monotonic() - self._listed_at < _HOLDS_SECONDS
+            is_fresh = seconds_since_boot() - self._listed_at < _HOLDS_SECONDS
             written = self.writer.version() if self.writer is not None else -1
             if not is_fresh or written > max(map(_number, self._listed), default=-1):
                 self._list()
@@ -120,7 +120,11 @@ class MirroredLogFiles(LogFiles):
             }
             self._sizes = {name: entry.size for name, entry in found.items()}
             self._is_large = len(found) >= _LISTED_AT_ONCE
-        self._listed_at = time.monotonic()
+        self._listed_at = seconds_since_boot()
+        # Whose commit the next one is to follow: ours by now, and not only what was opened.
+        written = self.writer.version() if self.writer is not None else -1
+        if written > self._opened_at and (seen := self._listed.get(f"{written:020d}.json")):
+            self._opened_at, self._opened_tag = written, seen.tag
 
     def forget(self) -> None:
         """List anew the next time."""
@@ -170,14 +174,15 @@ class MirroredLogFiles(LogFiles):
             self._fetch(wanted)
             return self._folder
 
-    def rows_here(self, files: Iterable[str]) -> Path:
+    def rows_here(self, files: Mapping[str, int]) -> Path:
         """Fetch data files that are not here; for tables that are read whole, again and again."""
         with self._busy:
-            self._fetch(dict.fromkeys(files, None))
+            # Their names are unique, so that nothing else need tell them apart.
+            self._fetch({name: Entry(size, None) for name, size in files.items()})
             return self._folder
 
-    def _fetch(self, wanted: Mapping[str, Entry | None]) -> None:
-        """Fetch objects, unless they are here as they were listed; data files have unique names."""
+    def _fetch(self, wanted: Mapping[str, Entry]) -> None:
+        """Fetch objects, unless they are here as they were listed."""
         tags = self._tags()
         missing = [name for name, entry in wanted.items() if not self._is_here(name, entry, tags)]
         if not missing:
@@ -189,12 +194,12 @@ class MirroredLogFiles(LogFiles):
             tags[name] = tag
         _write(self._folder / "tags.json", json.dumps(tags).encode())
 
-    def _is_here(self, name: str, entry: Entry | None, tags: Mapping[str, str | None]) -> bool:
+    def _is_here(self, name: str, entry: Entry, tags: Mapping[str, str | None]) -> bool:
         try:
             size = (self._folder / name).stat().st_size
         except OSError:
             return False
-        return entry is None or (entry.size, entry.tag) == (size, tags.get(name))
+        return entry.size == size and entry.tag in (None, tags.get(name))
 
     def _tags(self) -> dict[str, str | None]:
         try:

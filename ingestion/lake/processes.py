@@ -63,6 +63,11 @@ def this_machine() -> str:
     return f"{socket.gethostname()} {boot} {namespace}"
 
 
+def seconds_since_boot() -> float:
+    """Return the time of a clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def is_running(pid: int, *, since: float) -> bool:
     """Tell whether the process that had this pid at a time (seconds since 1970) is still running.
 

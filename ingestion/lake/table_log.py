@@ -372,14 +372,16 @@ def fenced_commit(
         remedy: What to do when the table holds the seq.
 
     Raises:
-        CommitConflictError: the table holds this seq, or a later one.
+        CommitConflictError: the table does not stand at the seq before.
     """
     recorded = recorded_txn(table, app_id(stream))
-    if recorded is not None and recorded >= metadata.seq:
+    if recorded is not None and recorded != metadata.seq - 1:
+        # One that stands before it has come into the place of the table that was looked at.
+        already = "already" if recorded >= metadata.seq else "as its last"
         raise CommitConflictError(
             stream,
-            f"the table holds seq {recorded} already, so that seq {metadata.seq} is another "
-            "writer's.",
+            f"the table holds seq {recorded} {already}, so that seq {metadata.seq} is another "
+            "writer's, or another table's.",
             remedy=remedy,
         )
     return CommitProperties(

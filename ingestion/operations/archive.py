@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ingestion.errors import DamagedTableError, InvalidSpecError, RefusedError
@@ -14,7 +15,7 @@ from ingestion.lake.attempts import EVER, Attempts
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.location import Location
-from ingestion.lake.lock import held
+from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.table_log import TableLog
 from ingestion.operations.status import known_waiting
@@ -85,9 +86,10 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
         finish_swap(paths)
         _refuse_erased(paths, chosen)
         # Copies that another restore left before it came so far.
-        paths.restored.delete_all()
+        still_held = partial(refuse_lost_lease, paths)
+        paths.restored.delete_all(still_held)
         for table in chosen.tables:
-            (chosen.path / table).copy_to(paths.restored / table)
+            (chosen.path / table).copy_to(paths.restored / table, still_held)
         return swap_tables(paths, paths.restored, why=f"archive restore {entry}")
 
 
@@ -106,10 +108,10 @@ def prune(
     with held(paths, run_id):
         finish_swap(paths)
         _refuse_to_forget_erasures(paths, chosen)
-        paths.restored.delete_all()
+        paths.restored.delete_all(partial(refuse_lost_lease, paths))
         described = tuple(_describe(each, paths) for each in chosen)
         for each in chosen:
-            each.path.delete_all()
+            each.path.delete_all(partial(refuse_lost_lease, paths))
         return described
 
 

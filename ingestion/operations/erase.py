@@ -32,7 +32,7 @@ from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
-from ingestion.lake.compaction import checkpoint, drop_log_before, remove_unreferenced
+from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
@@ -232,8 +232,6 @@ class _Erasing:
         for path in (self.paths.tombstones, self.paths.quarantine, self.paths.data):
             if is_delta(path):
                 files += remove_unreferenced(path, is_fenced=path == self.paths.data)
-                checkpoint(path)
-                drop_log_before(path, TableLog(path).versions()[0])
         return replace(row, counts={**row.counts, "erased_files": files})
 
     def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 import duckdb
@@ -25,7 +26,7 @@ from ingestion.lake.delta import is_delta, open_delta, open_rows
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.location import Location
-from ingestion.lake.lock import held
+from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import sweep_scratch
 from ingestion.lake.quarantine import remove_payloads
@@ -94,7 +95,7 @@ def maintain(
             return UpkeepReport(stream=spec.name, tables=(), payloads_removed=0, swept=0)
         refuse_damaged_side_tables(read_side_tables(paths, table.rows))
         # Copies that a restore left that was cut short.
-        paths.restored.delete_all()
+        paths.restored.delete_all(partial(refuse_lost_lease, paths))
         rows = standing_rows(table.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
         forgotten = _forget_deletes(spec, settings, rows, table.position.committed)

@@ -101,6 +101,8 @@ class Rebuild:
                 report = run.execute_unobserved()
                 why = f"rebuild: {self.reason or 'no reason given'}"
                 is_ready = self._is_ready(report)
+                # A run that takes long may have slept past the lease.
+                _refuse_another_purpose(spec, paths, purpose)
                 archived = swap_tables(paths, paths.workshop, why=why) if is_ready else ()
             return RebuildReport(stream=spec.name, report=report, archived=archived)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -242,23 +242,20 @@ def _with_files(table: Location, log: TableLog) -> Iterator[tuple[Commit, int | 
         Each commit; a version with the same rows whose files are all there, its own or one in
         which they were put together; and how many of its own are gone.
     """
-    missing, whole = _gone(table, data_files(log.snapshot)), None
+    there, whole = table.files().keys(), None
+    missing = data_files(log.snapshot) - there
     for commit in _commits(log):
         whole = whole if missing else commit.version
         yield commit, whole, len(missing)
         if commit.metadata is not None or commit.changes_rows:
             whole = None
-        missing = (missing - set(commit.added)) | _gone(table, commit.removed)
+        missing = (missing - set(commit.added)) | (set(commit.removed) - there)
 
 
 def _commits(log: TableLog) -> Iterator[Commit]:
     """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
     with suppress(DamagedTableError):
         yield from log.newest_first()
-
-
-def _gone(table: Location, names: Iterable[str]) -> set[str]:
-    return set(names) - table.files().keys()
 
 
 def _stands_at(table: HealedTable, point: Savepoint) -> bool:

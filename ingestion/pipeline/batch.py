@@ -292,6 +292,7 @@ class BatchWriter:
         table_id = self.position.table_id
         row = LedgerRow.of(metadata, commit, table_id, counts=counts, problems=problems)
         hit(Failpoint.AUDITED)
+        refuse_lost_lease(self._paths)
         self._ledger.put(row)
         hit(Failpoint.LEDGER_WRITTEN)
         self.position = self.position.after(metadata)

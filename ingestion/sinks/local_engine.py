@@ -81,16 +81,19 @@ class LocalEngine:
         if offsets < 2:
             raise BatchTooLargeError(
                 self._stream,
-                f"a batch of {size_bytes:,} bytes is more than delta-rs merges in this process, "
-                f"which is {LARGEST_BATCH_BYTES:,}. Nothing of it was committed.",
+                "what cannot be cut, a record or a redrive, is more than delta-rs merges in this "
+                f"process, which is {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
                 remedy="set ONCELAKE_MERGE_ENGINE=spark",
             )
         largest = min(offsets // 2, offsets * LARGEST_BATCH_BYTES // (2 * size_bytes))
         for part in cut(planned, max(largest, 1)):
             where = " OR ".join(map(_is_within, part))
-            rows = self._arrow(f"SELECT * FROM ({self._whole}) WHERE {where}")
-            self._keep("batch", rows)
-            yield from self._cut(part, rows.nbytes)
+            rows = self._rows_if_small(f"SELECT * FROM ({self._whole}) WHERE {where}")
+            if rows is None:
+                yield from self._cut(part, 2 * LARGEST_BATCH_BYTES)
+            else:
+                self._keep("batch", rows)
+                yield part
 
     def hold(self, batch: pa.Table) -> None:
         """Take a batch that is there already."""
@@ -239,6 +242,16 @@ class LocalEngine:
             return pa.Table.from_batches(work(iter([pa.RecordBatch.from_pylist([], schema)])))
         parts = (pa.ipc.open_file(pa.memory_map(file["path"])).read_all() for file in files)
         return pa.concat_tables(parts)
+
+    def _rows_if_small(self, sql: str) -> pa.Table | None:
+        """Return the rows of a query, but for more than fit."""
+        reader, batches, size = self._tables.sql(sql).to_arrow_reader(), [], 0
+        for batch in reader:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > LARGEST_BATCH_BYTES:
+                return None
+        return pa.Table.from_batches(batches, reader.schema)
 
     def _keep(self, name: str, rows: pa.Table) -> None:
         self._tables.execute(f"DROP VIEW IF EXISTS {name}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.kafka.offsets import Fit, InvalidRangeError, Offsets, Range, TopicPartition, fit
+from ingestion.kafka.offsets import Fit, InvalidRangeError, Offsets, Range, TopicPartition, cut, fit
 
 # Under load the clock says nothing about the code.
 quick = settings(max_examples=50, deadline=None)
@@ -202,3 +202,32 @@ def test_what_is_no_position_is_refused(text: str) -> None:
     """Text of another form is a ValueError, whatever is wrong with it."""
     with pytest.raises(ValueError):  # noqa: PT011 (json's and int's own messages count too)
         Offsets.from_json(text)
+
+
+def test_ranges_are_cut_evenly() -> None:
+    """Every batch has a share of each range; together they are the ranges, and none is empty."""
+    ranges = [
+        Range(topic="t", partition=n, start=5, end=5 + size) for n, size in enumerate((10, 1))
+    ]
+
+    batches = list(cut(ranges, 4))
+
+    assert [sum(map(len, batch)) for batch in batches] == [3, 4, 4]
+    assert {each.start for each in batches[0]} == {5}
+    assert all(len(each) for batch in batches for each in batch)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 9))
+def test_parts_are_smaller_than_the_whole_and_make_it_up(sizes: list[int], largest: int) -> None:
+    """However short the ranges are; so what is cut again and again ends with single offsets."""
+    ranges = [Range(topic="t", partition=n, start=7, end=7 + size) for n, size in enumerate(sizes)]
+
+    batches = list(cut(ranges, largest))
+
+    at = Offsets({each.topic_partition: each.start for each in ranges})
+    for batch in batches:
+        assert batch
+        assert all(len(part) and part.start == at[part.topic_partition] for part in batch)
+        at = at.advanced_by(batch)
+    assert at == Offsets({each.topic_partition: each.end for each in ranges})
+    assert len(batches) > 1 or sum(sizes) <= largest

@@ -15,7 +15,6 @@ from ingestion.errors import InvalidSpecError, OffsetsExpiredError, StreamLocked
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.decisions import accept
-from ingestion.operations.replay import cut
 from ingestion.operations.rewind import rewind
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
@@ -232,19 +231,6 @@ def test_what_was_redriven_is_not_quarantined_again(
         assert (report.total("overlap"), report.total("quarantined")) == (1, 0)
         assert len(world.quarantined()) == 1
         assert world.rows() == [row(2, "b")]
-
-
-def test_ranges_are_cut_evenly() -> None:
-    """Every batch has a share of each range; together they are the ranges, and none is empty."""
-    ranges = [
-        Range(topic="t", partition=n, start=5, end=5 + size) for n, size in enumerate((10, 1))
-    ]
-
-    batches = list(cut(ranges, 4))
-
-    assert [sum(map(len, batch)) for batch in batches] == [3, 3, 5]
-    assert {each.start for each in batches[0]} == {5}
-    assert all(len(each) for batch in batches for each in batch)
 
 
 def test_a_replay_from_a_shell(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
     assert [batch.seq for batch in report.batches] == [1, 2, 3]
     assert all(batch.balanced for batch in report.batches)
     assert report.engine == "spark"
-    assert "Spark merged: a batch of 1" in report.notices[0]
+    assert "Spark merged: what cannot be cut" in report.notices[0]
     assert [each["id"] for each in world.rows()] == (
         [1, 3] if isinstance(large, bytes) else [1, 2, 3]
     )

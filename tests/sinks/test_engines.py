@@ -17,11 +17,10 @@ from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.lake.attempts import MARKS, Attempt, attempt_of
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, app_id
-from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.location import Location
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
 from ingestion.lake.side_tables import count_of
-from ingestion.lake.table_log import TableLog
+from ingestion.lake.table_log import EXACTLY, TableLog, append_nothing
 from ingestion.pipeline.counts import count_records, extra_counts
 from ingestion.pipeline.gaps import _holes_between
 from ingestion.sinks import local_engine, sql
@@ -206,13 +205,13 @@ def test_a_merge_that_changes_nothing_is_a_commit(engine: Engine, tmp_path: Path
 
 
 def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
-    """delta-rs would take the same txn twice, so it is looked for."""
+    """delta-rs would take the same txn twice, so it is looked for; nor is one left out."""
     path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
     hold(engine, [place(1, 1, 0, 4)])
     engine.append("SELECT * FROM batch", STREAM, path, metadata(3))
 
-    for seq in (3, 2):
-        with pytest.raises(CommitConflictError, match="the table holds seq 3 already"):
+    for seq, said in ((3, "already"), (2, "already"), (5, "as its last")):
+        with pytest.raises(CommitConflictError, match=f"the table holds seq 3 {said}"):
             engine.append("SELECT * FROM batch", STREAM, path, metadata(seq))
 
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
@@ -387,16 +386,16 @@ def test_rows_beside_the_table_are_written_on_the_version_that_was_looked_at(
     hold(engine, [validated(0, 1, "quarantined", _reason="malformed_json")], BATCH)
     tried: list[int] = []
 
-    def cleared_up(table: Any, *given: Any, **named: Any) -> None:
+    def overtaken(table: Any, *given: Any, **named: Any) -> None:
         if not tried:
-            remove_unreferenced(path, is_fenced=False)
+            append_nothing(DeltaTable(path), EXACTLY)
         tried.append(table.version())
         write_deltalake(table, *given, **named)
 
     for seq in (3, 4):
         rows = quarantine_rows(metadata(seq), declared())
         engine.replace_attempt(rows, path, attempt_of(metadata(seq)), stats_on=STATISTICS)
-        monkeypatch.setattr(local_engine, "write_deltalake", cleared_up)
+        monkeypatch.setattr(local_engine, "write_deltalake", overtaken)
 
     assert tried == [0, 1]
     assert sorted(DeltaTable(path).to_pyarrow_table()["_seq"].to_pylist()) == [3, 4]
