@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from ingestion.lake.ledger import LedgerRow
     from ingestion.operations.failure import Failure
     from ingestion.operations.progress import Tell
-    from ingestion.operations.redrive import RedriveReport
-    from ingestion.operations.replay import ReplayReport
-    from ingestion.pipeline.report import RunReport
+    from ingestion.pipeline.report import BatchReport
     from ingestion.settings import Settings
 
 
@@ -99,7 +97,7 @@ def totals(total: Callable[[str], int]) -> None:
     table(["count", "total"], rows, right=["total"])
 
 
-def note_red(report: RunReport | RedriveReport | ReplayReport) -> None:
+def note_red(report: BatchReport) -> None:
     """Print why the books of a report's batches do not balance."""
     for row in (*report.recovered, *report.batches):
         if row.is_red:

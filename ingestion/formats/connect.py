@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ctypes import c_float
 from decimal import Decimal
@@ -141,7 +141,7 @@ def json_value(hint: Hint, target: sql.DataType) -> Convert:
     if isinstance(target, sql.TimestampType | sql.TimestampNTZType):
         return lambda value: _moment(value, hint, target)
     if isinstance(target, sql.BinaryType):
-        return lambda value: _base64(_of(str, value, target), target)
+        return lambda value: _converted(from_base64, _of(str, value, target), target)
     if isinstance(target, sql.FloatType | sql.DoubleType):
         return lambda value: _float(value, target)
     kind, name = _SCALARS.get(type(target), (int, "integer"))
@@ -164,7 +164,7 @@ def _decimal(value: Any, hint: Hint, target: sql.DecimalType) -> Any:
         return convert(Decimal(value)) if is_sane else refuse_kind(value, target)
     text = _of(str, value, target)
     if hint.scale is not None:
-        return convert(decimal_of(_base64(text, target), hint.scale))
+        return convert(decimal_of(_converted(from_base64, text, target), hint.scale))
     return convert(Decimal(text)) if _NUMBER.fullmatch(text) else refuse_kind(value, target)
 
 
@@ -174,7 +174,7 @@ def _has_scale(value: Any) -> bool:
 
 
 def _variable_scale(value: Any, target: sql.DataType) -> tuple[bytes, int]:
-    number = _base64(_of(str, value["value"], target), target)
+    number = _converted(from_base64, _of(str, value["value"], target), target)
     return number, _of(int, value["scale"], target)
 
 
@@ -183,10 +183,7 @@ def _days(value: Any, hint: Hint, target: sql.DataType) -> int:
         return int(exact(Source("date"), target)(value))
     if type(value) is not str or not _DATE.fullmatch(value):
         refuse_kind(value, target)
-    try:
-        return moment(value) // _DAY
-    except ValueError:
-        return refuse_kind(value, target)
+    return int(_converted(moment, value, target)) // _DAY
 
 
 def _moment(value: Any, hint: Hint, target: sql.DataType) -> int:
@@ -198,10 +195,7 @@ def _moment(value: Any, hint: Hint, target: sql.DataType) -> int:
     found = _MOMENT.fullmatch(value) if type(value) is str else None
     if found is None or bool(found[3]) != zoned or (found[2] or "")[7:].strip("0"):
         refuse_kind(value, target)
-    try:
-        return moment(value)
-    except ValueError:
-        return refuse_kind(value, target)
+    return int(_converted(moment, value, target))
 
 
 def _float(value: Any, target: sql.DataType) -> float:
@@ -219,9 +213,9 @@ def _float(value: Any, target: sql.DataType) -> float:
     return near if math.isfinite(near) else refuse_kind(value, target)
 
 
-def _base64(text: str, target: sql.DataType) -> bytes:
+def _converted(convert: Callable[[str], Any], text: str, target: sql.DataType) -> Any:
     try:
-        return from_base64(text)
+        return convert(text)
     except ValueError:
         return refuse_kind(text, target)
 

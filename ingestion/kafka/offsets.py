@@ -107,6 +107,14 @@ class Offsets(Mapping[TopicPartition, int]):
             for at, end in sorted(ends.items())
         )
 
+    def ranges_below(self, ends: Mapping[TopicPartition, int]) -> tuple[Range, ...]:
+        """Return the range up to its end of each partition of ours that is not there yet."""
+        return tuple(
+            Range(topic=at.topic, partition=at.partition, start=start, end=ends[at])
+            for at, start in self.items()
+            if start < ends.get(at, 0)
+        )
+
     def lag_to(self, ends: Mapping[TopicPartition, int]) -> int:
         """Count the offsets up to ``ends``; a position beyond its end counts as 0."""
         return sum(max(0, end - self.get(at, 0)) for at, end in ends.items())

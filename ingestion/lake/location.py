@@ -203,7 +203,7 @@ class Location(os.PathLike[str]):
 
     def put(self, content: bytes) -> None:
         """Put an object there, whatever was there before."""
-        with self._translated_of_put():
+        with self._translated(is_put=True):
             obstore.put(self._store, self.key, content)
 
     def create(self, content: bytes) -> Tag:
@@ -216,7 +216,7 @@ class Location(os.PathLike[str]):
             with self._draft(content) as draft:
                 os.link(draft, self.path)
             return self.read_tagged()[1]
-        with self._translated_of_put():
+        with self._translated(is_put=True):
             try:
                 return obstore.put(self._store, self.key, content, mode="create")["e_tag"]
             except AlreadyExistsError as error:
@@ -342,11 +342,13 @@ class Location(os.PathLike[str]):
         return _store(self.root)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, *, is_put: bool = False) -> Iterator[None]:
         """Translate obstore's errors into those of files, or of a store that does not answer."""
         try:
             yield
         except FileNotFoundError as error:
+            if is_put and not self.is_local:
+                raise StoreError(errno.EREMOTEIO, "there is no such bucket", self.root) from error
             raise self._failure(errno.ENOENT) from error
         except BaseError as error:
             found, said = _ERRNO.search(str(error)), first_line(error)
@@ -356,17 +358,6 @@ class Location(os.PathLike[str]):
                 denied = PermissionError if self.is_local else StoreDeniedError
                 raise denied(errno.EACCES, said, str(self)) from error
             raise StoreError(errno.EREMOTEIO, said, str(self)) from error
-
-    @contextmanager
-    def _translated_of_put(self) -> Iterator[None]:
-        """Translate that there is nothing to put an object into."""
-        try:
-            with self._translated():
-                yield
-        except FileNotFoundError as error:
-            if self.is_local:
-                raise
-            raise StoreError(errno.EREMOTEIO, "there is no such bucket", self.root) from error
 
 
 def _sync(path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +22,13 @@ from confluent_kafka.admin import AdminClient
 from ingestion.errors import DependencyError, SetupError
 from ingestion.kafka.java import find_java
 from ingestion.lake.processes import ProcessId
-from ingestion.local.process import file_lock, launch, recorded_process, stop
+from ingestion.local.process import (
+    file_lock,
+    launch,
+    recorded_process,
+    run_and_capture,
+    stop,
+)
 
 _START_TIMEOUT_SECONDS = 60
 _STOP_TIMEOUT_SECONDS = 20
@@ -168,9 +173,7 @@ def _format(folder: Path, classpath: str) -> None:
     cluster_id = secrets.token_urlsafe(16)
     format_storage = ("kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted")
     chosen = (f"--cluster-id={cluster_id}", f"--config={_file(folder)}")
-    done = subprocess.run(
-        _java(classpath, *format_storage, *chosen), capture_output=True, text=True, check=False
-    )
+    done = run_and_capture(_java(classpath, *format_storage, *chosen))
     if done.returncode != 0:
         raise SetupError(
             f"the embedded Kafka could not prepare {folder}:\n{done.stdout}{done.stderr}"

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from ingestion.errors import DependencyError, IngestionError, SetupError, counted
 from ingestion.kafka.java import find_java, pyspark_home
+from ingestion.local.process import run_and_capture
 from ingestion.settings import load_settings
 
 CONFIGURATIONS = ("spark", "broker")
@@ -105,9 +106,7 @@ def _run_ivy(conf: str, *, into: Path, cache: Path) -> None:
     command += ["-cache", str(cache), "-confs", conf, "-types", "jar", "bundle", "tar.gz"]
     command += ["-retrieve", pattern, "-warn"]
     try:
-        ivy = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
-        )
+        ivy = run_and_capture(command, seconds=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise DependencyError(
             f"Maven Central did not deliver the jars for {conf} within {_TIMEOUT_SECONDS} s. "

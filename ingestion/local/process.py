@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -43,6 +44,19 @@ exec 3<&0 >>"$log" 2>&1
 tries=0
 until [ -s "$pid_file" ] || [ $((tries += 1)) -gt 500 ]; do sleep 0.02; done
 """
+
+
+def run_and_capture(
+    command: Sequence[str], *, seconds: float | None = None, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and keep what it prints; its exit code is the caller's to judge.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer.
+    """
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=seconds, **more
+    )
 
 
 @contextmanager

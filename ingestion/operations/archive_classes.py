@@ -25,7 +25,7 @@ from ingestion.local.class_archive import (
     install_archive,
     remove_archives,
 )
-from ingestion.local.process import file_lock
+from ingestion.local.process import file_lock, run_and_capture
 from ingestion.settings import Settings, load_settings
 
 _SLOWEST_SECONDS: Final = 600
@@ -80,13 +80,10 @@ def _run_elsewhere(folder: Path, jars: Path) -> str:
     # Whatever a person has set is meant for their own Kafka and lake.
     ours = {name: text for name, text in os.environ.items() if not name.startswith("ONCELAKE_")}
     try:
-        done = subprocess.run(
+        done = run_and_capture(
             [sys.executable, "-m", "ingestion.operations.archive_classes", str(folder), str(jars)],
             env=ours,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SLOWEST_SECONDS,
+            seconds=_SLOWEST_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return f"it took more than {_SLOWEST_SECONDS} s"

@@ -28,7 +28,7 @@ from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.recovery.start import begin_offsets, lost_ranges
+from ingestion.recovery.start import begin_offsets
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
@@ -56,7 +56,16 @@ def accept(spec: StreamSpec, settings: Settings, *, reason: str, run_id: str) ->
             raise InvalidSpecError(
                 f"{spec.name}: nothing is lost, red, damaged or altered; nothing to accept"
             )
-        return _commit_acceptance(stream, position, refused, reason=reason, run_id=run_id)
+        archive_table(stream.paths, refused.forgotten.values(), why=f"accept: {reason}")
+        skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)
+        made = position.next_metadata(run_id, kind="accept", ranges=skipped, counts=refused.counts)
+        return _commit_decision(
+            stream,
+            replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red)),
+            position.table_id,
+            problems=refused.problems,
+            accepted=[replace(row, accepted=reason) for row in refused.red],
+        )
 
 
 def adopt_topic(
@@ -195,30 +204,14 @@ def _find_refused(stream: Stream, snapshot: TableSnapshot, position: Position) -
     rows = heal_ledger(spec, snapshot, position).rows
     sides = read_side_tables(stream.paths, rows)
     topics = refuse_another_topic(spec, kafka, position.identity)
-    lost = lost_ranges(begin_offsets(position, topics), kafka.earliest(topics.partitions))
+    begin, earliest = begin_offsets(position, topics), kafka.earliest(topics.partitions)
     # A topic that was made again meanwhile has first offsets that mean other records.
     refuse_another_topic(spec, kafka, position.identity)
     return _Refused(
         rows=rows,
-        lost=lost,
+        lost=begin.ranges_below(earliest),
         forgotten={name: side.path for name, side in sides.items() if side.problem},
         is_altered=bool(snapshot.table and foreign_commits(snapshot.table.others)),
-    )
-
-
-def _commit_acceptance(
-    stream: Stream, position: Position, refused: _Refused, *, reason: str, run_id: str
-) -> LedgerRow:
-    archive_table(stream.paths, refused.forgotten.values(), why=f"accept: {reason}")
-    skipped = tuple(CountedRange(range=lost, records=0, gaps=0) for lost in refused.lost)
-    made = position.next_metadata(run_id, kind="accept", ranges=skipped, counts=refused.counts)
-    return _commit_decision(
-        stream,
-        replace(made, reason=reason, accepts=tuple(row.seq for row in refused.red)),
-        position.table_id,
-        counts=refused.counts,
-        problems=refused.problems,
-        accepted=[replace(row, accepted=reason) for row in refused.red],
     )
 
 
@@ -249,7 +242,6 @@ def _commit_decision(
     metadata: CommitMetadata,
     table_id: str,
     *,
-    counts: Mapping[str, int] | None = None,
     problems: Sequence[str] = (),
     accepted: Sequence[LedgerRow] = (),
 ) -> LedgerRow:
@@ -261,6 +253,6 @@ def _commit_decision(
     """
     commit = write_empty_commit(stream.paths, metadata)
     hit(Failpoint.DECIDED)
-    row = LedgerRow.of(metadata, commit, table_id, counts=counts or {}, problems=problems)
+    row = LedgerRow.of(metadata, commit, table_id, counts=metadata.counts, problems=problems)
     Ledger(stream.paths.ledger).put(row, *accepted)
     return row

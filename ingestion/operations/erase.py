@@ -137,14 +137,9 @@ def _archived(paths: StreamPaths) -> tuple[Location, ...]:
 
 def _still_in_kafka(settings: Settings, reached: Offsets) -> tuple[Range, ...] | None:
     try:
-        earliest = Kafka(settings).earliest(reached)
+        return Kafka(settings).earliest(reached).ranges_below(reached)
     except IngestionError:
         return None
-    return tuple(
-        Range(topic=at.topic, partition=at.partition, start=earliest[at], end=end)
-        for at, end in reached.items()
-        if earliest[at] < end
-    )
 
 
 def _refuse_folds(spec: StreamSpec) -> None:

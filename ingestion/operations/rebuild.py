@@ -30,7 +30,6 @@ from ingestion.pipeline.report import RunReport
 from ingestion.recovery.heal import known_rows
 from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
-from ingestion.recovery.start import lost_ranges
 from ingestion.recovery.topics import refuse_another_topic, resolve_topics
 from ingestion.settings import Settings
 
@@ -151,7 +150,7 @@ class Rebuild:
         begun = first_offsets(snapshot.rows)
         begin = Offsets({at: begun.get(at, 0) for at in partitions})
         earliest = kafka.earliest(partitions)
-        lost = lost_ranges(begin, earliest)
+        lost = begin.ranges_below(earliest)
         if lost and not self.without_lost:
             raise _lost(
                 spec.name,

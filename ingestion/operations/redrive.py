@@ -15,9 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
-from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
 from ingestion.lake.attempts import MARKS, Attempts, find_leftovers
 from ingestion.lake.delta import is_delta, open_rows, read_delta
@@ -28,60 +26,44 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import Waiting, waiting_records
 from ingestion.lake.stream import Stream
 from ingestion.lake.table_log import write_empty_commit
-from ingestion.operations.run import on_fitting_engine, start_committer
+from ingestion.operations.run import StreamTask, on_fitting_engine
+from ingestion.pipeline.batch import Committer
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
-from ingestion.pipeline.session import SessionFor
+from ingestion.pipeline.report import BatchReport
 from ingestion.pipeline.spark_errors import translate_engine_errors
 from ingestion.pipeline.store_session import read_table
 from ingestion.recovery.heal import remove_leftovers
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, plan_start
+from ingestion.recovery.start import plan_start
 from ingestion.recovery.topics import resolve_topics
-from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RedriveReport:
-    """What a redrive did.
+class RedriveReport(BatchReport):
+    """What a redrive did: a batch for each epoch that the records are of.
 
     Attributes:
         waiting: Records that waited in quarantine, of the reason that was asked for.
         still_bad: Those of them that stay, by the reason that they have today.
-        batches: The ledger rows of its commits: one for each epoch that the records are of.
-        recovered: Ledger rows that an earlier run lost in a crash, written now.
     """
 
-    stream: str
-    run_id: str
     waiting: int = 0
     still_bad: Mapping[str, int] = field(default_factory=dict)
-    batches: tuple[LedgerRow, ...] = ()
-    recovered: tuple[LedgerRow, ...] = ()
 
     @property
     def redriven(self) -> int:
         """Records that were sent in again."""
         return sum(row.counts["read"] for row in self.batches)
 
-    @property
-    def is_balanced(self) -> bool:
-        """Tell whether the books of every batch balance."""
-        return not any(row.is_red for row in (*self.recovered, *self.batches))
-
 
 @dataclass(frozen=True, kw_only=True)
-class Redrive:
+class Redrive(StreamTask):
     """One redrive of one stream; Spark is started when something waits for it.
 
     Attributes:
         reason: Send in only records of this reason.
     """
 
-    spec: StreamSpec
-    settings: Settings
-    spark: SessionFor
-    run_id: str
     reason: str | None = None
 
     def execute(self) -> RedriveReport:
@@ -111,15 +93,9 @@ class Redrive:
             if not waiting:
                 return report
             self._refuse_partial_updates(waiting)
-            spark, engine, start = start_committer(
-                stream,
-                planned,
-                lock,
-                start=lambda: self.spark(waiting.total()),
-                run_id=self.run_id,
-            )
-            report = replace(report, recovered=start.recovered)
-            return self._send(spark, stream, engine, start, report, rows)
+            committer = self.start_committer(stream, planned, lock, backlog=waiting.total())
+            report = replace(report, recovered=committer.start.recovered)
+            return self._send(committer, report, rows)
 
     def _refuse_partial_updates(self, waiting: Counter[int]) -> None:
         if self.spec.ignore_null_updates:
@@ -132,16 +108,10 @@ class Redrive:
             )
 
     def _send(
-        self,
-        spark: SparkSession,
-        stream: Stream,
-        engine: EngineName,
-        start: Start,
-        report: RedriveReport,
-        rows: list[LedgerRow],
+        self, committer: Committer, report: RedriveReport, rows: list[LedgerRow]
     ) -> RedriveReport:
         """Send in what waits, an epoch after the other; add the rows of what is committed."""
-        paths = stream.paths
+        stream, paths, start = committer.stream, committer.stream.paths, committer.start
         start = replace(start, position=self._supersede(paths, start.position))
         committed = start.position.committed
         waiting, still_bad = self._waiting(paths, committed), Counter[str]()
@@ -149,13 +119,12 @@ class Redrive:
         for epoch in epochs_of(Ledger(paths.ledger).rows_of(start.position.table_id)):
             if not any(map(epoch.has, waiting)):
                 continue
-            writer = RedriveWriter(
-                stream, start=start, run_id=self.run_id, engine=engine, epoch=epoch
-            )
+            at = replace(committer, start=start)
+            writer = RedriveWriter(at, run_id=self.run_id, epoch=epoch)
             snapshot = read_delta(paths.quarantine)
             waiting_now = Waiting.of(paths.quarantine, start.position.committed, snapshot)
             quarantined = read_table(
-                spark, paths.quarantine, stream.settings, version=snapshot.version()
+                committer.spark, paths.quarantine, stream.settings, version=snapshot.version()
             )
             row = writer.redrive(waiting_records(quarantined, waiting_now, self.reason))
             start = replace(start, position=writer.position)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pyspark.sql import SparkSession
-
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
@@ -22,46 +20,30 @@ from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
 from ingestion.operations.rewind import moment_of
-from ingestion.operations.run import on_fitting_engine, start_committer
+from ingestion.operations.run import StreamTask, on_fitting_engine
+from ingestion.pipeline.batch import Committer
 from ingestion.pipeline.replay_batch import ReplayWriter
-from ingestion.pipeline.session import SessionFor
+from ingestion.pipeline.report import BatchReport
 from ingestion.pipeline.source import read_ranges
 from ingestion.pipeline.spark_errors import recheck_kafka_on_failure, translate_engine_errors
 from ingestion.recovery.position import Position
-from ingestion.recovery.start import Start, lost_ranges, plan_start, recheck_start
+from ingestion.recovery.start import plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
-from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayReport:
+class ReplayReport(BatchReport):
     """What a replay did.
 
     Attributes:
         ranges: What it read again, one range a partition.
-        batches: The ledger rows of its commits.
-        recovered: Ledger rows that an earlier run lost in a crash, written now.
     """
 
-    stream: str
-    run_id: str
     ranges: tuple[Range, ...] = ()
-    batches: tuple[LedgerRow, ...] = ()
-    recovered: tuple[LedgerRow, ...] = ()
-
-    @property
-    def is_balanced(self) -> bool:
-        """Tell whether the books of every batch balance."""
-        return not any(row.is_red for row in (*self.recovered, *self.batches))
-
-    def total(self, count: str) -> int:
-        """Add up one count over the batches."""
-        return sum(row.counts.get(count, 0) for row in self.batches)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(StreamTask):
     """One replay of one stream.
 
     Attributes:
@@ -70,10 +52,6 @@ class Replay:
         on_batch: Called after each batch with its ledger row and the offsets that are left.
     """
 
-    spec: StreamSpec
-    settings: Settings
-    spark: SessionFor
-    run_id: str
     begin: str
     end: str | None = None
     on_batch: Callable[[LedgerRow, int], None] = field(default=lambda row, left: None)
@@ -107,36 +85,26 @@ class Replay:
             )
             if not ranges:
                 return report
-            spark, engine, start = start_committer(
-                stream,
-                planned,
-                lock,
-                start=lambda: self.spark(sum(map(len, ranges))),
-                run_id=self.run_id,
-            )
-            if engine == "spark":
+            backlog = sum(map(len, ranges))
+            committer = self.start_committer(stream, planned, lock, backlog=backlog)
+            start = committer.start
+            if committer.engine == "spark":
                 # While the JVM started, nobody held the stream.
                 ranges = self._ranges(stream, start.position)
-            self._read(spark, stream, engine, start, ranges, rows)
+            self._read(committer, ranges, rows)
             return replace(report, ranges=ranges, batches=tuple(rows), recovered=start.recovered)
 
-    def _read(
-        self,
-        spark: SparkSession,
-        stream: Stream,
-        engine: EngineName,
-        start: Start,
-        ranges: Sequence[Range],
-        rows: list[LedgerRow],
-    ) -> None:
+    def _read(self, committer: Committer, ranges: Sequence[Range], rows: list[LedgerRow]) -> None:
         """Read ranges batch by batch, but for those that have rows; add the others' rows."""
-        writer = ReplayWriter(stream, start=start, run_id=self.run_id, engine=engine)
+        stream, start = committer.stream, committer.start
+        writer = ReplayWriter(committer, run_id=self.run_id)
         ranges = _behind(ranges, rows)
         parts = cut(ranges, stream.spec.max_offsets_per_trigger)
         left = sum(map(len, ranges))
         with recheck_kafka_on_failure(lambda: recheck_start(stream, start.position)):
             for part in parts:
-                for row in writer.replay(read_ranges(spark, stream.settings, part), part):
+                records = read_ranges(committer.spark, stream.settings, part)
+                for row in writer.replay(records, part):
                     rows.append(row)
                     left -= sum(len(counted.range) for counted in row.ranges)
                     self.on_batch(row, left)
@@ -157,13 +125,9 @@ class Replay:
         asked = _Asked(stream, Offsets({at: begun[at] for at in read}), Offsets(read))
         starts = asked.offsets("--from", self.begin)
         ends = asked.offsets("--to", self.end) if self.end is not None else asked.reached
-        ranges = tuple(
-            Range(topic=at.topic, partition=at.partition, start=start, end=ends[at])
-            for at, start in starts.items()
-            if at in ends and start < ends[at]
-        )
+        ranges = starts.ranges_below(ends)
         earliest = stream.kafka.earliest(each.topic_partition for each in ranges)
-        lost = lost_ranges(Offsets({r.topic_partition: r.start for r in ranges}), earliest)
+        lost = Offsets({r.topic_partition: r.start for r in ranges}).ranges_below(earliest)
         if lost:
             raise OffsetsExpiredError(
                 stream.name,

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from ingestion.declaration.notices import notices_of
 from ingestion.declaration.spec import StreamSpec
@@ -38,7 +39,7 @@ from ingestion.lake.table_log import TableLog
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.progress import Progress, Tell
 from ingestion.operations.telemetry import observed
-from ingestion.pipeline.batch import BatchWriter
+from ingestion.pipeline.batch import BatchWriter, Committer
 from ingestion.pipeline.checkpoint import Checkpoint, open_generation
 from ingestion.pipeline.create_table import create_table, inherit_erasures
 from ingestion.pipeline.evolve_schema import alters_table, evolve_schema
@@ -54,29 +55,81 @@ from ingestion.recovery.position import Position
 from ingestion.recovery.start import Start, count_unread, plan_start, recheck_start
 from ingestion.recovery.topics import resolve_topics
 from ingestion.settings import Settings
-from ingestion.sinks.choose_engine import EngineName, choose_engine
+from ingestion.sinks.choose_engine import choose_engine
 
 OnBatch = Callable[[LedgerRow, int], None]
 Report = TypeVar("Report")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One run of one stream, until the lag that Kafka had when it began is gone.
+class StreamTask:
+    """What commits to the table of one stream: a run, a redrive, a replay.
 
     Attributes:
-        spark: Returns a session for the records to read; not asked when nothing is new.
-        run_id: Names the run in commits, in the ledger, and to whoever finds the stream locked.
-        inherited: What was erased from the table that this one will replace, as its commits say.
-        on_batch: Called after each batch with its ledger row and the lag that is left.
-        tell: Called with a sentence for each step, for whoever waits.
-        stop: Set it to end the run within seconds; an open batch is as if never begun.
+        spark: Returns a session for the records to read; not asked when there are none.
+        run_id: Names it in commits, in the ledger, and to whoever finds the stream locked.
     """
 
     spec: StreamSpec
     settings: Settings
     spark: SessionFor
     run_id: str
+
+    def start_committer(
+        self, stream: Stream, planned: Start | None, lock: CommitterLock, *, backlog: int
+    ) -> Committer:
+        """Start Spark, and let whoever commits hold the lock and know where the table stands.
+
+        That is this process, or the JVM, for which the start is planned again.
+
+        Args:
+            stream: The stream; its table is made where there is none yet.
+            planned: The start as it is planned; ``None`` without a table.
+            lock: In the hands of this process.
+            backlog: How many records Spark is started for.
+        """
+        alters = planned is not None and alters_table(stream)
+        engine, obstacle = choose_engine(stream, alters=alters)
+        if engine == "spark":
+            refuse_missing_jars(stream.settings, obstacle)
+        start = partial(self.spark, backlog)
+        spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
+        hit(Failpoint.LOCK_HELD)
+        refuse_bad_condition(spark, stream.spec)
+        refuse_bad_transformation(spark, stream.spec)
+        begun = planned if engine == "delta_rs" else plan_start(stream)
+        if begun is None:
+            create_table(spark, stream, engine, run_id=self.run_id)
+            begun = plan_start(stream)
+            assert begun is not None, "the table that was just opened is not there"
+        position, changes = evolve_schema(spark, stream, begun.position, run_id=self.run_id)
+        # Told until a first batch is in the table: the run that made it may have failed after that.
+        to_decide = () if position.seq else notices_of(stream.spec)
+        was_asked = stream.settings.merge_engine == "delta_rs"
+        why = [f"Spark merged, and not delta_rs: {obstacle}"] if obstacle and was_asked else []
+        # What the first plan has healed, the second does not find.
+        plans = [planned, begun] if planned is not None and planned is not begun else [begun]
+        healed = dict.fromkeys(notice for plan in plans for notice in plan.notices)
+        begun = replace(
+            begun,
+            position=position,
+            recovered=tuple(row for plan in plans for row in plan.recovered),
+            notices=(*healed, *changes, *to_decide, *why),
+        )
+        return Committer(stream=stream, spark=spark, engine=engine, start=begun)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(StreamTask):
+    """One run of one stream, until the lag that Kafka had when it began is gone.
+
+    Attributes:
+        inherited: What was erased from the table that this one will replace, as its commits say.
+        on_batch: Called after each batch with its ledger row and the lag that is left.
+        tell: Called with a sentence for each step, for whoever waits.
+        stop: Set it to end the run within seconds; an open batch is as if never begun.
+    """
+
     inherited: Sequence[Mapping[str, Any]] = ()
     on_batch: OnBatch = lambda row, lag: None
     tell: Tell = lambda text: None
@@ -134,38 +187,31 @@ class Run:
             if first and not first.lag and first.position.columns == stream.spec.ddl:
                 return self._report(stream, first.position, first)
             backlog = first.lag if first else count_unread(stream.spec, stream.kafka)
-            spark, engine, start = start_committer(
-                stream, first, lock, start=lambda: self.spark(backlog), run_id=self.run_id
-            )
+            committer = self.start_committer(stream, first, lock, backlog=backlog)
+            start = committer.start
             start = inherit_erasures(stream, start, self.inherited, run_id=self.run_id)
+            committer = replace(committer, start=start)
             hit(Failpoint.TABLE_READ)
             checkpoint, notices = _open_checkpoint(stream.paths, start)
             hit(Failpoint.GENERATION_OPENED)
-            writer = BatchWriter(
-                stream,
-                start=start,
-                run_id=self.run_id,
-                engine=engine,
-                on_merge=progress.merge,
-            )
+            writer = BatchWriter(committer, run_id=self.run_id, on_merge=progress.merge)
             with recheck_kafka_on_failure(lambda: recheck_start(stream, writer.position)):
-                self._read(spark, stream, writer, start, checkpoint, committed, progress)
+                self._read(committer, writer, checkpoint, committed, progress)
             report = self._report(
                 stream, writer.position, start, batches=tuple(committed), notices=notices
             )
-            return replace(report, engine=engine)
+            return replace(report, engine=committer.engine)
 
     def _read(
         self,
-        spark: SparkSession,
-        stream: Stream,
+        committer: Committer,
         writer: BatchWriter,
-        start: Start,
         checkpoint: Checkpoint,
         committed: list[LedgerRow],
         progress: Progress,
     ) -> None:
         """Read up to the ends, and add the batches that were committed."""
+        spark, stream, start = committer.spark, committer.stream, committer.start
 
         def write(frame: DataFrame, batch_id: int) -> None:
             for row in writer.write(frame, checkpoint.planned(batch_id)):
@@ -233,54 +279,6 @@ def on_fitting_engine(
         by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
         notice = f"Spark merged: {too_large.problem}"
         return execute(replace(stream, settings=by_spark)), notice
-
-
-def start_committer(
-    stream: Stream,
-    planned: Start | None,
-    lock: CommitterLock,
-    *,
-    start: Callable[[], SparkSession],
-    run_id: str,
-) -> tuple[SparkSession, EngineName, Start]:
-    """Start Spark, and let whoever commits hold the lock and know where the table stands.
-
-    That is this process, or the JVM, for which the start is planned again.
-
-    Args:
-        stream: The stream; its table is made where there is none yet.
-        planned: The start as it is planned; ``None`` without a table.
-        lock: In the hands of this process.
-        start: Starts Spark.
-        run_id: Names the commits that prepare the table.
-    """
-    engine, obstacle = choose_engine(stream, alters=planned is not None and alters_table(stream))
-    if engine == "spark":
-        refuse_missing_jars(stream.settings, obstacle)
-    spark = start() if engine == "delta_rs" else lock.pass_to_jvm(start)
-    hit(Failpoint.LOCK_HELD)
-    refuse_bad_condition(spark, stream.spec)
-    refuse_bad_transformation(spark, stream.spec)
-    begun = planned if engine == "delta_rs" else plan_start(stream)
-    if begun is None:
-        create_table(spark, stream, engine, run_id=run_id)
-        begun = plan_start(stream)
-        assert begun is not None, "the table that was just opened is not there"
-    position, changes = evolve_schema(spark, stream, begun.position, run_id=run_id)
-    # Told until a first batch is in the table: the run that made it may have failed after that.
-    to_decide = () if position.seq else notices_of(stream.spec)
-    was_asked = stream.settings.merge_engine == "delta_rs"
-    why = [f"Spark merged, and not delta_rs: {obstacle}"] if obstacle and was_asked else []
-    # What the first plan has healed, the second does not find.
-    plans = [planned, begun] if planned is not None and planned is not begun else [begun]
-    healed = dict.fromkeys(notice for plan in plans for notice in plan.notices)
-    begun = replace(
-        begun,
-        position=position,
-        recovered=tuple(row for plan in plans for row in plan.recovered),
-        notices=(*healed, *changes, *to_decide, *why),
-    )
-    return spark, engine, begun
 
 
 class _EndOfRunError(Exception):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
@@ -48,28 +48,42 @@ from ingestion.sinks.keep_columns import keep_columns
 from ingestion.sinks.sink import Good, Sink, Target, sink_class
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committer:
+    """What commits to a stream's table, and holds its lock.
+
+    Attributes:
+        spark: Reads the records.
+        engine: Counts and merges them.
+        start: Where the table stands.
+    """
+
+    stream: Stream
+    spark: SparkSession
+    engine: EngineName
+    start: Start
+
+
 class BatchWriter:
     """Writes a run's batches, one after the other, and knows where the table stands."""
 
     def __init__(
         self,
-        stream: Stream,
+        committer: Committer,
         *,
-        start: Start,
         run_id: str,
-        engine: EngineName = "spark",
         on_merge: Callable[[int], None] = lambda records: None,
     ) -> None:
-        self._stream = stream
-        self._spec = stream.spec
-        self._paths = stream.paths
+        self._stream = committer.stream
+        self._spec = committer.stream.spec
+        self._paths = committer.stream.paths
         self._run_id = run_id
-        self._engine = engine
+        self._engine = committer.engine
         self._on_merge = on_merge
-        self._log = TableLog(stream.paths.data)
-        self._ledger = Ledger(stream.paths.ledger)
-        self._erasures = start.erasures
-        self.position = start.position
+        self._log = TableLog(committer.stream.paths.data)
+        self._ledger = Ledger(committer.stream.paths.ledger)
+        self._erasures = committer.start.erasures
+        self.position = committer.start.position
 
     def write(self, records: DataFrame, planned: Sequence[Range]) -> Iterator[LedgerRow]:
         """Write one batch, or the parts of one that is too large; yield the row of each commit.

@@ -65,29 +65,20 @@ def evolve_schema(
         SchemaChangedError: it does not fit, and cannot, or must not, be made to.
     """
     spec, paths = stream.spec, stream.paths
-    position = replace(position, declaration=meaning(spec))
-    wanted = allowed_changes(spec, paths)
+    before, wanted = position.columns, allowed_changes(spec, paths)
+    position = replace(position, columns=spec.ddl, declaration=meaning(spec))
     for statement in (each.statement for each in wanted if each.statement):
         spark.sql(statement)
         log_files(paths.data).forget()
-    if not wanted and not _columns_differ(position.columns, spec.ddl):
-        return replace(position, columns=spec.ddl), ()
-    return _commit_columns(spec, paths, position, run_id), tuple(
+    if not wanted and not _columns_differ(before, spec.ddl):
+        return position, ()
+    metadata = position.next_metadata(run_id, kind="schema")
+    commit = write_empty_commit(paths, metadata)
+    Ledger(paths.ledger).put(LedgerRow.of(metadata, commit, position.table_id, counts={}))
+    return position.after(metadata), tuple(
         f"the table was changed before anything was read: {each.field}: {each.what}"
         for each in wanted
     )
-
-
-def _commit_columns(
-    spec: StreamSpec, paths: StreamPaths, position: Position, run_id: str
-) -> Position:
-    metadata = replace(position, columns=spec.ddl).next_metadata(
-        run_id, kind="schema", ranges=(), counts={}
-    )
-    commit = write_empty_commit(paths, metadata)
-    row = LedgerRow.of(metadata, commit, position.table_id, counts={})
-    Ledger(paths.ledger).put(row)
-    return replace(position.after(metadata), columns=spec.ddl)
 
 
 def _columns_differ(before: str, now: str) -> bool:

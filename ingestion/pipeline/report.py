@@ -19,12 +19,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunReport:
+class BatchReport:
+    """The batches of one stream that a command has committed, and those that it found.
+
+    Attributes:
+        batches: Ledger rows of the batches that it committed, by seq.
+        recovered: Ledger rows that an earlier run lost in a crash, written now.
+    """
+
+    stream: str
+    run_id: str
+    batches: tuple[LedgerRow, ...] = ()
+    recovered: tuple[LedgerRow, ...] = ()
+
+    @property
+    def is_balanced(self) -> bool:
+        """Tell whether the books of every batch balance."""
+        return not any(row.is_red for row in (*self.recovered, *self.batches))
+
+    def total(self, count: str) -> int:
+        """Add up one count over the batches that were committed."""
+        return total_of(self.batches, count)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunReport(BatchReport):
     """What one run of one stream did.
 
     Attributes:
-        batches: Ledger rows of the batches that this run committed, by seq.
-        recovered: Ledger rows that an earlier run lost in a crash, written now.
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
             what stood in for commits that have aged out, what an open transaction holds back.
         lag: Offsets in the topic, up to the last stable one, that the table has not reached.
@@ -33,10 +55,6 @@ class RunReport:
         seconds: How long the run took, Spark's start included.
     """
 
-    stream: str
-    run_id: str
-    batches: tuple[LedgerRow, ...]
-    recovered: tuple[LedgerRow, ...]
     notices: tuple[str, ...]
     seq: int
     epoch: int
@@ -53,15 +71,6 @@ class RunReport:
     def committed(self) -> Attempts:
         """Which attempts may be believed, as far as the run knows; its start removed the others."""
         return Attempts.of(self.batches, last=self.seq)
-
-    @property
-    def is_balanced(self) -> bool:
-        """Tell whether the books of every batch of this run balance."""
-        return not any(row.is_red for row in (*self.recovered, *self.batches))
-
-    def total(self, count: str) -> int:
-        """Add up one count over the batches of this run."""
-        return total_of(self.batches, count)
 
     @property
     def ranges(self) -> tuple[CountedRange, ...]:

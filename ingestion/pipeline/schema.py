@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import SparkSession, types
+from pyspark.sql import Column, SparkSession, types
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
@@ -76,31 +76,22 @@ def _spark_type(type_: SqlType) -> DataType:
     return _SCALARS[type_.word]()
 
 
+def declared_row(spec: StreamSpec, columns: Mapping[str, Column]) -> Column:
+    """Return a row of the declared columns: of those that are given, and null in the others."""
+    made = {f.name: columns.get(f.name, F.lit(None)).cast(f.dataType) for f in row_type(spec.ddl)}
+    return F.struct(*(column.alias(name) for name, column in made.items()))
+
+
 def storable(row: StructType) -> StructType:
     """Return the type as a table holds it: a NOT NULL of its columns, and none deeper.
 
     Delta refuses one below an array or a map, and MERGE one in a STRUCT; there validation alone
     sees to it.
     """
-    return StructType([_with_type(field, _nullable_within(field.dataType)) for field in row])
-
-
-def _nullable_within(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return StructType([_nullable(f, _nullable_within(f.dataType)) for f in kind])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable_within(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, _nullable_within(kind.valueType))
-    return kind
-
-
-def _with_type(field: StructField, kind: DataType) -> StructField:
-    return StructField(field.name, kind, field.nullable, field.metadata)
-
-
-def _nullable(field: StructField, kind: DataType) -> StructField:
-    return StructField(field.name, kind, nullable=True, metadata=field.metadata)
+    fields = zip(row.toNullable(), row, strict=True)
+    return StructType(
+        [StructField(f.name, f.dataType, own.nullable, f.metadata) for f, own in fields]
+    )
 
 
 def refuse_bad_condition(spark: SparkSession, spec: StreamSpec) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.kafka.security import java_options
+from ingestion.pipeline.columns import SOURCE
 from ingestion.settings import Settings
 
 # So many are decoded sooner than a second pair of Python workers would have started.
@@ -75,15 +76,7 @@ def _of_every_read(settings: Settings) -> dict[str, str]:
 
 
 def _as_records(read: DataFrame, count: int) -> DataFrame:
-    records = read.select(
-        F.col("topic").alias("_topic"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_timestamp"),
-        F.col("key").alias("_key"),
-        F.col("value").alias("_value"),
-        F.col("headers").alias("_headers"),
-    )
+    records = read.select(*(F.col(name.removeprefix("_")).alias(name) for name in SOURCE))
     return records.coalesce(1) if count <= ONE_TASK_RECORDS else records
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.errors import BadFieldError
-from ingestion.pipeline.schema import row_type, sentence_of
+from ingestion.pipeline.schema import declared_row, row_type, sentence_of
 from ingestion.sinks.frame_cache import FrameCache, is_local
 from ingestion.sinks.rows import Rows
 
@@ -88,15 +88,8 @@ def _by_function(good: DataFrame, spec: StreamSpec) -> DataFrame:
     columns = [quoted(column.name) for column in spec.columns]
     rows = function_of(spec)(asked.where(is_selected(spec)))
     rows = rows.select(*spec.origin, F.struct(*columns).alias("_returned"))
-    given = {column.name for column in spec.exploded_columns}
-    of_delete = F.struct(
-        *(
-            (F.col(f"_good.{quoted(f.name)}") if f.name in given else F.lit(None))
-            .cast(f.dataType)
-            .alias(f.name)
-            for f in row_type(spec.ddl)
-        )
-    )
+    given = {c.name: F.col(f"_good.{quoted(c.name)}") for c in spec.exploded_columns}
+    of_delete = declared_row(spec, given)
     matched = good.join(rows, on=list(spec.origin), how="left")
     is_returned = F.col("_returned").isNotNull()
     return matched.withColumns(

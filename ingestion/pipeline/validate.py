@@ -14,7 +14,7 @@ Reasons, beside those of the format: see ``REASONS``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Final
@@ -30,7 +30,7 @@ from ingestion.declaration.sql import quoted
 from ingestion.kafka.offsets import Offsets
 from ingestion.pipeline.columns import PLACE
 from ingestion.pipeline.explode import rejoin
-from ingestion.pipeline.schema import row_type
+from ingestion.pipeline.schema import declared_row
 from ingestion.sinks import sql
 from ingestion.sinks.rows import RAW, Rows, Work
 
@@ -96,14 +96,7 @@ def validate_in_worker(decode: Work, spec: StreamSpec, reached: Offsets) -> tupl
 
     Only where a declaration has no ``apply_as_deletes`` and nothing is transformed.
     """
-    work = _flat_in_worker(
-        decode,
-        findings=_findings(spec),
-        keys=spec.keys if spec.tombstone_policy == "delete" else (),
-        needed=_needed(spec),
-        has_deletes=spec.write_mode.has_deletes,
-    )
-    return work, _batch(f"({_judged(spec, reached)})", spec)
+    return _flat_in_worker(decode, spec), _batch(f"({_judged(spec, reached)})", spec)
 
 
 def _flat_in_spark(rows: DataFrame, spec: StreamSpec) -> DataFrame:
@@ -166,32 +159,15 @@ def _row(spec: StreamSpec) -> Column:
     if spec.tombstone_policy != "delete":
         return row
     by_key = {name: F.col(f"_decoded_key.row.{quoted(name)}") for name in spec.keys}
-    of_tombstone = F.struct(
-        *(
-            by_key.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name)
-            for f in row_type(spec.ddl)
-        )
-    )
-    return F.when(F.col("_value").isNull(), of_tombstone).otherwise(row)
+    return F.when(F.col("_value").isNull(), declared_row(spec, by_key)).otherwise(row)
 
 
-def _flat_in_worker(
-    decode: Work,
-    *,
-    findings: Mapping[str, str],
-    keys: Sequence[str],
-    needed: Sequence[str],
-    has_deletes: bool,
-) -> Work:
-    """Return work that takes the same columns, where nothing is transformed.
-
-    Args:
-        decode: Work that decodes.
-        findings: What to take of what decoding found, by the name that it gets.
-        keys: Key columns that a null value takes from its Kafka key.
-        needed: Columns that may not be null.
-        has_deletes: Whether the write mode applies deletes.
-    """
+def _flat_in_worker(decode: Work, spec: StreamSpec) -> Work:
+    """Return work that decodes, and takes the same columns, where nothing is transformed."""
+    # Executors get these, and not the declaration.
+    findings, needed = _findings(spec), _needed(spec)
+    keys = spec.keys if spec.tombstone_policy == "delete" else ()
+    has_deletes = spec.write_mode.has_deletes
 
     def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in decode(batches):

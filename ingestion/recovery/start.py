@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, OffsetsExpiredError, TopicTruncatedError, counted
 from ingestion.kafka.admin import Kafka, Topics
-from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.attempts import Attempts
 from ingestion.lake.erasure import Erasure, erasures, unfinished
@@ -172,7 +172,7 @@ def offsets_to_read(
         TopicTruncatedError: a partition ends before the offset to begin at.
     """
     begin = begin_offsets(position, topics)
-    lost = lost_ranges(begin, kafka.earliest(topics.partitions))
+    lost = begin.ranges_below(kafka.earliest(topics.partitions))
     if lost:
         raise OffsetsExpiredError(
             spec.name,
@@ -192,15 +192,6 @@ def offsets_to_read(
                 "is now",
             )
     return begin, ends
-
-
-def lost_ranges(begin: Offsets, earliest: Offsets) -> tuple[Range, ...]:
-    """Return what retention has deleted between where we would begin and what is left."""
-    return tuple(
-        Range(topic=at.topic, partition=at.partition, start=offset, end=earliest[at])
-        for at, offset in begin.items()
-        if earliest[at] > offset
-    )
 
 
 def starting_offsets(

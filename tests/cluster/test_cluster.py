@@ -25,6 +25,8 @@ from tests.support.world import JARS, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
+# Each takes the cluster some ten seconds.
+MODES = TRIED if IS_LONG else TRIED[:3]
 USER_CODE = "tests.cluster.user_code.with_place_of_code"
 
 
@@ -51,7 +53,7 @@ def ingested(
     ]
     with World.made(settings, cast("Any", None)) as source:
         produce_records(source)
-        declared = {each.name: {"schema": SCHEMA, **each.declared} for each in TRIED}
+        declared = {each.name: {"schema": SCHEMA, **each.declared} for each in MODES}
         declared["user_code"] = {"schema": SCHEMA, "keys": ["id"], "transform": USER_CODE}
         declared["user_code"]["sequence_by"] = ["at"]
         worlds = {
@@ -69,7 +71,7 @@ def test_killed_executors_cost_time_and_not_the_run(ingested: Ingested) -> None:
     assert len(ingested.kills) == 2
 
 
-@pytest.mark.parametrize("scenario", TRIED, ids=str)
+@pytest.mark.parametrize("scenario", MODES, ids=str)
 def test_every_write_mode_is_right_on_a_cluster(ingested: Ingested, scenario: Scenario) -> None:
     """The proof finds the rows of the fold, and the books of each batch right."""
     world = ingested.worlds[scenario.name]
@@ -91,7 +93,7 @@ def test_executors_run_the_code_of_the_driver_and_of_the_user(ingested: Ingested
 
 def test_copies_of_batches_do_not_stay(ingested: Ingested) -> None:
     """What a batch needed is deleted when it is done."""
-    lake = ingested.worlds["append"].settings.lake
+    lake = ingested.worlds["user_code"].settings.lake
 
     assert list((lake / ".scratch").rglob("rdd-*")) == []
     assert list(lake.glob(".probe-*")) == []
@@ -139,6 +141,7 @@ def without(lake: Path) -> list[str]:
     return ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {lake} && exec "$@"', "sh"]
 
 
+@pytest.mark.skipif(not IS_LONG, reason="the probe of executors runs in every test of a cluster")
 def test_a_lake_that_executors_do_not_share_is_refused(
     world: World, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:

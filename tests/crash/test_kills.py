@@ -41,8 +41,8 @@ CELLS = (
     Cell(place=Failpoint.COMMITTED, way="kill_group", follow_up="checkpoint_deleted", seed=4),
     Cell(place=Failpoint.AUDITED, way="kill_python", follow_up="new_records", seed=3),
     Cell(place=Failpoint.TABLE_CREATED, way=IN_PROCESS, follow_up="plain", seed=1),
-    Cell(place=Failpoint.PREPARED, way=IN_PROCESS, follow_up="plain", seed=6),
     *twins(
+        Cell(place=Failpoint.PREPARED, way=IN_PROCESS, follow_up="plain", seed=6),
         Cell(place=Failpoint.TABLE_CREATED, way="kill_jvm", follow_up="plain", seed=1),
         Cell(place=Failpoint.PREPARED, way="kill_python", follow_up="new_records", seed=3),
         Cell(place=Failpoint.AUDITED, way="freeze", follow_up="plain", seed=6),

@@ -37,6 +37,7 @@ from ingestion.operations.rewind import rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.long import twins
 from tests.support.proof import prove
 from tests.support.world import World, row
 
@@ -322,7 +323,12 @@ def test_what_nothing_tells_of_any_more_is_said(world: World) -> None:
 @pytest.mark.parametrize(
     ("declared", "engine"),
     [
-        pytest.param({"mode": "scd2", "sequence_by": ["_timestamp"]}, "spark", id="scd2"),
+        pytest.param({"mode": "scd2", "sequence_by": ["_timestamp"]}, "delta_rs", id="scd2"),
+        *twins(
+            pytest.param(
+                {"mode": "scd2", "sequence_by": ["_timestamp"]}, "spark", id="scd2 by Spark"
+            )
+        ),
         pytest.param({"deletes": "soft"}, "delta_rs", id="soft"),
         pytest.param({"mode": "append", "keys": [], "sequence_by": []}, "delta_rs", id="append"),
     ],

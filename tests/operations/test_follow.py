@@ -25,6 +25,7 @@ from ingestion.pipeline.session import SharedSpark
 from ingestion.settings import Settings
 from tests.cli.shell import ORDERS, row
 from tests.cli.test_run import report
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World
 from tests.support.world import row as record
@@ -291,7 +292,7 @@ def assert_(fact: bool) -> None:
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize("merge_engine", ["delta_rs", "spark"])
+@pytest.mark.parametrize("merge_engine", ["delta_rs", *twins("spark")])
 def test_streams_are_followed_side_by_side(
     world: World, spark: SparkSession, told: Told, merge_engine: str
 ) -> None:

@@ -21,6 +21,7 @@ from ingestion.declaration.ddl import parse_type
 from ingestion.declaration.spec import StreamSpec
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
 from ingestion.verify.fold.aggregate import AGGREGATES
+from tests.support.long import IS_LONG
 
 pytestmark = [pytest.mark.spark]
 
@@ -67,7 +68,7 @@ records = st.lists(
 
 
 @settings(
-    max_examples=3,
+    max_examples=3 if IS_LONG else 1,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -32,6 +32,7 @@ from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog
 from ingestion.local.jars import missing_jars
+from ingestion.local.process import run_and_capture
 from ingestion.operations.doctor import findings as kinds
 from ingestion.operations.doctor.findings import Finding
 from ingestion.operations.failure import Failure
@@ -125,15 +126,12 @@ def _examine_dagster(
         where = f"DAGSTER_HOME is not set, and {project_root()} holds no .dagster"
         return (kinds.NO_DAGSTER.of("dagster", where),)
     try:
-        answer = subprocess.run(
+        answer = run_and_capture(
             [sys.executable, "-m", _DAGSTER_MODULE, *streams],
             # Relative folders in dagster.yaml mean the working directory, as they do in `make ui`.
             cwd=project_root(),
             env={**os.environ, "DAGSTER_HOME": str(home)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
+            seconds=seconds,
         )
     except subprocess.TimeoutExpired:
         why = f"no answer within {seconds} s"
@@ -204,13 +202,7 @@ def diagnose_machine(
 
 def _java() -> tuple[str, int | None]:
     try:
-        answer = subprocess.run(
-            [find_java(), "-version"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_JAVA_SECONDS,
-        )
+        answer = run_and_capture([find_java(), "-version"], seconds=_JAVA_SECONDS)
     except (SetupError, OSError, subprocess.TimeoutExpired) as error:
         return str(error), None
     text = (answer.stderr or answer.stdout).strip()
