@@ -25,6 +25,7 @@ from ingestion.errors import (
     RewindError,
     TerminalError,
 )
+from ingestion.lake import compaction
 from ingestion.lake.compaction import drop_log_before
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger
@@ -506,7 +507,7 @@ def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.M
         drop_log_before(Location.of(path), version)
         verdicts.append(prove(world))
 
-    monkeypatch.setattr(erase_module, "drop_log_before", drop_and_prove)
+    monkeypatch.setattr(compaction, "drop_log_before", drop_and_prove)
     erased(world)
 
     assert [verdict.differences for verdict in verdicts] == [(), (), ()]
