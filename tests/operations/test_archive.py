@@ -138,6 +138,23 @@ def test_a_swap_that_was_cut_short_is_finished_by_the_next_run(
     assert len(archive.list_archive("orders", settings)) == 2
 
 
+def test_who_has_slept_past_its_lease_leaves_no_swap_for_the_next_run(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run would carry it out, in place of what others have ingested since."""
+
+    def slept(_: StreamPaths) -> None:
+        raise StreamLockedError("its lease is another's")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ingestion.lake.archive.refuse_lost_lease", slept)
+        with pytest.raises(StreamLockedError):
+            reset("orders", settings, run_id="r", reason="another")
+
+    refuse_half_swapped(StreamPaths.of("orders", settings))
+    assert value_of(settings) == 1
+
+
 @pytest.mark.parametrize("moves", range(3))
 def test_a_reset_that_was_cut_short_is_finished_into_the_same_entry(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, moves: int

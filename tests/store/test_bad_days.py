@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
 
+from ingestion.declaration.loader import DeclaredStream
 from ingestion.errors import StorageError, UnfitStorageError
+from ingestion.lake import lease
 from ingestion.lake.lease import read_lease
+from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.log_files import log_files
+from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.support.proof import find_problems
 from tests.support.store_proxy import COMMIT, Fault, StoreProxy
@@ -65,6 +71,27 @@ def test_a_store_that_throttles_for_a_moment_is_waited_for(
     assert len(met) == 2
     assert report.is_balanced
     assert stored.rows() == ROWS
+
+
+def test_a_denied_request_is_named_and_who_may_only_read_is_told_who_writes(
+    stored: World, store_proxy: StoreProxy
+) -> None:
+    """Expired keys are no unexpected error; and a clock of the store is not a reader's to ask."""
+    declared = DeclaredStream(name=stored.topic, path=Path(), spec=stored.spec, error=None)
+    with (
+        store_proxy.fault("denied", "^PUT "),
+        pytest.raises(StorageError, match=r"the store of the lake failed: .*403"),
+    ):
+        stored.run()
+    with (
+        held_by_python(stored.paths, Holder.me("writer")),
+        store_proxy.fault("denied", "^(PUT|DELETE) "),
+        patch.object(lease, "this_machine", lambda: "elsewhere"),
+    ):
+        status = StatusReader(stored.settings).read_status(declared)
+
+    assert status.holder is not None
+    assert status.holder.run_id == "writer"
 
 
 def test_a_bucket_that_does_not_exist_is_named(

@@ -154,6 +154,8 @@ class _Proxy:
                 return _refusal("503 Slow Down", "SlowDown", "Please reduce your request rate.")
             case "error":
                 return _refusal("500 Internal Server Error", "InternalError", "Please try again.")
+            case "denied":
+                return _refusal("403 Forbidden", "AccessDenied", "Access Denied")
             case "stall":
                 await rule.ended.wait()
             case "delay":
