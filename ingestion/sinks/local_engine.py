@@ -44,6 +44,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 LARGEST_BATCH_BYTES = 512 * 1024 * 1024
 # Smaller sources are scanned for their lowest and highest keys first, by which files are skipped.
 _SCANNED_BYTES: Final = 64 * 1024 * 1024
+_ROWS_AT_ONCE: Final = 10_000
 _IN_DUCKDB: Final = f"error('{text.FAILED}')"
 # Not a constant, which would be evaluated when the statement is planned.
 _IN_DATAFUSION: Final = f"(CAST(concat('{text.FAILED} ', s.\"_topic\") AS BIGINT) = 0)"
@@ -245,7 +246,7 @@ class LocalEngine:
 
     def _rows_if_small(self, sql: str) -> pa.Table | None:
         """Return the rows of a query, but for more than fit."""
-        reader, batches, size = self._tables.sql(sql).to_arrow_reader(), [], 0
+        reader, batches, size = self._tables.sql(sql).to_arrow_reader(_ROWS_AT_ONCE), [], 0
         for batch in reader:
             batches.append(batch)
             size += batch.nbytes
