@@ -86,7 +86,8 @@ class LocalEngine:
                 f"process, which is {LARGEST_BATCH_BYTES:,} bytes. Nothing of it was committed.",
                 remedy="set ONCELAKE_MERGE_ENGINE=spark",
             )
-        largest = min(offsets // 2, offsets * LARGEST_BATCH_BYTES // (2 * size_bytes))
+        # Beside a part lie its winners, and the one before, until the next is whole.
+        largest = min(offsets // 2, offsets * LARGEST_BATCH_BYTES // (4 * size_bytes))
         for part in cut(planned, max(largest, 1)):
             where = " OR ".join(map(_is_within, part))
             rows = self._rows_if_small(f"SELECT * FROM ({self._whole}) WHERE {where}")
