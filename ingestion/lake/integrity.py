@@ -167,19 +167,16 @@ def altered_sources(table: Location, commit: Commit) -> Iterator[str]:
             )
 
 
-def altered_files(log: TableLog) -> Iterator[str]:
-    """Yield each file of the newest version that is lost, or not as it was written."""
+def damages_of(log: TableLog) -> Iterator[DamagedTableError]:
+    """Yield each file of the newest version that is lost, or not as it was written.
+
+    Whether a reader minds it or not.
+    """
     if log.exists:
         there = log.path.files()
         for name in sorted(data_files(log.snapshot)):
             if name not in there or not matches_checksum(log.path / name):
-                yield name
-
-
-def damages_of(log: TableLog) -> Iterator[DamagedTableError]:
-    """Yield what is wrong with each file of the newest version, whether a reader minds or not."""
-    for name in altered_files(log):
-        yield damaged_table(log.path, f"data file {name} is not as it was written")
+                yield damaged_table(log.path, f"data file {name} is not as it was written")
 
 
 _PROPERTIES: Final = {

@@ -108,10 +108,11 @@ def prune(
     with held(paths, run_id):
         finish_swap(paths)
         _refuse_to_forget_erasures(paths, chosen)
-        paths.restored.delete_all(partial(refuse_lost_lease, paths))
+        still_held = partial(refuse_lost_lease, paths)
+        paths.restored.delete_all(still_held)
         described = tuple(_describe(each, paths) for each in chosen)
         for each in chosen:
-            each.path.delete_all(partial(refuse_lost_lease, paths))
+            each.path.delete_all(still_held)
         return described
 
 

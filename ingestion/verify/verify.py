@@ -155,8 +155,8 @@ class _Proof:
         for part, side in self._sides.items():
             # A rewind or an erase that died has perhaps taken rows out.
             problem = side.damage if self._snapshot.unfinished else side.problem
-            altered = [] if problem else damages_of(TableLog(side.path))
-            problems = [str(problem)] if problem else [str(each) for each in altered]
+            found = [problem] if problem else damages_of(TableLog(side.path))
+            problems = [str(each) for each in found]
             self._damages.update(problems)
             self._differences.add(Difference(part, each) for each in problems)
 

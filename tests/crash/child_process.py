@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from ingestion.errors import StreamLockedError
+from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.failpoints import Failpoint
+from ingestion.pipeline.report import RunReport
 from tests.crash.failpoint_hook import EVENT_WRITTEN, PlannedCrash, crashing_at
 from tests.support.world import ROOT, World
 
@@ -90,7 +91,7 @@ def _while_frozen(world: World, process: subprocess.Popen[bytes]) -> tuple[str, 
                 evidence.append(f"the refusal names no holder: {refused}")
             if world.paths.lease is not None:
                 said = "stood still past its lease"
-                _run_when_it_ends(world)
+                run_when_free(world, 10 * world.settings.lease_seconds)
         os.killpg(process.pid, signal.SIGCONT)
     else:
         said = "went on"
@@ -100,17 +101,15 @@ def _while_frozen(world: World, process: subprocess.Popen[bytes]) -> tuple[str, 
     return said, tuple(evidence)
 
 
-def _run_when_it_ends(world: World) -> None:
-    """Run as soon as the lease of a run that stands still is over."""
-    deadline = time.monotonic() + 10 * world.settings.lease_seconds
+def run_when_free(world: World, seconds: float) -> RunReport:
+    """Run as soon as nobody holds the stream: a lease ends, and a JVM outlives its Python."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            world.run()
-        except StreamLockedError:
-            assert time.monotonic() < deadline, "the lease never ended"
+            return world.run()
+        except (StreamLockedError, DependencyError):
+            assert time.monotonic() < deadline, "the stream stays locked"
             time.sleep(0.2)
-        else:
-            return
 
 
 def _stands_still(process: subprocess.Popen[bytes]) -> bool:

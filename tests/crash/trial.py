@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingestion.errors import DependencyError, StreamLockedError
 from ingestion.lake.delta import open_delta
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.log_files import log_files
 from ingestion.pipeline.report import RunReport
-from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end
+from tests.crash.child_process import IN_PROCESS, NTH_RENAME, run_to_its_end, run_when_free
 from tests.crash.failpoint_hook import PlannedCrash
 from tests.support.proof import find_problems
 from tests.support.traffic import GONE, Traffic
@@ -151,19 +150,11 @@ def _places(visits: Path) -> list[str]:
 
 
 def _run_until_read(world: World) -> tuple[int, RunReport]:
-    """Run until there is no lag; a JVM that outlives its Python holds the lock for seconds more."""
-    deadline = time.monotonic() + _SECONDS
-    runs = 0
-    while True:
-        try:
-            report = world.run()
-        except (StreamLockedError, DependencyError):
-            assert time.monotonic() < deadline, "the stream stays locked"
-            time.sleep(0.5)
-            continue
-        runs += 1
-        if not report.lag or runs > 2:
-            return runs, report
+    """Run until there is no lag, three times at most."""
+    runs, report = 1, run_when_free(world, _SECONDS)
+    while report.lag and runs < 3:
+        runs, report = runs + 1, run_when_free(world, _SECONDS)
+    return runs, report
 
 
 def _nothing(_: World, __: Traffic) -> None:
