@@ -8,8 +8,8 @@ import dagster as dg
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.loader import DeclaredStream
+from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.spec import StreamSpec
-from ingestion.pipeline.create_table import OUR_COLUMNS
 
 GROUP = "ingest"
 _KINDS = {"kafka", "deltalake", "spark"}

@@ -70,7 +70,7 @@ def naive(spec: StreamSpec, settings: Settings) -> Note:
     for key in (key for key in _NEEDED if key in ours):
         builder = builder.config(key, ours[key])
     spark = builder.getOrCreate()
-    path, keys = str(StreamPaths.of(spec.name, settings).data), spec.keys
+    path, keys = str(StreamPaths.of(spec.name, settings, spec.sink).data), spec.keys
 
     def merge(batch: DataFrame, _: int) -> None:
         newest = Window.partitionBy(*keys).orderBy(F.desc("updated_at"), F.desc("offset"))

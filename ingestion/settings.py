@@ -72,6 +72,15 @@ class Settings(BaseSettings):
         None, description="PEM file of the authorities trusted for the registry."
     )
 
+    postgres: SecretStr | None = Field(
+        None, description="URL of the database of `sink: postgres`: postgresql://user@host/name."
+    )
+    sink_kafka: str | None = Field(
+        None,
+        description="Bootstrap servers of the cluster that `sink: kafka` writes to; default: that "
+        "which is read. It is logged in to in the same way.",
+    )
+
     lake: Path | str = Field(
         Path("lake"),
         description="Folder of the Delta tables, or its URL in a store: s3://bucket/prefix, "

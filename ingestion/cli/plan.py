@@ -155,7 +155,11 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     spec, diff = declared.spec, None
     status = reader.read_status(declared)
     try:
-        diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings)) if spec else None
+        diff = (
+            plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
+            if spec
+            else None
+        )
     except IngestionError as error:
         status.add(error)
     sampled = tuple[str, ...]()

@@ -46,6 +46,7 @@ from ingestion.declaration.parts import (
     one_of,
     seconds_of,
 )
+from ingestion.declaration.sinks import SINKS, SinkSpec
 from ingestion.declaration.sql import names_in, refuse_absent_module
 from ingestion.declaration.types import SqlType
 
@@ -84,6 +85,9 @@ class Declaration(Part):
     )
     transform: DottedName | None = Field(
         None, description="Python function from DataFrame to DataFrame, as package.module.function."
+    )
+    sink: SinkSpec = Field(
+        SinkSpec(), description="What keeps the rows: delta, iceberg, postgres or kafka."
     )
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")
@@ -178,6 +182,11 @@ class Declaration(Part):
         except re.error as error:
             raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
         return pattern
+
+    @field_validator("sink", mode="before")
+    @classmethod
+    def _one_word_is_a_sink(cls, value: Any) -> Any:
+        return {one_of(SINKS, value): {}} if isinstance(value, str) else value
 
     @field_validator("format", "key_format", "starting", mode="before")
     @classmethod
@@ -304,6 +313,11 @@ class Declaration(Part):
         """Columns without which a record belongs to no row: the keys, and what windows go by."""
         by_time = (self.window.column,) if self.window else ()
         return (*self.keys, *(name for name in by_time if name != "_timestamp"))
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """Columns by which a row of the table is the same one: its keys, or its place in Kafka."""
+        return self.keys or ("_epoch", *self.origin)
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -13,6 +13,10 @@ from typing import Final
 # A record's coordinates in Kafka, and which element of its array a row comes from.
 COORDINATES: Final = ("_topic", "_partition", "_offset")
 INDEX_COLUMN: Final = "_index"
+# What every table has behind the columns that are declared.
+OUR_COLUMNS: Final = (
+    "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _epoch INT, _seq BIGINT"
+)
 EXTRA_COLUMN: Final = "_extra_fields"
 DELETED_COLUMN: Final = "_deleted"
 # Columns that `mode: scd2` adds, then those that `window` adds.

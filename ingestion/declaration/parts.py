@@ -279,7 +279,7 @@ class Expectation(BaseModel):
         return self
 
 
-def one_of(known: Mapping[str, object], name: str) -> str:
+def one_of(known: Mapping[Any, object], name: str) -> str:
     """Return ``name`` if it is known, else raise a ``ValueError`` that names the nearest."""
     if name not in known:
         choices = f"write one of: {', '.join(known)}{hint(name, known)}"

@@ -32,6 +32,7 @@ from ingestion.declaration.modes import (
     VALID_TO,
 )
 from ingestion.declaration.rules import column_violations, rule_violations
+from ingestion.declaration.sink_rules import sink_violations
 from ingestion.declaration.types import SqlType
 from ingestion.declaration.violations import RuleViolationsError
 
@@ -85,6 +86,7 @@ class StreamSpec(Declaration):
         if not about & _SHAPING:
             names = (column.name for column in self.table_columns)
             violations += column_violations(self, (*names, *_OF_EVERY_TABLE))
+            violations += sink_violations(self, self.table_columns)
         if violations:
             raise RuleViolationsError(violations)
         return self
@@ -146,7 +148,7 @@ def fingerprint(spec: StreamSpec) -> str:
     quarantine keeps both, so that the proof can tell a record that waits to be redriven from one
     that should never have been there.
     """
-    fields = spec.model_dump(mode="json", exclude=set(ABOUT_RUNS), exclude_defaults=True)
+    fields = spec.model_dump(mode="json", exclude={*ABOUT_RUNS, "sink"}, exclude_defaults=True)
     text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

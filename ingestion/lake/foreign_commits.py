@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ingestion.errors import TableAlteredError, TableRestoredError
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.commit_log import Commit, CommitLog
 
 
 def foreign_commits(commits: Iterable[Commit]) -> tuple[Commit, ...]:
@@ -17,7 +17,7 @@ def foreign_commits(commits: Iterable[Commit]) -> tuple[Commit, ...]:
     return tuple(each for each in commits if each.changes_rows or each.operation == "RESTORE")
 
 
-def foreign_commits_before(stream: str, log: TableLog, commit: Commit) -> tuple[str, ...]:
+def foreign_commits_before(stream: str, log: CommitLog, commit: Commit) -> tuple[str, ...]:
     """Say, in a sentence each, what others did to the rows since our commit before this one."""
     _, others = log.since_our_newest(stream, below=commit.version)
     return tuple(

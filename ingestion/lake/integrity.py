@@ -26,12 +26,13 @@ from deltalake.exceptions import DeltaError
 
 from ingestion.errors import DamagedTableError, TableSettingsError, counted, first_line
 from ingestion.lake.checksums import matches_checksum
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import read_delta
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import CHECKPOINT, log_files
 from ingestion.lake.storage import is_storage_error
-from ingestion.lake.table_log import Commit, TableLog, data_files, versions_in
+from ingestion.lake.table_log import TableLog, data_files, versions_in
 
 # What is written only when the commit of that number is there: no draft of a commit that died.
 _AFTER_COMMIT: Final = re.compile(r"(\d{20})\.crc|\.(\d{20})\.json\.crc")

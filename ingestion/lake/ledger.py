@@ -26,6 +26,7 @@ from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import archive_table
 from ingestion.lake.books import COUNTS, imbalances
 from ingestion.lake.checksums import matches_checksum, seal
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import (
     MOVING,
     REWOUND_TO,
@@ -41,7 +42,7 @@ from ingestion.lake.integrity import refuse_damaged, translate_read_errors
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit, TableLog, commit_again
+from ingestion.lake.table_log import TableLog, commit_again
 
 _RANGE = pa.struct(
     {

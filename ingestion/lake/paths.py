@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
+from ingestion.declaration.sinks import SINKS, SinkSpec
+from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
 
@@ -15,6 +19,8 @@ class StreamPaths:
 
     Attributes:
         lake: The lake that they are in.
+        data: The folder that is named for the stream: its Delta table, where it is one.
+        table: The table of its rows, whatever keeps it.
         lock: The file whose kernel lock is the right to write.
         ledger_copy: The ledger as it was when commits last left the table's log.
         holder: Who holds that lock, for people.
@@ -29,6 +35,7 @@ class StreamPaths:
     stream: str
     lake: Location
     data: Location
+    table: DataTable
     quarantine: Location
     tombstones: Location
     ledger: Location
@@ -49,8 +56,8 @@ class StreamPaths:
         return (*(each.path for each in tables if each.is_local), self.checkpoints)
 
     @classmethod
-    def of(cls, stream: str, settings: Settings) -> StreamPaths:
-        """Return the places of a stream."""
+    def of(cls, stream: str, settings: Settings, sink: SinkSpec | None = None) -> StreamPaths:
+        """Return the places of a stream, whose rows are in the lake unless ``sink`` says where."""
         lake = Location.of(settings.lake, cache=settings.state / "mirror")
         locks = lake / ".locks"
         has_lease = settings.lock == "lease" or not lake.is_local
@@ -58,6 +65,7 @@ class StreamPaths:
             stream=stream,
             lake=lake,
             data=lake / stream,
+            table=_table_of(stream, sink or SinkSpec(), settings, lake),
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",
             ledger=lake / f"{stream}__ledger",
@@ -71,3 +79,9 @@ class StreamPaths:
             workshop=lake / ".rebuild" / stream,
             restored=lake / ".restore" / stream,
         )
+
+
+def _table_of(stream: str, sink: SinkSpec, settings: Settings, lake: Location) -> DataTable:
+    """Open a stream's table by the module of its sink, whose library may be large."""
+    module = import_module(SINKS[sink.name].module)
+    return cast("DataTable", module.open_table(stream, sink.declared, settings, lake))

@@ -33,7 +33,7 @@ class Stream:
     @cached_property
     def paths(self) -> StreamPaths:
         """Where its tables, lock and checkpoints lie."""
-        return StreamPaths.of(self.name, self.settings)
+        return StreamPaths.of(self.name, self.settings, self.spec.sink)
 
     @cached_property
     def kafka(self) -> Kafka:

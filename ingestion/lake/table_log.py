@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
@@ -18,59 +16,31 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ingestion.errors import CommitConflictError, TableBusyError
 from ingestion.lake.checksums import matches_checksum, seal_commit
-from ingestion.lake.commit_metadata import (
-    REWOUND_TO,
-    CommitMetadata,
-    DamagedMetadataError,
-    app_id,
+from ingestion.lake.commit_log import (
+    DELETED,
+    INSERTED,
+    UPDATED,
+    Commit,
+    CommitLog,
+    committed,
+    unless_committed,
 )
+from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import is_delta, open_delta, open_rows, read_delta, recorded_txn
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
-from ingestion.lake.paths import StreamPaths
 
 # delta-rs has other words for what Delta counts.
 _METRICS: Final = {
-    "num_target_rows_inserted": "numTargetRowsInserted",
-    "num_target_rows_updated": "numTargetRowsUpdated",
-    "num_target_rows_deleted": "numTargetRowsDeleted",
+    "num_target_rows_inserted": INSERTED,
+    "num_target_rows_updated": UPDATED,
+    "num_target_rows_deleted": DELETED,
     "num_added_rows": "numOutputRows",
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
-    """One version of a table's log.
-
-    Attributes:
-        timestamp_ms: When it was committed, by the writer's clock.
-        operation: Delta's word for it, such as ``MERGE``.
-        metrics: Delta's operation metrics, as numbers.
-        txns: Version that each application recorded in it.
-        changes_rows: Whether it added or removed rows, as against moving them to other files.
-        added: Data files that it brought into the table, rewritten or not.
-        removed: Data files that it took out of the table.
-        metadata: Our metadata, or ``None`` when the commit is somebody else's.
-    """
-
-    version: int
-    timestamp_ms: int
-    operation: str
-    metrics: Mapping[str, int]
-    txns: Mapping[str, int]
-    changes_rows: bool
-    metadata: CommitMetadata | None
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-    @property
-    def committed_at(self) -> dt.datetime:
-        """When it was committed, UTC."""
-        return dt.datetime.fromtimestamp(self.timestamp_ms / 1000, dt.UTC)
-
-
-class TableLog:
+class TableLog(CommitLog):
     """The log of one Delta table, read without Spark.
 
     A commit is read once. Delta's snapshot is loaded once, by the first question that needs it:
@@ -96,6 +66,11 @@ class TableLog:
     def has_lost_its_log(self) -> bool:
         """Tell whether there are data files here, and no log that names them."""
         return not self.exists and any(name.endswith(".parquet") for name in self.path.files())
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the table has no data file."""
+        return not self.file_count()
 
     def file_count(self) -> int:
         """Count the table's data files; 0 means that it has no row."""
@@ -147,45 +122,6 @@ class TableLog:
             removed=tuple(unquote(a["remove"]["path"]) for a in actions if "remove" in a),
         )
 
-    def newest_first(self, *, down_to: int = 0) -> Iterator[Commit]:
-        """Walk the commits that are still in the log, from the newest to version ``down_to``."""
-        return (self.read(version) for version in self.versions() if version >= down_to)
-
-    def standing(self) -> Iterator[CommitMetadata]:
-        """Walk what our commits say, newest first, without those that a later rewind undid."""
-        undone_beyond: int | None = None
-        for commit in self.newest_first():
-            said = commit.metadata
-            if said is None or (undone_beyond is not None and said.seq > undone_beyond):
-                continue
-            if said.kind == "rewind":
-                undone_beyond = said.counts[REWOUND_TO]
-            yield said
-
-    def find(self, stream: str, seq: int, *, after: int = -1) -> Commit | None:
-        """Find the commit that carries a stream's seq, looking only beyond version ``after``."""
-        self.look_again()
-        commits = self.newest_first(down_to=after + 1)
-        return next((each for each in commits if each.txns.get(app_id(stream)) == seq), None)
-
-    def since_our_newest(
-        self, stream: str, *, below: int | None = None
-    ) -> tuple[Commit | None, tuple[Commit, ...]]:
-        """Return our newest commit that is still in the log, and what others did after it.
-
-        With ``below``, look only at the versions before that one.
-        """
-        others: list[Commit] = []
-        for version in self.versions():
-            if below is not None and version >= below:
-                continue
-            commit = self.read(version)
-            if app_id(stream) in commit.txns:
-                self._refuse_torn(stream, commit)
-                return commit, tuple(others)
-            others.append(commit)
-        return None, tuple(others)
-
     def last_seq(self, stream: str) -> int | None:
         """Return the highest seq that the table has recorded for a stream, or ``None``.
 
@@ -223,7 +159,7 @@ class TableLog:
             raise damaged_table(self.path, f"{name} is not as it was written")
         return actions
 
-    def _refuse_torn(self, stream: str, commit: Commit) -> None:
+    def refuse_torn(self, stream: str, commit: Commit) -> None:
         """Make sure that fence and metadata of a commit of ours say the same."""
         seq = commit.metadata.seq if commit.metadata else None
         if seq != commit.txns[app_id(stream)]:
@@ -250,18 +186,18 @@ def _changes_rows(action: Mapping[str, Any]) -> bool:
     return bool(of_file and of_file.get("dataChange", True))
 
 
-def write_empty_commit(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
-    """Commit metadata and no row to the data table, and read it back; needs the stream's lock.
+def commit_without_rows(table: Location, stream: str, metadata: CommitMetadata) -> Commit:
+    """Commit metadata and no row to a data table, and read it back; needs the stream's lock.
 
     It opens a table, and records a person's decision.
 
     Raises:
         CommitConflictError: the table's log does not hold what was meant.
     """
-    return _commit(paths, metadata, append_nothing)
+    return _commit(table, stream, metadata, append_nothing)
 
 
-def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) -> Commit:
+def restore_version(table: Location, stream: str, metadata: CommitMetadata, version: int) -> Commit:
     """Commit the rows and columns of an earlier version, with metadata, and read it back.
 
     One commit, fenced like every other; Spark's RESTORE would write no txn. Needs the stream's
@@ -273,10 +209,10 @@ def restore_version(paths: StreamPaths, metadata: CommitMetadata, version: int) 
         DeltaError: a file of that version is gone.
     """
 
-    def restore(table: DeltaTable, fenced: CommitProperties) -> None:
-        table.restore(version, commit_properties=fenced)
+    def restore(opened: DeltaTable, fenced: CommitProperties) -> None:
+        opened.restore(version, commit_properties=fenced)
 
-    return _commit(paths, metadata, restore)
+    return _commit(table, stream, metadata, restore)
 
 
 _AGAIN: Final = "run the same command again"
@@ -284,29 +220,21 @@ _ATTEMPTS: Final = 3
 
 
 def _commit(
-    paths: StreamPaths,
+    table: Location,
+    stream: str,
     metadata: CommitMetadata,
     write: Callable[[DeltaTable, CommitProperties], None],
 ) -> Commit:
+    """Commit, find it again, and seal it."""
+
     def attempt() -> None:
-        table = open_delta(paths.data)
-        write(table, fenced_commit(table, paths.stream, metadata, remedy=_AGAIN))
+        opened = open_delta(table)
+        write(opened, fenced_commit(opened, stream, metadata, remedy=_AGAIN))
 
-    with unless_committed(paths.data, paths.stream, metadata):
-        commit_again(attempt, paths.stream)
-    return _read_back(paths, metadata)
-
-
-def _read_back(paths: StreamPaths, metadata: CommitMetadata) -> Commit:
-    """Find what was just committed, and seal it."""
-    commit = TableLog(paths.data).find(paths.stream, metadata.seq)
-    if commit is None or commit.metadata != metadata:
-        raise CommitConflictError(
-            paths.stream,
-            f"a {metadata.kind} (seq {metadata.seq}) is not in the table's log as it was meant.",
-            remedy=_AGAIN,
-        )
-    seal_commit(paths.data, commit.version)
+    with unless_committed(TableLog(table), stream, metadata, DeltaError):
+        commit_again(attempt, stream)
+    commit = committed(TableLog(table), stream, metadata)
+    seal_commit(table, commit.version)
     return commit
 
 
@@ -321,20 +249,6 @@ def commit_again(attempt: Callable[[], None], name: str) -> None:
             return attempt()
     with translate_conflicts(name):
         attempt()
-
-
-@contextmanager
-def unless_committed(table: Location, stream: str, metadata: CommitMetadata) -> Iterator[None]:
-    """Let a commit pass that was made although its answer says otherwise, or never came.
-
-    A store's client that gets no answer puts the commit again, and is told that there is one.
-    """
-    try:
-        yield
-    except (DeltaError, OSError, CommitConflictError, TableBusyError):
-        commit = TableLog(table).find(stream, metadata.seq)
-        if commit is None or commit.metadata != metadata:
-            raise
 
 
 @contextmanager

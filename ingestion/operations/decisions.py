@@ -23,7 +23,6 @@ from ingestion.lake.location import Location
 from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.side_tables import SideName, read_side_tables, written_off_counts
@@ -251,7 +250,7 @@ def _commit_decision(
         problems: Why its own books do not balance.
         accepted: Earlier batches, as the ledger shall show them from now on.
     """
-    commit = write_empty_commit(stream.paths, metadata)
+    commit = stream.paths.table.commit_note(metadata)
     hit(Failpoint.DECIDED)
     row = LedgerRow.of(metadata, commit, table_id, counts=metadata.counts, problems=problems)
     Ledger(stream.paths.ledger).put(row, *accepted)

@@ -96,7 +96,7 @@ def erase(
         StreamLockedError: a run holds the stream.
     """
     _refuse_folds(spec)
-    paths = StreamPaths.of(spec.name, settings)
+    paths = StreamPaths.of(spec.name, settings, spec.sink)
     with held(paths, run_id):
         finish_swap(paths)
         table = read_and_heal(spec, paths)

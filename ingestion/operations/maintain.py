@@ -88,7 +88,7 @@ def maintain(
         TableBusyError: somebody else changed a table meanwhile.
         StreamLockedError: a run holds the stream.
     """
-    paths = StreamPaths.of(spec.name, settings)
+    paths = StreamPaths.of(spec.name, settings, spec.sink)
     with held(paths, run_id):
         table = read_and_heal(spec, paths)
         if table is None:
@@ -142,7 +142,7 @@ def _forget_deletes(
     has moved. A rewind finds what it needs: nothing changes in the newest batch that wrote deletes
     before the oldest savepoint, nor behind it.
     """
-    path = StreamPaths.of(spec.name, settings).tombstones
+    path = StreamPaths.of(spec.name, settings, spec.sink).tombstones
     needs_all = spec.mode == "scd2" or spec.unavailable == "keep"
     if needs_all or not is_delta(path):
         return 0

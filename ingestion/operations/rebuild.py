@@ -87,7 +87,7 @@ class Rebuild:
             snapshot = read_snapshot(paths)
             spec = self._beginning(stream, snapshot)
             beside, purpose = self._settings_beside(paths), _purpose(spec, snapshot)
-            self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside))
+            self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside, spec.sink))
             topics = stream.kafka.topics(spec.name, spec.subscribed)
             erased = tuple(_erased_before(spec, snapshot, topics.ids))
             run = replace(self.run, spec=spec, settings=beside, inherited=erased)

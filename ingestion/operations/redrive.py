@@ -25,7 +25,6 @@ from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import Waiting, waiting_records
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations.run import StreamTask, on_fitting_engine
 from ingestion.pipeline.batch import Committer
 from ingestion.pipeline.redrive_batch import RedriveWriter, epochs_of
@@ -149,7 +148,7 @@ class Redrive(StreamTask):
             position.next_metadata(self.run_id, kind="schema"),
             reason="another redrive had marked records, and may have been alive",
         )
-        commit = write_empty_commit(paths, made)
+        commit = paths.table.commit_note(made)
         Ledger(paths.ledger).put(LedgerRow.of(made, commit, position.table_id, counts={}))
         position = position.after(made)
         remove_leftovers(paths, position.committed)

@@ -31,6 +31,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.checksums import matches_checksum
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
 from ingestion.lake.delta import read_delta
 from ingestion.lake.failpoints import Failpoint, hit
@@ -46,7 +47,7 @@ from ingestion.lake.ledger import (
 from ingestion.lake.location import Location
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit, TableLog, data_files, restore_version
+from ingestion.lake.table_log import TableLog, data_files
 from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position
 from ingestion.settings import Settings
@@ -114,7 +115,7 @@ def rewind(
         RefusedError: the table is not the one that the ledger remembers, or is damaged.
         StreamLockedError: a run holds the stream.
     """
-    wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings)
+    wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings, spec.sink)
     with held(paths, run_id):
         table = read_and_heal(spec, paths, even_if_altered=True)
         if table is None:
@@ -314,14 +315,7 @@ def _commit(
         next=point.metadata.next,
         reason=reason,
     )
-    try:
-        commit = restore_version(paths, metadata, point.restored_from)
-    except DeltaError as error:
-        raise RewindError(
-            paths.stream,
-            f"delta-rs cannot set the table back: {first_line(error)}.",
-            remedy=f"oncelake rebuild {paths.stream} makes the table anew from the topic",
-        ) from error
+    commit = paths.table.restore(point.restored_from, metadata)
     hit(Failpoint.DECIDED)
     remove_leftovers(paths, position.after(metadata).committed)
     hit(Failpoint.SIDES_CLEARED)

@@ -35,7 +35,6 @@ from ingestion.lake.lock import CommitterLock, Holder, held_by_committer
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import probe_storage
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.progress import Progress, Tell
 from ingestion.operations.telemetry import observed
@@ -244,7 +243,8 @@ class Run(StreamTask):
         batches: tuple[LedgerRow, ...] = (),
         notices: tuple[str, ...] = (),
     ) -> RunReport:
-        log, kafka = TableLog(stream.paths.data), stream.kafka
+        table, kafka = stream.paths.table, stream.kafka
+        log = table.log()
         partitions = kafka.topics(stream.name, stream.spec.subscribed).partitions
         stalls = find_stalls(partitions, kafka, stream.settings)
         hit(Failpoint.REPORTED)
@@ -260,7 +260,7 @@ class Run(StreamTask):
             lag=at.next.lag_to(kafka.stable_end(partitions)),
             delta_version=log.versions()[0],
             row_count=log.row_count(),
-            table=str(log.path),
+            table=table.where,
             stalls=stalls,
         )
 
@@ -275,6 +275,8 @@ def on_fitting_engine(
     try:
         return execute(stream), None
     except BatchTooLargeError as too_large:
+        if stream.spec.sink.name != "delta":
+            raise
         refuse_missing_jars(stream.settings, too_large.problem)
         by_spark = stream.settings.model_copy(update={"merge_engine": "spark"})
         notice = f"Spark merged: {too_large.problem}"

@@ -21,6 +21,7 @@ from ingestion.errors import (
 from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.attempts import Attempts
+from ingestion.lake.data_table import DataTable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import load_ledger, standing_rows
@@ -30,7 +31,6 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import Waiting
 from ingestion.lake.storage import refuse_read_only_volumes, translate_disk_errors
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.failure import Failure
 from ingestion.operations.retention import Retention, retention_now, retention_of
 from ingestion.pipeline.evolve_schema import allowed_changes
@@ -114,8 +114,10 @@ class StatusReader:
 
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands; what cannot be found out is one of its problems."""
-        paths = StreamPaths.of(declared.name, self._settings)
-        status = StreamStatus(stream=declared.name, table=str(paths.data))
+        paths = StreamPaths.of(
+            declared.name, self._settings, declared.spec.sink if declared.spec else None
+        )
+        status = StreamStatus(stream=declared.name, table=paths.table.where)
         if declared.error is not None:
             status.add(declared.error)
         steps = [partial(_read_table, status, paths)]
@@ -172,8 +174,8 @@ def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:
 
 
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
-    log, ledger = TableLog(paths.data), load_ledger(paths)
-    status.exists = log.exists
+    table, ledger = paths.table, load_ledger(paths)
+    status.exists = table.log().exists
     status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
@@ -181,7 +183,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         status.position = position_of(snapshot)
     finally:
         if status.exists:
-            status.delta_version, status.row_count = _size(log)
+            status.delta_version, status.row_count = _size(table)
     if status.position is not None:
         status.unknown = unknown_seqs(snapshot)
         read = [row for row in snapshot.rows if row.kind == "ingest"]
@@ -195,10 +197,11 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         refuse_incomplete_side_tables(sides)
 
 
-def _size(log: TableLog) -> tuple[int | None, int | None]:
+def _size(table: DataTable) -> tuple[int | None, int | None]:
     """Return version and rows of a table, as far as a damaged one lets them be read."""
     try:
-        with translate_read_errors(log.path):
+        with table.translate_read_errors():
+            log = table.log()
             return max(log.versions(), default=None), log.row_count()
     except DamagedTableError:
         return None, None

@@ -18,16 +18,15 @@ from ingestion.errors import CommitConflictError, OffsetHoleError
 from ingestion.kafka.offsets import Fit, Offsets, Range, fit
 from ingestion.lake.attempts import Attempt, attempt_of, new_name
 from ingestion.lake.books import imbalances
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata, CountedRange
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits_before
-from ingestion.lake.integrity import altered_sources
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.lock import refuse_lost_lease
 from ingestion.lake.quarantine import STATISTICS, quarantine_rows
-from ingestion.lake.side_tables import count_of, rows_of_seq
+from ingestion.lake.side_tables import count_of
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import Commit, TableLog
 from ingestion.pipeline.circuit_breaker import refuse_too_many_bad
 from ingestion.pipeline.columns import NOT_APPLIED
 from ingestion.pipeline.counts import IS_GOOD, BatchCounts, count_records, extra_counts
@@ -41,7 +40,7 @@ from ingestion.pipeline.validate import validate
 from ingestion.recovery.start import Start
 from ingestion.recovery.topics import refuse_another_topic
 from ingestion.sinks import sql
-from ingestion.sinks.choose_engine import EngineName, open_engine
+from ingestion.sinks.choose_engine import EngineName, open_engine, open_writer
 from ingestion.sinks.engine import Engine
 from ingestion.sinks.frame_cache import FrameCache
 from ingestion.sinks.keep_columns import keep_columns
@@ -80,7 +79,8 @@ class BatchWriter:
         self._run_id = run_id
         self._engine = committer.engine
         self._on_merge = on_merge
-        self._log = TableLog(committer.stream.paths.data)
+        self._table = committer.stream.paths.table
+        self._log = self._table.log()
         self._ledger = Ledger(committer.stream.paths.ledger)
         self._erasures = committer.start.erasures
         self.position = committer.start.position
@@ -134,7 +134,14 @@ class BatchWriter:
 
     def _apply_part(self, engine: Engine, planned: Sequence[Range], plan: Fit) -> LedgerRow | None:
         """Commit what the engine holds of a batch, if there is anything to be said of it."""
-        target = self._target(engine)
+        before = max(self._log.versions(), default=-1)
+        target = self._target(engine, before)
+        with closing(target.table):
+            return self._write(engine, planned, plan, target, after=before)
+
+    def _write(
+        self, engine: Engine, planned: Sequence[Range], plan: Fit, target: Target, *, after: int
+    ) -> LedgerRow | None:
         keep_columns(target)
         counts = self._count(engine, planned)
         if not counts.read and not planned:
@@ -146,7 +153,7 @@ class BatchWriter:
         quarantined = self._quarantine(engine, counts, metadata, planned)
         sink = sink_class(self._spec)(target, _define_good(engine, counts))
         metadata = _prepare(sink, metadata, quarantined)
-        commit = self._commit(sink, metadata, after=target.version)
+        commit = self._commit(sink, metadata, after=after)
         return self._account(sink, commit, metadata)
 
     def _count(self, engine: Engine, planned: Sequence[Range]) -> BatchCounts:
@@ -226,15 +233,16 @@ class BatchWriter:
             counts["columns_kept" if is_kept else "columns_unavailable"] = counted.unavailable
         return counts
 
-    def _target(self, engine: Engine) -> Target:
+    def _target(self, engine: Engine, version: int) -> Target:
+        seq = self.position.seq + 1
         return Target(
             engine=engine,
             spec=self._spec,
             paths=self._paths,
             epoch=self.position.epoch,
-            attempt=Attempt(self.position.seq + 1, new_name()),
+            attempt=Attempt(seq, new_name()),
             committed=self.position.committed,
-            version=self._log.versions()[0],
+            table=open_writer(engine, self._stream, seq=seq, version=version),
         )
 
     def _quarantine(
@@ -296,11 +304,11 @@ class BatchWriter:
             *written.problems,
             *imbalances(
                 counts,
-                rows_of_seq=rows_of_seq(self._paths.data, metadata.seq, version=commit.version),
+                rows_of_seq=self._table.rows_of_seq(metadata.seq, commit=commit),
                 rows_expected=written.rows_expected,
                 kind=metadata.kind,
             ),
-            *altered_sources(self._paths.data, commit),
+            *self._table.altered_sources(commit),
             *foreign_commits_before(self._spec.name, self._log, commit),
         ]
         table_id = self.position.table_id

@@ -15,10 +15,8 @@ from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec, meaning
 from ingestion.errors import SchemaChangedError
 from ingestion.lake.ledger import Ledger, LedgerRow
-from ingestion.lake.log_files import log_files
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
-from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.position import Position
 from ingestion.recovery.schema_diff import SchemaChange, column_changes
 
@@ -67,13 +65,13 @@ def evolve_schema(
     spec, paths = stream.spec, stream.paths
     before, wanted = position.columns, allowed_changes(spec, paths)
     position = replace(position, columns=spec.ddl, declaration=meaning(spec))
-    for statement in (each.statement for each in wanted if each.statement):
-        spark.sql(statement)
-        log_files(paths.data).forget()
+    for change in wanted:
+        if change.column is not None:
+            paths.table.alter(change.column, is_new=change.is_new, spark=spark)
     if not wanted and not _columns_differ(before, spec.ddl):
         return position, ()
     metadata = position.next_metadata(run_id, kind="schema")
-    commit = write_empty_commit(paths, metadata)
+    commit = paths.table.commit_note(metadata)
     Ledger(paths.ledger).put(LedgerRow.of(metadata, commit, position.table_id, counts={}))
     return position.after(metadata), tuple(
         f"the table was changed before anything was read: {each.field}: {each.what}"
@@ -103,5 +101,7 @@ def _changed(
     else:
         remedy = next(f"{each.field}: {each.remedy}" for each in found if each.remedy)
     return SchemaChangedError(
-        spec.name, f"the columns of {paths.data} are not the declared ones: {said}.", remedy=remedy
+        spec.name,
+        f"the columns of {paths.table.where} are not the declared ones: {said}.",
+        remedy=remedy,
     )

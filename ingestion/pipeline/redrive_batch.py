@@ -167,8 +167,8 @@ class RedriveWriter(BatchWriter):
                 f"Next: oncelake redrive {self._spec.name}"
             )
 
-    def _target(self, engine: Engine) -> Target:
-        return replace(super()._target(engine), epoch=self._of.number)
+    def _target(self, engine: Engine, version: int) -> Target:
+        return replace(super()._target(engine, version), epoch=self._of.number)
 
 
 def _reasons(engine: Engine) -> dict[str, int]:

@@ -11,6 +11,7 @@ from ingestion.errors import DamagedTableError
 from ingestion.lake import quarantine
 from ingestion.lake.attempts import Attempts
 from ingestion.lake.books import imbalances
+from ingestion.lake.commit_log import Commit, CommitLog
 from ingestion.lake.commit_metadata import app_id
 from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.erasure import finish_erasures
@@ -19,8 +20,8 @@ from ingestion.lake.foreign_commits import foreign_commits_before
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.side_tables import add_columns, remove_failed, rows_of_seq
-from ingestion.lake.table_log import Commit, TableLog, translate_conflicts
+from ingestion.lake.side_tables import add_columns, remove_failed
+from ingestion.lake.table_log import translate_conflicts
 from ingestion.recovery.position import Position, position_of
 from ingestion.recovery.snapshot import TableSnapshot, read_snapshot
 from ingestion.sinks import tombstones
@@ -123,7 +124,7 @@ def known_rows(snapshot: TableSnapshot) -> tuple[LedgerRow, ...]:
         return snapshot.rows
     known = {row.seq: row for row in snapshot.rows}
     lacking = set(range(1, (table.seq or 0) + 1)) - known.keys()
-    for commit in commits_of(TableLog(snapshot.paths.data), snapshot.paths.stream, lacking):
+    for commit in commits_of(snapshot.paths.table.log(), snapshot.paths.stream, lacking):
         if (made := commit.metadata) and made.seq in lacking:
             known[made.seq] = LedgerRow.of(made, commit, table.table_id, counts=made.counts)
     return tuple(known[seq] for seq in sorted(known))
@@ -192,12 +193,12 @@ def read_unrecorded(
 
     Beside them, those that accept one of them.
     """
-    log = TableLog(paths.data)
+    log = paths.table.log()
     missing = set(range(1, last_seq + 1)) - {row.seq for row in recorded}
     return [
         UnrecordedCommit(
             commit=commit,
-            rows_of_seq=_rows_of(paths, commit.metadata.seq, version=commit.version),
+            rows_of_seq=_rows_of(paths, commit),
             foreign=foreign_commits_before(paths.stream, log, commit),
         )
         if commit.metadata and commit.metadata.kind in _BATCHES
@@ -206,17 +207,18 @@ def read_unrecorded(
     ]
 
 
-def _rows_of(paths: StreamPaths, seq: int, *, version: int) -> int | None:
+def _rows_of(paths: StreamPaths, commit: Commit) -> int | None:
     """Count a batch's rows as of its commit, if the files of then can be read.
 
     Those of the newest version can, or the start would have been refused.
     """
+    assert commit.metadata is not None, "a batch of ours says which it is"
     with suppress(DamagedTableError):
-        return rows_of_seq(paths.data, seq, version=version)
+        return paths.table.rows_of_seq(commit.metadata.seq, commit=commit)
     return None
 
 
-def commits_of(log: TableLog, stream: str, missing: Collection[int]) -> list[Commit]:
+def commits_of(log: CommitLog, stream: str, missing: Collection[int]) -> list[Commit]:
     """Walk our commits back to the oldest that is missing, or as far as the log reaches.
 
     Beside those that are missing, return those that accept one of them. Seq 0 opened the table, and

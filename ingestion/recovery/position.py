@@ -144,8 +144,8 @@ def position_of(
     if snapshot.source == "rows" and not even_if_forgotten:
         raise MemoryLostError(
             paths.stream,
-            f"the commits of {paths.data} have aged out of its log, and the ledger has no row of "
-            f"seq {table.seq}: what was read, and from which topic, is unknown.",
+            f"the commits of {paths.table.where} have aged out of its log, and the ledger has no "
+            f"row of seq {table.seq}: what was read, and from which topic, is unknown.",
             remedy=f"restore {paths.ledger} (an older one may be in {paths.archive}), or oncelake "
             f"adopt-topic {paths.stream} --yes: the rows stay, and the topic is read again from "
             "its start, in a new epoch",
@@ -189,7 +189,7 @@ def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:
     if rows and rows[-1].seq > (table.seq or 0):
         raise table_rolled_back(
             paths.stream,
-            paths.data,
+            paths.table.where,
             seq=table.seq or 0,
             known_seq=rows[-1].seq,
             known_version=rows[-1].delta_version,
@@ -218,7 +218,7 @@ def refuse_red(stream: str, rows: Sequence[LedgerRow]) -> None:
 def _replaced(paths: StreamPaths, what: str) -> RefusedError:
     return TableReplacedError(
         paths.stream,
-        f"the ledger records a table at {paths.data}, which {what}.",
+        f"the ledger records a table at {paths.table.where}, which {what}.",
         remedy=f"restore the table, or oncelake reset {paths.stream} --yes, to ingest the topic "
         "again",
     )
@@ -227,6 +227,6 @@ def _replaced(paths: StreamPaths, what: str) -> RefusedError:
 def _foreign(paths: StreamPaths, why: str) -> RefusedError:
     return ForeignTableError(
         paths.stream,
-        f"{paths.data} holds rows, {why}.",
+        f"{paths.table.where} holds rows, {why}.",
         remedy="rename the stream's file, or move that table away",
     )

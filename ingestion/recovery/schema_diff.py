@@ -12,25 +12,20 @@ is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.modes import EXTRA_COLUMN
 from ingestion.declaration.spec import StreamSpec, meaning, meaning_changes
-from ingestion.declaration.sql import quoted
-from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
-from ingestion.lake.delta import read_delta
+from ingestion.lake.data_table import DataTable
 from ingestion.lake.paths import StreamPaths
 from ingestion.recovery.position import Position, read_position
 
 Effect = Literal["nothing", "evolve", "onward", "epoch", "refused"]
 _WORST: Final = ("refused", "epoch", "evolve", "onward", "nothing")
-# Where Spark notes a type with a VARCHAR in it.
-_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 OURS: Final = frozenset({"_topic", "_partition", "_offset", "_timestamp", "_epoch", "_seq"})
 
 
@@ -41,7 +36,9 @@ class SchemaChange:
     Attributes:
         field: Where the declaration says it: a column, or a field of the file.
         what: What is different, in a sentence without its end.
-        statement: The SQL that makes the table fit, where one does.
+        statement: What makes the table fit, where anything does: SQL, as far as its sink has any.
+        column: The column that it is about, then.
+        is_new: Whether the table gets it.
         remedy: What a person can do, where nothing is done.
     """
 
@@ -49,6 +46,8 @@ class SchemaChange:
     what: str
     effect: Effect
     statement: str | None = None
+    column: DeclaredColumn | None = None
+    is_new: bool = False
     remedy: str | None = None
 
 
@@ -90,7 +89,7 @@ def plan_schema_change(spec: StreamSpec, paths: StreamPaths) -> SchemaPlan:
         *column_changes(spec, paths),
         *_onward_changes(spec, position),
     )
-    return SchemaPlan(stream=spec.name, table=str(paths.data), changes=changes)
+    return SchemaPlan(stream=spec.name, table=paths.table.where, changes=changes)
 
 
 def _onward_changes(spec: StreamSpec, position: Position) -> Iterator[SchemaChange]:
@@ -121,27 +120,27 @@ def identity_changes(spec: StreamSpec, known: Identity) -> Iterator[SchemaChange
 
 def column_changes(spec: StreamSpec, paths: StreamPaths) -> Iterator[SchemaChange]:
     """Yield what the columns of a table that is there are otherwise than declared."""
-    table = read_delta(paths.data)
-    found = {field.name: field for field in table.schema().fields if field.name not in OURS}
+    table = paths.table
+    found = {column.name: column for column in table.columns() if column.name not in OURS}
     declared = {column.name: column for column in spec.table_columns}
     for name, column in declared.items():
         if name not in found:
-            yield _added(column, paths)
+            yield _added(column, table)
         else:
-            yield from _altered(spec, column, found[name], paths)
+            yield from _altered(spec, column, found[name], table)
     for name in found.keys() - declared.keys():
         how_to_keep = "declare it still; a nullable column that no record fills stays null"
         if name == EXTRA_COLUMN:
             how_to_keep = "write `extra_fields: keep` again"
         yield SchemaChange(
             field=name,
-            what=f"{_stored_type(found[name])} is in the table, and not declared",
+            what=f"{found[name].type} is in the table, and not declared",
             effect="refused",
             remedy=f"{how_to_keep}; or oncelake rebuild {spec.name}",
         )
 
 
-def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:
+def _added(column: DeclaredColumn, table: DataTable) -> SchemaChange:
     what = f"{column.type} is new"
     if not column.nullable:
         return SchemaChange(
@@ -150,55 +149,35 @@ def _added(column: DeclaredColumn, paths: StreamPaths) -> SchemaChange:
             effect="refused",
             remedy=f"declare `{column.name} {column.type}` without NOT NULL",
         )
-    statement = (
-        f"ALTER TABLE delta.`{paths.data}` ADD COLUMNS ({quoted(column.name)} "
-        f"{column.type.without_required()}{column.comment_ddl})"
+    return SchemaChange(
+        field=column.name,
+        what=what,
+        effect="evolve",
+        statement=table.alteration(column, is_new=True),
+        column=column,
+        is_new=True,
     )
-    return SchemaChange(field=column.name, what=what, effect="evolve", statement=statement)
 
 
 def _altered(
-    spec: StreamSpec, column: DeclaredColumn, found: Any, paths: StreamPaths
+    spec: StreamSpec, column: DeclaredColumn, found: DeclaredColumn, table: DataTable
 ) -> Iterator[SchemaChange]:
-    is_, due = _stored_type(found), column.type.without_required()
+    is_, due = found.type, table.stored_type(column.type)
     if is_ != due:
         yield SchemaChange(
             field=column.name,
-            what=f"is {is_} in the table, declared {due}",
+            what=f"is {is_} in the table, declared {column.type.without_required()}",
             effect="refused",
             remedy=f"give the new type another column, or oncelake rebuild {spec.name}",
         )
     elif column.nullable and not found.nullable:
-        statement = (
-            f"ALTER TABLE delta.`{paths.data}` ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
+        yield SchemaChange(
+            field=column.name,
+            what="may be null from now on",
+            effect="evolve",
+            statement=table.alteration(column, is_new=False),
+            column=column,
         )
-        what = "may be null from now on"
-        yield SchemaChange(field=column.name, what=what, effect="evolve", statement=statement)
     elif not column.nullable and found.nullable:
         what = "is required of new records; the rows that are there may lack it"
         yield SchemaChange(field=column.name, what=what, effect="nothing")
-
-
-def _stored_type(field: Any) -> SqlType:
-    """Read the type of a field of Delta's log.
-
-    Where a VARCHAR is in it, which is a STRING to everybody else, Spark notes the whole type.
-    """
-    as_sql = (field.metadata or {}).get(_VARCHAR)
-    return _type_of(as_sql or json.loads(field.type.to_json()))
-
-
-def _type_of(stored: Any) -> SqlType:
-    if isinstance(stored, str):
-        try:
-            return parse_type(stored)
-        except ValueError:  # A type that no declaration can name.
-            return SqlType(word=stored.upper())
-    word = stored["type"].upper()
-    if word == "STRUCT":
-        parts = {field["name"]: field["type"] for field in stored["fields"]}
-    elif word == "ARRAY":
-        parts = {"element": stored["elementType"]}
-    else:
-        parts = {"key": stored["keyType"], "value": stored["valueType"]}
-    return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})

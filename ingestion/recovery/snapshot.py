@@ -11,11 +11,11 @@ from typing import Literal
 
 from ingestion.errors import TableSettingsError
 from ingestion.lake.archive import refuse_half_swapped
+from ingestion.lake.commit_log import Commit, CommitLog
 from ingestion.lake.commit_metadata import UNKNOWN
-from ingestion.lake.integrity import refuse_damaged, settings_error
 from ingestion.lake.ledger import LedgerRow, LoadedLedger, load_ledger
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import TableLog
 
 Source = Literal["commit", "ledger", "rows"]
 
@@ -82,25 +82,25 @@ def read_snapshot(
     """
     if not is_swap_finished:
         refuse_half_swapped(paths)
-    ledger, log = ledger or load_ledger(paths), TableLog(paths.data)
+    ledger, table, log = ledger or load_ledger(paths), paths.table, paths.table.log()
     if not log.exists:
         return TableSnapshot(
             paths=paths, table=None, ledger=ledger, has_stray_files=log.has_lost_its_log
         )
-    refuse_damaged(log)
+    table.refuse_damaged()
     newest, others = log.since_our_newest(paths.stream)
-    table = TableState(
+    state = TableState(
         table_id=log.table_id(),
         seq=log.last_seq(paths.stream),
-        is_empty=not log.file_count(),
+        is_empty=log.is_empty,
         newest=newest,
         others=others,
-        settings_error=settings_error(paths.stream, log),
+        settings_error=table.settings_error(),
     )
-    ledger = ledger.completed(paths, table.table_id, table.seq or 0)
-    snapshot = TableSnapshot(paths=paths, table=table, ledger=ledger)
-    if table.seq is not None and snapshot.source == "rows":
-        logs = (TableLog(path) for path in (paths.data, paths.tombstones))
+    ledger = ledger.completed(paths, state.table_id, state.seq or 0)
+    snapshot = TableSnapshot(paths=paths, table=state, ledger=ledger)
+    if state.seq is not None and snapshot.source == "rows":
+        logs: tuple[CommitLog, ...] = (log, TableLog(paths.tombstones))
         highest = max(log.highest_epoch() for log in logs if log.exists)
-        table = replace(table, highest_epoch=highest)
-    return replace(snapshot, table=table)
+        state = replace(state, highest_epoch=highest)
+    return replace(snapshot, table=state)

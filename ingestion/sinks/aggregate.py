@@ -24,8 +24,9 @@ from ingestion.declaration.aggregates import aggregates_of
 from ingestion.declaration.modes import WINDOW_COLUMNS
 from ingestion.declaration.sql import quoted
 from ingestion.errors import NotReplayableError
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import TableLog
 from ingestion.sinks.aggregate_functions import folded, of_records, place_in
 from ingestion.sinks.idempotent_commit import (
     from_materialized,
@@ -83,7 +84,7 @@ class AggregateSink(Sink):
                 remedy=f"oncelake rebuild {name}, which folds the topic into a new table",
             )
         if not self._good.count:
-            self._engine.commit_nothing(name, self._target.paths.data, metadata)
+            self._table.commit_nothing(metadata)
             return
         # The groups are materialised already.
         with from_materialized(self._spark):

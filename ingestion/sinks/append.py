@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
 from ingestion.sinks.sink import Sink, WriteResult
@@ -22,28 +22,27 @@ class AppendSink(Sink):
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
-        self._engine.open_table("before", self._target.paths.data, self._target.version)
-        columns = sql.names(self._engine.columns("before"))
+        columns = sql.names(self._table.columns)
         records = f"SELECT *, {sql.stamp(self._target.epoch, self._target.seq)} FROM good"
         self._engine.define("winners", f"SELECT {columns} FROM ({records}) r")
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
         """Append the records, or insert those that are missing where some may be there."""
-        stream, path = self._target.spec.name, self._target.paths.data
         if not self._good.count:
-            self._engine.commit_nothing(stream, path, metadata)
+            self._table.commit_nothing(metadata)
         elif metadata.kind == "ingest":
-            self._engine.append("SELECT * FROM winners", stream, path, metadata)
+            self._table.append("SELECT * FROM winners", metadata)
         else:
-            self._engine.merge(self._merge(), stream, path, metadata)
+            self._table.open_before(f"SELECT {sql.names(self._identity)} FROM winners")
+            self._table.merge(self._merge(), metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what Delta counted; a record that is not inserted must have been there."""
         inserted = _inserted(commit)
         counts = {"inserted": inserted}
         if inserted != self._good.count:
-            counts["unchanged"] = self._found_at(commit.version - 1)
+            counts["unchanged"] = self._found_before(commit)
         return WriteResult(counts=counts, rows_expected=inserted)
 
     @classmethod
@@ -64,9 +63,9 @@ class AppendSink(Sink):
             size_bytes=self._good.size_bytes,
         )
 
-    def _found_at(self, version: int) -> int:
-        """Count the records that the table held as of a version."""
-        self._engine.open_table("before", self._target.paths.data, version)
+    def _found_before(self, commit: Commit) -> int:
+        """Count the records that the table held before a commit."""
+        self._table.open_parent(commit)
         (row,) = self._engine.rows(
             'SELECT count(*) AS "rows" FROM winners s JOIN "before" t ON '
             + sql.equal(self._identity, "t", "s")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from pyspark.sql import SparkSession
 
 from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
-from ingestion.sinks.engine import Engine
+from ingestion.sinks.engine import DeltaEngine, Engine
+from ingestion.sinks.local_engine import LocalEngine
+from ingestion.sinks.table_writer import ChangeWriter, DeltaWriter, TableWriter
 
 EngineName = Literal["spark", "delta_rs"]
 # Features of a table that delta-rs writes.
@@ -31,6 +33,8 @@ def choose_engine(stream: Stream, *, alters: bool) -> tuple[EngineName, str | No
         The engine, and what keeps delta-rs from the run; ``None`` where nothing does, or Spark was
         asked for.
     """
+    if stream.spec.sink.name != "delta":
+        return "delta_rs", None
     if stream.settings.merge_engine == "spark":
         return "spark", None
     # Its workers hand a batch over as files of this machine.
@@ -51,11 +55,25 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
         from ingestion.sinks.spark_engine import SparkEngine
 
         return SparkEngine(spark)
-    from ingestion.sinks.local_engine import LocalEngine
-
     scratch = scratch_of_this_process(stream.settings.state)
     scratch.mkdir(parents=True, exist_ok=True)
     return LocalEngine(stream.name, scratch)
+
+
+def open_writer(engine: Engine, stream: Stream, *, seq: int, version: int) -> TableWriter:
+    """Open a stream's table, to write one batch to it.
+
+    Args:
+        engine: What ``open_engine`` has opened.
+        stream: The stream.
+        seq: The batch's number.
+        version: The table's version before the batch.
+    """
+    if stream.spec.sink.name == "delta":
+        delta = cast("DeltaEngine", engine)
+        return DeltaWriter(delta, stream.name, stream.paths.data, version)
+    assert isinstance(engine, LocalEngine), "what is no Delta table is written from this process"
+    return ChangeWriter(engine, stream.paths.table, stream.spec.row_keys, seq)
 
 
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:

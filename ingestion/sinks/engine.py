@@ -87,20 +87,6 @@ class Engine(Protocol):
     def columns(self, name: str) -> list[str]:
         """Return a named table's columns."""
 
-    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit a merge.
-
-        Raises:
-            TableBusyError: others changed the table each time it was tried.
-            IncomparableError: the statement came to ``FAIL``.
-        """
-
-    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit rows, which are added to those that are there."""
-
-    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
-        """Commit the metadata alone."""
-
     def replace_attempt(
         self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
     ) -> None:
@@ -120,6 +106,24 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of the batch."""
+
+
+class DeltaEngine(Engine, Protocol):
+    """Commits to Delta tables, too."""
+
+    def merge(self, merge: Merge, stream: str, path: Location, metadata: CommitMetadata) -> None:
+        """Commit a merge.
+
+        Raises:
+            TableBusyError: others changed the table each time it was tried.
+            IncomparableError: the statement came to ``FAIL``.
+        """
+
+    def append(self, sql: str, stream: str, path: Location, metadata: CommitMetadata) -> None:
+        """Commit rows, which are added to those that are there."""
+
+    def commit_nothing(self, stream: str, path: Location, metadata: CommitMetadata) -> None:
+        """Commit the metadata alone."""
 
 
 class IncomparableError(Exception):

@@ -82,7 +82,7 @@ class _Filling:
         self._others = [name for name in self._place if name not in spec.keys]
         self._said = [column for column in columns if column not in self._place]
         self._epoch = f"CAST({target.epoch} AS INTEGER)"
-        target.engine.open_table("before", target.paths.data, target.version)
+        target.table.open_before(self._concerned())
         self._has_deletes = define_deletes(target)
         if has_moves:
             target.engine.define("ends", self._ends(), keep=True)

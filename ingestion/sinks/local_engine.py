@@ -25,10 +25,11 @@ from ingestion.errors import BatchTooLargeError
 from ingestion.kafka.offsets import Range, cut
 from ingestion.lake.attempts import MARKS, Attempt
 from ingestion.lake.checksums import seal_commit
+from ingestion.lake.commit_log import unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, open_rows, storage_options
 from ingestion.lake.location import Location
-from ingestion.lake.table_log import EXACTLY, append_nothing, fenced_commit, unless_committed
+from ingestion.lake.table_log import EXACTLY, TableLog, append_nothing, fenced_commit
 from ingestion.sinks import sql as text
 from ingestion.sinks.engine import Clause, Merge, marks, translate_failure
 from ingestion.sinks.idempotent_commit import retry_on_conflict
@@ -97,9 +98,9 @@ class LocalEngine:
                 self._keep("batch", rows)
                 yield part
 
-    def hold(self, batch: pa.Table) -> None:
-        """Take a batch that is there already."""
-        self._tables.register("batch", batch)
+    def hold(self, rows: pa.Table, *, name: str = "batch") -> None:
+        """Take rows that are there already: a batch, or others by their name."""
+        self._keep(name, rows)
 
     def define(self, name: str, sql: str, *, keep: bool = False) -> None:
         """Give the rows of a query a name; ``keep`` those that are asked for more than once."""
@@ -117,7 +118,7 @@ class LocalEngine:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
         with translate_failure(duckdb.Error):
-            found: list[dict[str, Any]] = self._arrow(sql).to_pylist()
+            found: list[dict[str, Any]] = self.arrow(sql).to_pylist()
         return found
 
     def columns(self, name: str) -> list[str]:
@@ -129,7 +130,7 @@ class LocalEngine:
 
         def write(table: DeltaTable, properties: CommitProperties) -> None:
             before = table.version()
-            source = self._arrow(merge.source)
+            source = self.arrow(merge.source)
             merger = table.merge(
                 source,
                 _for(merge.on, _IN_DATAFUSION),
@@ -167,7 +168,7 @@ class LocalEngine:
         self, sql: str, path: Location, attempt: Attempt, *, stats_on: tuple[str, ...]
     ) -> None:
         """Replace an attempt's rows, or make the table."""
-        rows = self._arrow(sql)
+        rows = self.arrow(sql)
 
         def write() -> None:
             if is_delta(path):
@@ -195,7 +196,7 @@ class LocalEngine:
         self, sql: str, quarantine: Location, attempt: Attempt, *, within: str
     ) -> None:
         """Set seq and name of the redrive."""
-        records, marked = self._arrow(sql), dict(zip(MARKS, attempt, strict=True))
+        records, marked = self.arrow(sql), dict(zip(MARKS, attempt, strict=True))
 
         def mark() -> None:
             table = open_delta(quarantine)
@@ -259,8 +260,10 @@ class LocalEngine:
         self._tables.execute(f"DROP VIEW IF EXISTS {name}")
         self._tables.register(name, rows)
 
-    def _arrow(self, sql: str) -> pa.Table:
-        return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
+    def arrow(self, sql: str) -> pa.Table:
+        """Return the rows of a query, as they lie in memory."""
+        with translate_failure(duckdb.Error):
+            return self._tables.sql(_for(sql, _IN_DUCKDB)).to_arrow_table()
 
 
 def _is_within(part: Range) -> str:
@@ -282,7 +285,10 @@ def _commit(
         table = open_delta(path)
         remedy = f"oncelake status {stream}, then run again from the table's offsets"
         properties = fenced_commit(table, stream, metadata, remedy=remedy)
-        with translate_failure(DeltaError, duckdb.Error), unless_committed(path, stream, metadata):
+        with (
+            translate_failure(DeltaError, duckdb.Error),
+            unless_committed(TableLog(path), stream, metadata),
+        ):
             write(table, properties)
         seal_commit(path, table.version())
 

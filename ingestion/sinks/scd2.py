@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Final
 
 from ingestion.declaration.modes import CURRENT, VALID_FROM, VALID_TO
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
 from ingestion.sinks.sink import Good, Sink, Target, WriteResult, merge_counts, unlike
@@ -49,7 +49,7 @@ class HistorySink(Sink):
         """Put the events of the batch's keys in order, and remember the deletes among them."""
         if not self._good.count:
             return {}
-        self._engine.open_table("before", self._target.paths.data, self._target.version)
+        self._table.open_before(f"SELECT {sql.names(self._keys)} FROM good")
         # What is written and what is counted come from one copy.
         self._engine.define("changes", self._changes(), keep=True)
         rows = self._engine.rows('SELECT _what, count(*) AS "rows" FROM changes GROUP BY _what')
@@ -63,11 +63,10 @@ class HistorySink(Sink):
 
     def commit(self, metadata: CommitMetadata) -> None:
         """MERGE the new versions and the corrected ends, or commit the metadata alone."""
-        stream, path = self._target.spec.name, self._target.paths.data
         if sum(self._written.values()):
-            self._engine.merge(self._merge(), stream, path, metadata)
+            self._table.merge(self._merge(), metadata)
         else:
-            self._engine.commit_nothing(stream, path, metadata)
+            self._table.commit_nothing(metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Hold what MERGE counted against what was decided before it."""

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import cast
 
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.attempts import Attempt, Attempts
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Engine
+from ingestion.sinks.table_writer import TableWriter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +27,7 @@ class Target:
         engine: Holds the batch: ``batch``, and of it what can be applied, ``good``.
         attempt: Names what is written beside the table.
         committed: Which attempts may be believed there.
-        version: Delta version of the table before the batch.
+        table: Reads the table, and commits to it.
     """
 
     engine: Engine
@@ -34,7 +36,7 @@ class Target:
     epoch: int
     attempt: Attempt
     committed: Attempts
-    version: int
+    table: TableWriter
 
     @property
     def seq(self) -> int:
@@ -77,12 +79,13 @@ class Sink(ABC):
         """Take the good records of a batch; nothing is read or written yet."""
         self._target, self._good = target, good
         self._engine, self._keys = target.engine, target.spec.keys
+        self._table = target.table
         # Of the record that a row comes from.
         self._identity = ("_epoch", *target.spec.origin)
 
     def _columns(self) -> dict[str, str]:
-        """Take each column of the table, which is open as ``before``, from the source."""
-        return {name: sql.name(name, "s") for name in self._engine.columns("before")}
+        """Take each column of the table from the source."""
+        return {name: sql.name(name, "s") for name in self._table.columns}
 
     @abstractmethod
     def prepare(self) -> Mapping[str, int]:
@@ -109,6 +112,8 @@ class Sink(ABC):
 def sink_class(spec: StreamSpec) -> type[Sink]:
     """Import the sink of a declaration's write mode."""
     mode = spec.write_mode
+    if not SINKS[spec.sink.name].merges:
+        return cast("type[Sink]", import_module("ingestion.sinks.log").SINK)
     module = mode.soft_module if spec.deletes == "soft" else mode.module
     module = mode.partial_module if spec.ignore_null_updates else module
     return cast("type[Sink]", import_module(module).SINK)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ingestion.declaration.modes import DELETED_COLUMN
-from ingestion.lake.table_log import Commit
+from ingestion.lake.commit_log import Commit
 from ingestion.sinks.engine import Clause
 from ingestion.sinks.sink import WriteResult, merge_counts
 from ingestion.sinks.upsert import UpsertSink
@@ -29,7 +29,8 @@ class SoftUpsertSink(UpsertSink):
         counts = super().prepare()
         if not self._good.deletes:
             return counts
-        found = self._classify(self._target.version)
+        self._table.open_before(self._winners_keys)
+        found = self._classify()
         return {**counts, **{name: found.get(name, 0) for name in ("deleted", "deleted_absent")}}
 
     @classmethod

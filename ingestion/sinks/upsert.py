@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ingestion.errors import counted
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, IncomparableError, Merge
 from ingestion.sinks.ordering import KeyFacts, examine_keys, incomparable_pair, two_partitions
@@ -57,13 +57,12 @@ class UpsertSink(Sink):
         Raises:
             KeyInTwoPartitionsError: a winner and the table cannot be ordered.
         """
-        stream, path = self._target.spec.name, self._target.paths.data
         if not self._facts.distinct:
-            self._engine.commit_nothing(stream, path, metadata)
+            self._table.commit_nothing(metadata)
             return
-        self._engine.open_table("before", path, self._target.version)
+        self._table.open_before(self._winners_keys)
         try:
-            self._engine.merge(self._merge(), stream, path, metadata)
+            self._table.merge(self._merge(), metadata)
         except IncomparableError as error:
             raise self._two_partitions(error) from None
 
@@ -73,7 +72,8 @@ class UpsertSink(Sink):
         if self._facts.distinct == sum(merge_counts(commit).values()):
             left_alone = {}
         else:
-            found = self._classify(commit.version - 1)
+            self._table.open_parent(commit)
+            found = self._classify()
             left_alone = {name: found.get(name, 0) for name in self._left_alone}
         problems = tuple(self._audited(commit)) if self._good.deletes else ()
         return replace(written, counts={**written.counts, **left_alone}, problems=problems)
@@ -141,9 +141,12 @@ class UpsertSink(Sink):
         """Say what each column of a row becomes that is there already."""
         return columns
 
-    def _classify(self, version: int) -> Mapping[str, int]:
-        """Count what each winner was, measured against the table as it was before the commit."""
-        self._engine.open_table("before", self._target.paths.data, version)
+    @property
+    def _winners_keys(self) -> str:
+        return f"SELECT {sql.names(self._keys)} FROM winners"
+
+    def _classify(self) -> Mapping[str, int]:
+        """Count what each winner was, measured against ``before``."""
         is_same = sql.equal(("_epoch", *self._line), "s", "t")
         rows = self._engine.rows(
             'SELECT what, count(*) AS "rows" FROM (SELECT CASE '
@@ -160,7 +163,7 @@ class UpsertSink(Sink):
 
     def _audited(self, commit: Commit) -> Iterator[str]:
         """Say that a delete of this batch has not removed its row."""
-        self._engine.open_table("after", self._target.paths.data, commit.version)
+        self._table.open_after(commit, f"{self._winners_keys} WHERE _delete")
         (row,) = self._engine.rows(
             'SELECT count(*) AS "rows" FROM "after" t JOIN winners s '
             f"ON {sql.equal(self._keys, 't', 's')} "

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.aggregates import CLOCK
 from ingestion.declaration.sql import quoted
-from ingestion.lake.table_log import TableLog
 from ingestion.sinks.sink import Target
 
 
@@ -37,7 +36,7 @@ def clocks_after(target: Target, records: DataFrame) -> dict[str, int]:
 def _clocks_before(target: Target) -> tuple[dict[str, int], set[str]]:
     """Return each partition's clock, as our newest commit with any tells, and the partitions."""
     partitions: set[str] = set()
-    for said in TableLog(target.paths.data).standing():
+    for said in target.paths.table.log().standing():
         partitions = partitions or {f"{CLOCK}.{at}" for at in said.next}
         clocks = {name: at for name, at in said.counts.items() if name.startswith(f"{CLOCK}.")}
         if clocks or said.seq == 0:

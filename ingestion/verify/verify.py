@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache, partial
 
 from ingestion.declaration.modes import EXTRA_COLUMN
@@ -21,7 +21,6 @@ from ingestion.errors import DamagedTableError, counted
 from ingestion.lake.commit_metadata import UNKNOWN
 from ingestion.lake.integrity import damages_of, translate_read_errors
 from ingestion.lake.ledger import Ledger, written_seqs
-from ingestion.lake.location import Location
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import scratch_of_this_process, sweep_scratch
 from ingestion.lake.table_log import TableLog
@@ -42,8 +41,7 @@ from ingestion.verify.read.snapshot import (
     Batch,
     Snapshot,
     columns_of,
-    row_count,
-    rows_of,
+    rows_in,
     rows_of_attempts,
     take_snapshot,
     without_undone,
@@ -90,8 +88,8 @@ class _Proof:
         self._spec, self._settings, self._tell = spec, settings, tell
         self._differences = differences
         self._damages = set[str]()
-        self._paths = StreamPaths.of(spec.name, settings)
-        with translate_read_errors(self._paths.data), translate_read_errors(self._paths.ledger):
+        self._paths = StreamPaths.of(spec.name, settings, spec.sink)
+        with self._paths.table.translate_read_errors(), translate_read_errors(self._paths.ledger):
             self._snapshot = take_snapshot(spec, self._paths)
         self._batches = self._snapshot.batches
         self._last_seq = self._batches[-1].seq if self._batches else 0
@@ -116,7 +114,7 @@ class _Proof:
             self._limits.extend(_other_meanings(self._spec, self._batches))
         return Verdict(
             stream=self._spec.name,
-            table=str(self._paths.data),
+            table=self._paths.table.where,
             delta_version=snapshot.version,
             seq=self._last_seq,
             epoch=coverage.epoch,
@@ -171,13 +169,13 @@ class _Proof:
     def _prove_in(self, context: FoldContext) -> None:
         coverage = context.coverage
         redrives = Redrives(context.store, coverage, declaration=fingerprint(self._spec))
-        with self._damage_is_different("quarantine", self._paths.quarantine):
+        with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._differences.add(redrives.learn(self._paths.quarantine))
         may_be_thinned = cache(partial(is_compacted, self._settings))
         fold = Fold(context, is_compacted=may_be_thinned, redrives=redrives)
         self._prove_the_dispositions(fold, redrives)
         self._quarantined = len(fold.bad)
-        with self._damage_is_different("quarantine", self._paths.quarantine):
+        with self._damage_is_different("quarantine", translate_read_errors(self._paths.quarantine)):
             self._prove_the_quarantine(fold, coverage)
         self._limits.extend((*redrives.limits(), *fold.rule.limits()))
         self._prove_the_rows(RowsProof(self._spec, fold.rule, fold.rule.rows(), coverage))
@@ -222,9 +220,10 @@ class _Proof:
 
     def _prove_the_rows(self, proof: RowsProof) -> None:
         version = self._snapshot.version
-        with self._damage_is_different("rows", self._paths.data):
-            done, total = 0, row_count(self._paths.data, version)
-            for rows in rows_of(self._paths.data, version, proof.names):
+        table = self._paths.table
+        with self._damage_is_different("rows", table.translate_read_errors()):
+            done, total = 0, table.log().row_count()
+            for rows in rows_in(table.scan(proof.names, version)):
                 self._differences.add(proof.differences(rows))
                 done += len(rows)
                 self._tell("comparing the table", done, total)
@@ -237,10 +236,12 @@ class _Proof:
         self._limits.extend(proof.limits())
 
     @contextmanager
-    def _damage_is_different(self, part: Part, table: Location) -> Iterator[None]:
+    def _damage_is_different(
+        self, part: Part, translated: AbstractContextManager[None]
+    ) -> Iterator[None]:
         """Count a table whose files are not as they were written as a difference."""
         try:
-            with translate_read_errors(table):
+            with translated:
                 yield
         except DamagedTableError as error:
             # What is read twice is damaged once.

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Columns
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.location import Location
 from ingestion.lake.quarantine import Waiting
-from ingestion.lake.table_log import Commit, TableLog
+from ingestion.lake.table_log import TableLog
+from tests.model.data_table import ModelData
 from tests.model.process import CallFailedError, step
 
 STREAM = "s"
@@ -187,6 +189,11 @@ class Paths:
     world: Any = None
     written: tuple[Any, ...] = ()
     archive: Any = None
+
+    @property
+    def table(self) -> ModelData:
+        """The table of the rows."""
+        return ModelData(self)
 
 
 class ModelLog(TableLog):

@@ -33,13 +33,12 @@ import ingestion.recovery.side_tables
 import ingestion.recovery.snapshot
 import ingestion.recovery.start
 import ingestion.sinks.local_engine
-from ingestion.errors import CommitConflictError, StreamLockedError
+from ingestion.errors import StreamLockedError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.lock import Holder
-from ingestion.lake.table_log import Commit
 from tests.model import engine, frames, query, sink
-from tests.model.lake import ModelLedger, ModelLog, Paths, Table
+from tests.model.lake import ModelLedger, ModelLog, Table
 from tests.model.process import is_dead, step
 
 if TYPE_CHECKING:
@@ -59,13 +58,12 @@ def simulated() -> Iterator[None]:
 def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
     itself: Any = lambda side: side  # noqa: E731 (as above)
     nothing: Any = lambda *given, **named: None  # noqa: E731 (one word in a table of words)
-    paths = SimpleNamespace(of=lambda stream, world: world.paths)
+    paths = SimpleNamespace(of=lambda stream, world, sink=None: world.paths)
     outside = {"StreamPaths": paths, "Kafka": lambda world: world.cluster}
     return (
         (
             ingestion.operations.run,
             {
-                "TableLog": ModelLog,
                 "Holder": SimpleNamespace(me=_me),
                 "choose_engine": lambda stream, alters: (stream.settings.engine, None),
                 "alters_table": nothing,
@@ -85,18 +83,15 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.pipeline.create_table,
             {
-                "_create": create_table,
-                "log_files": lambda path: SimpleNamespace(forget=nothing),
+                "make_table": create_table,
+                "_schema": nothing,
                 "refuse_other_columns": nothing,
-                "write_empty_commit": commit_metadata,
             },
         ),
         (
             ingestion.recovery.snapshot,
             {
                 "TableLog": ModelLog,
-                "refuse_damaged": nothing,
-                "settings_error": nothing,
                 "refuse_half_swapped": nothing,
             },
         ),
@@ -131,9 +126,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.recovery.heal,
             {
-                "TableLog": ModelLog,
                 "Ledger": ModelLedger,
-                "rows_of_seq": sink.rows_of_seq,
                 "is_delta": lambda side: bool(side.rows),
                 "read_delta": itself,
                 "add_columns": nothing,
@@ -144,17 +137,18 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
         (
             ingestion.pipeline.batch,
             {
-                "TableLog": ModelLog,
                 "Ledger": ModelLedger,
                 "decode": frames.unchanged,
                 "explode": frames.unchanged,
                 "transform": frames.unchanged,
                 "validate": frames.validate,
                 "open_engine": engine.open_engine,
+                "open_writer": lambda engine, stream, seq, version: SimpleNamespace(
+                    version=version, close=nothing
+                ),
                 "count_records": frames.count_records,
                 "refuse_lost_lease": nothing,
                 "count_of": sink.count_of,
-                "rows_of_seq": sink.rows_of_seq,
                 "sink_class": lambda mode: sink.ModelUpsert,
             },
         ),
@@ -163,7 +157,7 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "open_delta": engine.ModelDeltaTable,
                 "seal_commit": nothing,
-                "unless_committed": lambda path, stream, metadata: nullcontext(),
+                "unless_committed": lambda log, stream, metadata, *errors: nullcontext(),
             },
         ),
         (ingestion.pipeline.gaps, {"_holes_between": frames.holes_between}),
@@ -172,7 +166,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             {
                 "archive_table": nothing,
                 "Ledger": ModelLedger,
-                "write_empty_commit": commit_metadata,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
             },
         ),
@@ -182,7 +175,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "Ledger": ModelLedger,
                 "translate_engine_errors": lambda stream: nullcontext(),
                 "translate_read_errors": lambda path: nullcontext(),
-                "write_empty_commit": commit_metadata,
                 "read_delta": itself,
                 "read_table": lambda spark, side, settings, version: side,
                 "waiting_records": lambda side, leftovers, reason: frames.Waiting(
@@ -210,7 +202,6 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
                 "_with_files": with_files,
                 "_altered_files": lambda paths, point: iter(()),
-                "restore_version": restore_version,
             },
         ),
     )
@@ -245,42 +236,16 @@ def open_generation(
     return query.Checkpoint(world, table_at), None
 
 
-def create_table(_spark: object, _spec: object, paths: Paths, _engine: object) -> None:
+def create_table(_engine: object, _spark: object, stream: Any, _schema: object) -> None:
     """Create the table if it is not there."""
+    place = stream.paths.data
     step("create the table")
-    if paths.data.table is None:
+    if place.table is None:
         table = Table(id="table")
         table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE")
-        paths.data.table = table
+        place.table = table
 
 
 def with_files(_place: object, log: ModelLog) -> Iterator[tuple[Commit, int, int]]:
     """Walk the log back: every version still has its files."""
     return ((commit, commit.version, 0) for commit in log.newest_first())
-
-
-def restore_version(paths: Any, metadata: CommitMetadata, version: int) -> Commit:
-    """Commit the rows of an earlier version."""
-    return commit_metadata(paths, metadata, version)
-
-
-def commit_metadata(paths: Any, metadata: CommitMetadata, version: int | None = None) -> Commit:
-    """Commit a commit's metadata as delta-rs does: fenced against others, and never skipped."""
-    table: Table = paths.data.table
-    step("begin the commit")
-    read_at = len(table.commits) - 1
-    if table.skips(metadata):
-        raise CommitConflictError(paths.stream, "the seq is there already", remedy="again")
-    step("land the commit")
-    table.land(
-        table.states[read_at if version is None else version],
-        metadata,
-        clock_ms=paths.world.now_ms(),
-        read_at=read_at,
-        operation="WRITE",
-    )
-    step("hear of the commit")
-    commit = ModelLog(paths.data).find(paths.stream, metadata.seq)
-    if commit is None or commit.metadata != metadata:
-        raise CommitConflictError(paths.stream, "not as meant", remedy="again")
-    return commit

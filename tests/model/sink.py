@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.quarantine import Waiting
-from ingestion.lake.table_log import Commit
 from ingestion.sinks.sink import Good, Target, WriteResult
 from ingestion.sinks.upsert import UpsertSink
 from tests.model.engine import ModelEngine, ModelMerge
@@ -64,7 +64,7 @@ class ModelUpsert:
         counts = _counts(commit)
         rows_expected = counts["inserted"] + counts["updated"]
         if len(self._winners) != sum(counts.values()):
-            left = self._left_alone(table.states[self._target.version])
+            left = self._left_alone(table.states[self._target.table.version])
             counts |= left
         return WriteResult(counts=counts, rows_expected=rows_expected)
 
@@ -156,10 +156,3 @@ def waiting(side: Side, committed: Attempts) -> Counter[int]:
     """Count what waits, by the batch that it came from."""
     leftovers: Any = Waiting.of(side, committed, side)  # type: ignore[arg-type]
     return Counter(attempt.seq for attempt, _ in side.waiting(leftovers))
-
-
-def rows_of_seq(place: Any, seq: int, *, version: int | None = None) -> int:
-    """Count rows that carry a seq, as ``ingestion.lake.side_tables`` does."""
-    table: Table = place.table
-    state = table.states[len(table.states) - 1 if version is None else version]
-    return sum(row.seq == seq for row in state.values())

@@ -19,6 +19,7 @@ from ingestion.sinks.aggregate import AggregateSink
 from ingestion.sinks.append import AppendSink
 from ingestion.sinks.sink import Good, Sink, Target
 from ingestion.sinks.spark_engine import SparkEngine
+from ingestion.sinks.table_writer import DeltaWriter
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -46,7 +47,7 @@ def again(world: World, sink: type[Sink], **good: Any) -> tuple[Sink, CommitMeta
         epoch=1,
         attempt=attempt_of(metadata),
         committed=position.committed,
-        version=world.log.versions()[0],
+        table=DeltaWriter(engine, world.spec.name, world.paths.data, world.log.versions()[0]),
     )
     return sink(target, Good(**{**told, "deletes": 0, "size_bytes": 9, **good})), metadata
 

@@ -25,7 +25,6 @@ from ingestion.lake.ledger import Ledger, load_or_archive_ledger
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import write_empty_commit
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings, load_settings
@@ -230,7 +229,7 @@ def test_an_erase_that_died_before_its_ledger_row_counts(settings: Settings) -> 
         next=Offsets(),
         erased={"columns": ["id"], "salt": "s", "digest": "d"},
     )
-    write_empty_commit(StreamPaths.of("orders", settings), erasure)
+    StreamPaths.of("orders", settings).table.commit_note(erasure)
 
     with pytest.raises(RefusedError, match="a key was erased after"):
         archive.restore("orders", entry.entry, settings, run_id="r")

@@ -28,7 +28,7 @@ from ingestion.lake.ledger import Ledger
 from ingestion.lake.lock import Holder, Lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, is_running, process_locking, this_machine
-from ingestion.lake.table_log import TableLog, write_empty_commit
+from ingestion.lake.table_log import TableLog
 from ingestion.operations.doctor.examine import Folder, diagnose_machine, examine_leftovers, orphans
 from ingestion.operations.doctor.findings import NO_DAEMON, Finding
 from ingestion.operations.retention import Retention
@@ -61,7 +61,7 @@ def commit(paths: StreamPaths, seq: int) -> None:
     metadata = CommitMetadata(
         kind="ingest", seq=seq, run_id="r", epoch=1, identity=UNKNOWN, columns="", next=Offsets()
     )
-    write_empty_commit(paths, metadata)
+    paths.table.commit_note(metadata)
 
 
 @contextmanager

@@ -32,9 +32,9 @@ from ingestion.lake.ledger import Ledger
 from ingestion.operations.decisions import accept, adopt_topic
 from ingestion.operations.inspect_quarantine import inspect
 from ingestion.operations.rewind import read_history
-from ingestion.pipeline import create_table
 from ingestion.pipeline.report import RunReport
 from ingestion.recovery.position import read_position
+from ingestion.sinks import make_table
 from tests.support.damage import (
     DAMAGES,
     checkpoint,
@@ -64,7 +64,7 @@ def ingested(module_world: World) -> World:
         module_world.send(None, id=number - 1)
     with pytest.MonkeyPatch.context() as patch:
         # Nobody has time for ten commits.
-        patch.setattr(create_table, "CHECKPOINT_INTERVAL", 3)
+        patch.setattr(make_table, "CHECKPOINT_INTERVAL", 3)
         module_world.run()
     shutil.copytree(module_world.settings.lake, module_world.settings.lake.with_name("older"))
     module_world.send(row(99, "newest"), b"bad")

@@ -16,7 +16,6 @@ from ingestion.lake.attempts import new_name
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import write_empty_commit
 from ingestion.recovery.heal import heal_ledger
 from ingestion.recovery.position import position_of
 from ingestion.recovery.snapshot import read_snapshot
@@ -51,7 +50,7 @@ def decide(paths: StreamPaths, seq: int, *, accepts: tuple[int, ...] = ()) -> Le
         accepts=accepts,
         attempt=new_name(),
     )
-    commit = write_empty_commit(paths, metadata)
+    commit = paths.table.commit_note(metadata)
     return LedgerRow.of(metadata, commit, DeltaTable(paths.data.path).metadata().id, counts={})
 
 

@@ -23,10 +23,10 @@ from ingestion.errors import (
     UnbalancedBatchError,
 )
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
 from ingestion.lake.ledger import LedgerRow, LoadedLedger
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import Commit
 from ingestion.recovery.heal import UnrecordedCommit, plan_healing
 from ingestion.recovery.position import position_of, refuse_red
 from ingestion.recovery.side_tables import Held, SideTable, refuse_incomplete_side_tables

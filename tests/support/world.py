@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from ingestion.declaration.spec import StreamSpec
@@ -61,7 +62,9 @@ def settings_in(folder: Path, kafka_address: str, **more: Any) -> Settings:
 def environment_of(settings: Settings) -> dict[str, str]:
     """Return the environment that gives another process these settings, and this project."""
     given = {
-        f"ONCELAKE_{name.upper()}": str(value)
+        f"ONCELAKE_{name.upper()}": value.get_secret_value()
+        if isinstance(value, SecretStr)
+        else str(value)
         for name, value in settings.model_dump(exclude_none=True).items()
     }
     return {**os.environ, **given, "PYTHONPATH": str(ROOT)}
@@ -112,7 +115,7 @@ class World:
     @property
     def paths(self) -> StreamPaths:
         """Where its tables lie."""
-        return StreamPaths.of(self.name, self.settings)
+        return StreamPaths.of(self.name, self.settings, self.spec.sink)
 
     @property
     def log(self) -> TableLog:
@@ -235,9 +238,9 @@ class World:
         return Rebuild(run=run, without_lost=without_lost).execute()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Read the user's columns of the table by delta-rs, by key."""
+        """Read the user's columns of the table, by key."""
         names = [column.name for column in self.spec.columns]
-        found = open_rows(self.paths.data).to_table(columns=names).to_pylist()
+        found = [row for each in self.paths.table.scan(names) for row in each.to_pylist()]
         return sorted(found, key=lambda row: [str(row[key]) for key in self.spec.keys])
 
     def quarantined(self) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.table_log import Commit
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
 from ingestion.sinks.sink import Sink, WriteResult, merge_counts
@@ -16,16 +16,15 @@ class LatestBatch(Sink):
 
     def prepare(self) -> Mapping[str, int]:
         """Decide nothing: every record is a row."""
-        self._engine.open_table("before", self._target.paths.data, self._target.version)
+        self._table.open_before("")
         return {"winners": self._good.count}
 
     def commit(self, metadata: CommitMetadata) -> None:
         """Replace the rows, by one row of the source that is the partner of all that are there."""
-        stream, path = self._target.spec.name, self._target.paths.data
         if not self._good.count:
-            self._engine.commit_nothing(stream, path, metadata)
+            self._table.commit_nothing(metadata)
             return
-        names = self._engine.columns("before")
+        names = self._table.columns
         new = ", ".join(self._given().get(name, sql.name(name)) for name in names)
         nothing = ", ".join(f"NULL AS {sql.name(name)}" for name in names)
         merge = Merge(
@@ -35,7 +34,7 @@ class LatestBatch(Sink):
             matched=(Clause(when="TRUE", assign=None),),
             insert=Clause(when='NOT s."_clears"', assign=self._columns()),
         )
-        self._engine.merge(merge, stream, path, metadata)
+        self._table.merge(merge, metadata)
 
     def account(self, commit: Commit) -> WriteResult:
         """Take what Delta counted."""

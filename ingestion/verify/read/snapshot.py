@@ -10,12 +10,11 @@ before it; when nobody holds the stream, such a commit is left over from a crash
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from deltalake import DeltaTable
+import pyarrow as pa
 from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
@@ -29,6 +28,7 @@ from ingestion.errors import (
 )
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
+from ingestion.lake.data_table import DataTable
 from ingestion.lake.delta import is_delta, open_rows, open_whole, read_delta
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
@@ -36,7 +36,6 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.verify.read.record import SYSTEM_COLUMNS
 
 _ROWS = 8_192
-_COMMIT = re.compile(r"\d{20}\.json")
 # Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
 _MICROS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
@@ -203,13 +202,13 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         SchemaChangedError: the table's columns are not the declared ones.
     """
     ledger = read_ledger(paths.ledger)
-    if not is_delta(paths.data):
+    log = paths.table.log()
+    if not log.exists:
         raise _no_table(spec, paths, ledger)
-    table = read_delta(paths.data)
-    _refuse_other_columns(spec, table)
-    newest = table.version()
-    commits = read_log(paths.data, spec.name, through=newest)
-    _refuse_older_copy(paths, table, ledger, commits)
+    _refuse_other_columns(spec, paths.table)
+    table_id, newest = log.table_id(), max(log.versions(), default=0)
+    commits = read_log(paths.table, through=newest)
+    _refuse_older_copy(paths, table_id, newest, ledger, commits)
     # Read again: a batch that was committed meanwhile is in the ledger, too.
     unfinished, holder = _unfinished(commits, read_ledger(paths.ledger)), None
     if unfinished:
@@ -223,7 +222,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         )
     version = unfinished[0].version - 1 if unfinished else newest
     return Snapshot(
-        table_id=str(table.metadata().id),
+        table_id=table_id,
         version=version,
         ledger=_until(version, read_ledger(paths.ledger), commits),
         commits=commits,
@@ -232,14 +231,19 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
     )
 
 
-def rows_of(path: Location, version: int | None, columns: Sequence[str]) -> Iterator[list[Any]]:
+def rows_of(path: Location, columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
     if not is_delta(path):
         return
-    dataset = open_rows(path, version, read_options=_MICROS)
+    dataset = open_rows(path, read_options=_MICROS)
     batches = dataset.to_batches(
         columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
     )
+    yield from rows_in(batches)
+
+
+def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
+    """Yield the rows of Arrow batches, as values of Python."""
     for batch in batches:
         if batch.num_rows:
             columns_of_values = (c.to_pylist(maps_as_pydicts="lossy") for c in batch.columns)
@@ -255,7 +259,7 @@ def rows_of_attempts(
     """
     at, names = columns.index("_seq"), [*columns, "_attempt"]
     has_names = "_attempt" in columns_of(path)
-    for rows in rows_of(path, None, names if has_names else columns):
+    for rows in rows_of(path, names if has_names else columns):
         named = ((row[: len(columns)], row[-1] if has_names else None) for row in rows)
         yield [row for row, name in named if has_written(row[at], name)]
 
@@ -267,11 +271,6 @@ def columns_of(path: Location) -> tuple[str, ...]:
     return tuple(field.name for field in read_delta(path).schema().fields)
 
 
-def row_count(path: Location, version: int) -> int:
-    """Count a table's rows, from the statistics of its files."""
-    return int(read_delta(path, version=version).count())
-
-
 def read_ledger(path: Location) -> tuple[Batch, ...]:
     """Read every row of a ledger, by seq; none when there is no ledger."""
     if not is_delta(path):
@@ -280,26 +279,12 @@ def read_ledger(path: Location) -> tuple[Batch, ...]:
     return tuple(sorted(map(Batch.of_row, rows), key=lambda batch: batch.seq))
 
 
-def read_log(path: Location, stream: str, *, through: int) -> tuple[LoggedCommit, ...]:
-    """Read the commits that are still in a table's log, oldest first, up to a version."""
-    log = path / "_delta_log"
-    commits = sorted(filter(_COMMIT.fullmatch, log.files()))
+def read_log(table: DataTable, *, through: int) -> tuple[LoggedCommit, ...]:
+    """Read the notes that are still in a table's log, oldest first, up to a version."""
     return tuple(
-        _commit(int(name[:20]), log / name, stream) for name in commits if int(name[:20]) <= through
+        LoggedCommit(version=version, txn=fence, metadata=_metadata(note))
+        for version, fence, note in table.notes(through)
     )
-
-
-def _commit(version: int, file: Location, stream: str) -> LoggedCommit:
-    # A commit's other actions are about files, which may be many.
-    lines = (n for n in file.read().splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
-    actions = [json.loads(line) for line in lines]
-    made: Mapping[str, Any] = {}
-    txn = None
-    for action in actions:
-        made = action.get("commitInfo", made)
-        if (mark := action.get("txn", {})).get("appId") == f"oncelake:{stream}":
-            txn = mark["version"]
-    return LoggedCommit(version=version, txn=txn, metadata=_metadata(made.get("userMetadata")))
 
 
 def _metadata(text: str | None) -> Mapping[str, Any] | None:
@@ -326,14 +311,18 @@ def _until(
 
 
 def _refuse_older_copy(
-    paths: StreamPaths, table: DeltaTable, ledger: Sequence[Batch], commits: Sequence[LoggedCommit]
+    paths: StreamPaths,
+    table_id: str,
+    newest: int,
+    ledger: Sequence[Batch],
+    commits: Sequence[LoggedCommit],
 ) -> None:
     """Refuse a table that lacks a batch of its ledger, which was read before the table was."""
-    mine = [batch for batch in ledger if batch.table_id == str(table.metadata().id)]
-    if len(_until(table.version(), mine, commits)) < len(mine):
+    mine = [batch for batch in ledger if batch.table_id == table_id]
+    if len(_until(newest, mine, commits)) < len(mine):
         raise table_rolled_back(
             paths.stream,
-            paths.data,
+            paths.table.where,
             seq=max((commit.seq for commit in commits), default=0),
             known_seq=mine[-1].seq,
             known_version=mine[-1].delta_version,
@@ -362,14 +351,14 @@ def _no_table(
         return no_table_yet(spec.name)
     return TableReplacedError(
         spec.name,
-        f"the ledger records a table at {paths.data}, which is gone.",
+        f"the ledger records a table at {paths.table.where}, which is gone.",
         remedy=f"restore the table, or oncelake reset {spec.name} --yes, to ingest the topic again",
     )
 
 
-def _refuse_other_columns(spec: StreamSpec, table: DeltaTable) -> None:
+def _refuse_other_columns(spec: StreamSpec, table: DataTable) -> None:
     declared = {column.name for column in spec.table_columns} | set(SYSTEM_COLUMNS)
-    found = {field.name for field in table.schema().fields}
+    found = {column.name for column in table.columns()}
     if declared == found:
         return
     both = ", ".join(sorted(declared ^ found))

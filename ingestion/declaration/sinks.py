@@ -1,0 +1,125 @@
+"""The sinks: what keeps a stream's rows, what a person says of it, and what it cannot hold.
+
+Plain data: a sink is a module with a ``DataTable`` (see ``ingestion.lake.data_table``); it is named
+here and imported when a stream of it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from ingestion.declaration.parts import Part, Topic
+from ingestion.declaration.types import SqlType
+
+SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
+# As PostgreSQL and most catalogs take a name without quotes.
+_QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
+QualifiedName = Annotated[str, StringConstraints(pattern=_QUALIFIED)]
+
+
+class DeltaSink(Part):
+    """A Delta table in the lake, named for the stream."""
+
+
+class IcebergSink(Part):
+    """An Iceberg table, in the catalog that pyiceberg is configured for."""
+
+    table: QualifiedName | None = Field(
+        None, description="namespace.table; left out: oncelake.<stream>."
+    )
+    catalog: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="Name of a catalog in pyiceberg's configuration. Left out: its default, or, "
+        "with no configuration, one on SQLite in the lake.",
+    )
+
+
+class PostgresSink(Part):
+    """A table of PostgreSQL; ONCELAKE_POSTGRES says where the server is."""
+
+    table: QualifiedName | None = Field(
+        None, description="schema.table; left out: public.<stream>."
+    )
+
+
+class KafkaSink(Part):
+    """A topic: records by their keys, each batch in one transaction."""
+
+    topic: Topic = Field(description="The topic that is written to.")
+    format: Literal["json", "avro"] = Field(
+        "json", description="How a row is written: JSON, or Avro by the schema registry."
+    )
+
+
+class SinkSpec(Part):
+    """What keeps the rows: one of the sinks."""
+
+    delta: DeltaSink | None = None
+    iceberg: IcebergSink | None = None
+    postgres: PostgresSink | None = None
+    kafka: KafkaSink | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> SinkSpec:
+        if len(self.model_fields_set) > 1:
+            raise ValueError(f"write one of: {', '.join(SINKS)}")
+        return self
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _nothing_is_a_map(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @property
+    def name(self) -> SinkName:
+        """Which one."""
+        return next((name for name in SINKS if name in self.model_fields_set), "delta")
+
+    @property
+    def declared(self) -> Part:
+        """What a person says of it."""
+        return getattr(self, self.name) or DeltaSink()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SinkKind:
+    """One sink.
+
+    Attributes:
+        module: Where its table is: ``open_table(stream, sink, settings, lake)``.
+        modes: The write modes that it can keep.
+        refused: Types that would lose something in it, each with what to write instead.
+        merges: Whether a record is measured against what is there; a log takes what comes.
+    """
+
+    module: str
+    modes: tuple[str, ...] = ("upsert", "append", "insert_only")
+    refused: tuple[str, ...] = ()
+    merges: bool = True
+
+
+_NESTED: Final = ("ARRAY", "MAP", "STRUCT")
+SINKS: Final[dict[SinkName, SinkKind]] = {
+    "delta": SinkKind(
+        module="ingestion.lake.tables.delta",
+        modes=("upsert", "append", "insert_only", "scd2", "aggregate"),
+    ),
+    "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
+    "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
+    "kafka": SinkKind(
+        module="ingestion.lake.tables.topic",
+        modes=("upsert", "append"),
+        refused=("VARIANT",),
+        merges=False,
+    ),
+}
+
+
+def refused_types(sink: SinkName, type_: SqlType) -> Iterator[str]:
+    """Yield the names of types, within one, that a sink cannot keep as they are."""
+    return (part.word for part in type_.walk() if part.word in SINKS[sink].refused)

@@ -1,0 +1,205 @@
+"""The table of a stream's rows, whatever keeps it: what every sink is asked, and what it commits.
+
+    log: where does the table stand? → begin on exactly that → look up the rows of some keys
+         → commit rows and note as one act, or nothing → log: what was committed?
+
+A note is a batch's ``CommitMetadata``: its seq, ranges and counts. Whoever commits rows without it,
+or it without them, breaks the promise; ``oncelake.testing`` shows whether a sink keeps it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.types import SqlType
+from ingestion.errors import RefusedError, TableSettingsError
+from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_committed
+from ingestion.lake.commit_metadata import CommitMetadata
+
+# What a sink may be unable to do; each is refused then, with the sink's own reason.
+Ability = Literal["rewind", "replay", "redrive", "rebuild", "erase", "see foreign changes"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What one commit does to the rows of a table.
+
+    Attributes:
+        inserted: Whole rows, by the table's columns in their order, of which none is there yet.
+        updated: Whole rows that take the places of those with the same keys.
+        deleted: Keys, by their names, of rows that go.
+    """
+
+    inserted: pa.Table
+    updated: pa.Table
+    deleted: pa.Table
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many rows it concerns, as a commit's own metrics count them."""
+        return {
+            "numTargetRowsInserted": self.inserted.num_rows,
+            "numTargetRowsUpdated": self.updated.num_rows,
+            "numTargetRowsDeleted": self.deleted.num_rows,
+        }
+
+
+class Transaction(ABC):
+    """One commit to be, on top of exactly the state that it was begun on; closed once settled."""
+
+    @abstractmethod
+    def rows_of(self, keys: pa.Table) -> pa.Table:
+        """Return the table's rows whose values are among ``keys``, by the names of its columns.
+
+        They stay as they are until this commits, or it cannot.
+        """
+
+    @abstractmethod
+    def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
+        """Commit rows and note as one act; without a change, the note alone.
+
+        Raises:
+            CommitConflictError: another run has committed meanwhile. Nothing of this is visible.
+            TableBusyError: somebody else has changed the table. Nothing of this is visible.
+            UnknownOutcomeError: no answer came; a log opened anew tells, waiting until it can.
+            DependencyError: the sink does not answer. Nothing of this is visible.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is not committed, and let go of the connection."""
+
+
+class DataTable(ABC):
+    """The table of one stream's rows.
+
+    Attributes:
+        cannot: What its sink is unable to do, each with the reason, as a sentence.
+        stream: The stream's name.
+        looks_up: Whether rows can be found by their keys; a log cannot, and only grows.
+    """
+
+    cannot: ClassVar[Mapping[Ability, str]] = {}
+    looks_up: ClassVar[bool] = True
+    stream: str
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Name the table, and what keeps it, for people."""
+
+    @abstractmethod
+    def log(self) -> CommitLog:
+        """Open the log of what was committed, as it is now."""
+
+    @abstractmethod
+    def create(
+        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+    ) -> None:
+        """Make the table, unless one is there: by columns in their order.
+
+        Args:
+            columns: The stream's own, and then those of every table.
+            keys: The columns that identify a row.
+            description: What a person says of it.
+        """
+
+    @abstractmethod
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """Return the table's columns as they are, by the types that ``stored_type`` gives."""
+
+    def stored_type(self, declared: SqlType) -> SqlType:
+        """Return the type by which a declared one is kept, and read again."""
+        return declared.without_required()
+
+    @abstractmethod
+    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
+        """Write, for people, what makes the table take a new column, or nulls in an old one."""
+
+    @abstractmethod
+    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
+        """Do that; no row changes. ``spark`` is the run's session."""
+
+    @abstractmethod
+    def begin(self, seq: int) -> Transaction:
+        """Begin the commit of a seq, which must follow the table's last, if it has any.
+
+        Raises:
+            CommitConflictError: the table does not stand at the seq before.
+        """
+
+    @abstractmethod
+    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of those names, as of a version or the newest, in any order."""
+
+    @abstractmethod
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
+        """Count the rows that carry a batch's number, as of its commit."""
+
+    @abstractmethod
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
+        """Yield version, fence and note of each commit up to a version, oldest first, as kept."""
+
+    def refuse_damaged(self) -> None:
+        """Make sure that what keeps the rows is as it was written, where that can be told.
+
+        Raises:
+            DamagedTableError: it is not.
+        """
+        return
+
+    def settings_error(self) -> TableSettingsError | None:
+        """Return what somebody has set on the table that contradicts the ingestion."""
+        return None
+
+    def altered_sources(self, commit: Commit) -> Iterator[str]:
+        """Yield a sentence for each file a commit has copied that was not as it was written."""
+        del commit
+        yield from ()
+
+    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Translate what reading the rows raises, into DamagedTableError or DependencyError."""
+        del version
+        return nullcontext()
+
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit the rows and columns of an earlier version, with a note; needs the lock.
+
+        Raises:
+            RewindError: what was there then cannot be brought back.
+        """
+        raise NotImplementedError(f"{type(self)}: a sink that cannot rewind is never asked to")
+
+    def commit_note(self, metadata: CommitMetadata) -> Commit:
+        """Commit a note alone, and read it back; needs the stream's lock.
+
+        It opens a table, and records a person's decision.
+
+        Raises:
+            CommitConflictError: the table's log does not hold what was meant.
+        """
+        with (
+            unless_committed(self.log(), self.stream, metadata),
+            closing(self.begin(metadata.seq)) as transaction,
+        ):
+            transaction.commit(None, metadata)
+        return committed(self.log(), self.stream, metadata)
+
+
+def refuse_unable(stream: str, table: DataTable, ability: Ability) -> None:
+    """Make sure that a stream's sink is able to do something.
+
+    Raises:
+        RefusedError: it is not; says why.
+    """
+    if why := table.cannot.get(ability):
+        raise RefusedError(
+            stream, f"{table.where} cannot {ability}: {why}", remedy="see docs/sinks.md"
+        )

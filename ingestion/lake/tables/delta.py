@@ -1,0 +1,186 @@
+"""The Delta table of a stream, in the lake: a commit's ``txn`` is its fence, its metadata the note.
+
+Its commits with rows are the engines': see ``ingestion.sinks``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from pyarrow.dataset import ParquetReadOptions
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.sinks import DeltaSink
+from ingestion.declaration.sql import quoted
+from ingestion.declaration.types import SqlType
+from ingestion.errors import RewindError, TableSettingsError, first_line
+from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.data_table import DataTable, Transaction
+from ingestion.lake.delta import open_rows, read_delta
+from ingestion.lake.integrity import (
+    altered_sources,
+    refuse_damaged,
+    settings_error,
+    translate_read_errors,
+)
+from ingestion.lake.location import Location
+from ingestion.lake.log_files import COMMIT, log_files
+from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.table_log import TableLog, commit_without_rows, restore_version
+from ingestion.settings import Settings
+
+# Where Spark notes a type with a VARCHAR in it.
+_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_ROWS_AT_ONCE: Final = 8_192
+# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
+_MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+
+
+def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaData:
+    """Open a stream's table; it need not be there."""
+    del sink, settings
+    return DeltaData(stream, lake / stream)
+
+
+class DeltaData(DataTable):
+    """A stream's Delta table; see ``DataTable``."""
+
+    def __init__(self, stream: str, path: Location) -> None:
+        self.stream, self.path = stream, path
+
+    @property
+    def where(self) -> str:
+        """Name the table's folder."""
+        return str(self.path)
+
+    def log(self) -> TableLog:
+        """Open the table's log."""
+        return TableLog(self.path)
+
+    def create(
+        self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
+    ) -> None:
+        """Refuse: an engine makes it; see ``ingestion.sinks.make_delta``."""
+        raise NotImplementedError
+
+    def begin(self, seq: int) -> Transaction:
+        """Refuse: an engine commits to it; see ``ingestion.sinks.engine``."""
+        raise NotImplementedError
+
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """Return the table's columns, as its log has them."""
+        return tuple(
+            DeclaredColumn(
+                name=each.name, type=_stored_type(each), nullable=each.nullable, comment=""
+            )
+            for each in read_delta(self.path).schema().fields
+        )
+
+    def alteration(self, column: DeclaredColumn, *, is_new: bool) -> str:
+        """Write the statement of Spark SQL."""
+        name, table = quoted(column.name), f"ALTER TABLE delta.`{self.path}`"
+        if not is_new:
+            return f"{table} ALTER COLUMN {name} DROP NOT NULL"
+        of_type = f"{column.type.without_required()}{column.comment_ddl}"
+        return f"{table} ADD COLUMNS ({name} {of_type})"
+
+    def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
+        """Let Spark alter the table."""
+        spark.sql(self.alteration(column, is_new=is_new))
+        log_files(self.path).forget()
+
+    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield rows by delta-rs and Arrow, few at once."""
+        dataset = open_rows(self.path, version, read_options=_MICROS)
+        yield from dataset.to_batches(
+            columns=list(names),
+            batch_size=_ROWS_AT_ONCE,
+            batch_readahead=2,
+            fragment_readahead=1,
+        )
+
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
+        """Count, in the files that statistics on ``_seq`` leave."""
+        return rows_of_seq(self.path, seq, version=commit.version)
+
+    def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
+        """Read the log as plain JSON, apart from ``TableLog``."""
+        log = self.path / "_delta_log"
+        versions = (int(found[1]) for found in map(COMMIT.fullmatch, log.files()) if found)
+        for version in sorted(versions):
+            if version <= through:
+                content = (log / f"{version:020d}.json").read()
+                yield version, *_fence_and_note(content, f"oncelake:{self.stream}")
+
+    def refuse_damaged(self) -> None:
+        """Compare the log with its checksums, and its files with what it says of them."""
+        refuse_damaged(TableLog(self.path))
+
+    def settings_error(self) -> TableSettingsError | None:
+        """Look for properties and features that the ingestion cannot live with."""
+        return settings_error(self.stream, TableLog(self.path))
+
+    def altered_sources(self, commit: Commit) -> Iterator[str]:
+        """Compare the files that the commit has removed with their checksums."""
+        return altered_sources(self.path, commit)
+
+    def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
+        """Look at every file once reading has failed, and name the one that is damaged."""
+        return translate_read_errors(self.path, version)
+
+    def commit_note(self, metadata: CommitMetadata) -> Commit:
+        """Commit by delta-rs, without a row."""
+        return commit_without_rows(self.path, self.stream, metadata)
+
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit by delta-rs, which brings the files of that version back."""
+        try:
+            return restore_version(self.path, self.stream, metadata, version)
+        except DeltaError as error:
+            raise RewindError(
+                self.stream,
+                f"delta-rs cannot set the table back: {first_line(error)}.",
+                remedy=f"oncelake rebuild {self.stream} makes the table anew from the topic",
+            ) from error
+
+
+def _stored_type(field: Any) -> SqlType:
+    """Read the type of a field of Delta's log.
+
+    Where a VARCHAR is in it, which is a STRING to everybody else, Spark notes the whole type.
+    """
+    as_sql = (field.metadata or {}).get(_VARCHAR)
+    return _type_of(as_sql or json.loads(field.type.to_json()))
+
+
+def _type_of(stored: Any) -> SqlType:
+    if isinstance(stored, str):
+        try:
+            return parse_type(stored)
+        except ValueError:  # A type that no declaration can name.
+            return SqlType(word=stored.upper())
+    word = stored["type"].upper()
+    if word == "STRUCT":
+        parts = {field["name"]: field["type"] for field in stored["fields"]}
+    elif word == "ARRAY":
+        parts = {"element": stored["elementType"]}
+    else:
+        parts = {"key": stored["keyType"], "value": stored["valueType"]}
+    return SqlType(word=word, parts={name: _type_of(part) for name, part in parts.items()})
+
+
+def _fence_and_note(commit: bytes, application: str) -> tuple[int | None, str | None]:
+    # A commit's other actions are about files, which may be many.
+    lines = (n for n in commit.splitlines() if n.startswith((b'{"commitInfo"', b'{"txn"')))
+    fence, note = None, None
+    for action in map(json.loads, lines):
+        note = action.get("commitInfo", {}).get("userMetadata", note)
+        if (mark := action.get("txn", {})).get("appId") == application:
+            fence = mark["version"]
+    return fence, note

@@ -1,0 +1,86 @@
+"""A stream's table is made: a Delta table by the engine of its run, any other by its sink."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as LocalTable
+from deltalake import Schema
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.modes import OUR_COLUMNS
+from ingestion.declaration.spec import StreamSpec
+from ingestion.lake.checksums import seal_commit
+from ingestion.lake.compaction import retention_properties
+from ingestion.lake.delta import storage_options
+from ingestion.lake.log_files import log_files
+from ingestion.lake.paths import StreamPaths
+from ingestion.lake.stream import Stream
+from ingestion.sinks.choose_engine import EngineName
+
+# Commits from one checkpoint of the log to the next: Spark's own; delta-rs would write a tenth.
+CHECKPOINT_INTERVAL = 10
+# Delta refuses to keep any of these.
+_WITHOUT_STATISTICS: Final = ("BINARY", "BOOLEAN")
+
+
+def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: StructType) -> None:
+    """Make the table if it is not there.
+
+    Args:
+        engine: What executes the run.
+        spark: Its session.
+        stream: The stream.
+        schema: The table's columns, as Spark has read the declaration.
+    """
+    spec, paths = stream.spec, stream.paths
+    if spec.sink.name == "delta":
+        _make_delta(engine, spark, spec, paths, schema)
+        log_files(paths.data).forget()
+        return
+    ours = (
+        DeclaredColumn(name=name, type=parse_type(word), nullable=True, comment="")
+        for name, word in map(str.split, OUR_COLUMNS.split(", "))
+    )
+    columns = (*spec.table_columns, *ours)
+    paths.table.create(columns, keys=spec.row_keys, description=spec.description)
+
+
+def _make_delta(
+    engine: EngineName,
+    spark: SparkSession,
+    spec: StreamSpec,
+    paths: StreamPaths,
+    schema: StructType,
+) -> None:
+    # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
+    # third of the write.
+    keys = [name for name in spec.keys if spec.types[name].word not in _WITHOUT_STATISTICS]
+    properties = {
+        "delta.dataSkippingStatsColumns": ",".join(
+            f"`{name}`" for name in (*keys, "_offset", "_seq")
+        ),
+        **retention_properties(dt.timedelta(days=spec.rewind_window_days)),
+        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    }
+    if engine == "delta_rs":
+        LocalTable.create(
+            str(paths.data),
+            # Delta keeps a schema as Spark writes it.
+            Schema.from_json(schema.json()),
+            mode="ignore",
+            description=spec.description,
+            configuration=properties,
+            storage_options=storage_options(paths.data),
+        )
+        seal_commit(paths.data, 0)
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(str(paths.data))
+    builder = builder.addColumns(schema).comment(spec.description)
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    builder.execute()

@@ -1,0 +1,1197 @@
+"""An Iceberg table takes rows and note as one snapshot, and gives back what it was given."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.transforms import IdentityTransform
+from sqlalchemy.exc import OperationalError
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.sinks import IcebergSink
+from ingestion.errors import (
+    CommitConflictError,
+    DamagedTableError,
+    DependencyError,
+    InvalidSpecError,
+    RefusedError,
+    RewindError,
+    TableBusyError,
+)
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.lake.commit_log import UnknownOutcomeError
+from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
+from ingestion.lake.data_table import Change
+from ingestion.lake.location import Location
+from ingestion.lake.tables import iceberg_files as files
+from ingestion.lake.tables.iceberg import IcebergTable, open_table
+from ingestion.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+STREAM = "orders"
+KEYS = ("id",)
+LONG = dt.timedelta(days=7)
+NOTE = CommitMetadata(
+    kind="ingest",
+    seq=0,
+    run_id="r",
+    epoch=1,
+    identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=KEYS, order=()),
+    columns="id BIGINT NOT NULL, name STRING",
+    next=Offsets({TopicPartition("t", 0): 12}),
+    counts={"read": 9},
+    reason="say 'why' \"é\n",
+)
+SYSTEM = (
+    *("_topic STRING", "_partition INT", "_offset BIGINT"),
+    *("_timestamp TIMESTAMP", "_epoch INT", "_seq BIGINT"),
+)
+
+
+def column(ddl: str) -> DeclaredColumn:
+    """Read one column of DDL, one of ours included."""
+    name, type_ = ddl.removesuffix(" NOT NULL").split(" ", 1)
+    nullable = not ddl.endswith(" NOT NULL")
+    return DeclaredColumn(name=name, type=parse_type(type_), nullable=nullable, comment="")
+
+
+COLUMNS = tuple(map(column, ("id BIGINT NOT NULL", "name STRING", *SYSTEM)))
+NAMES = [each.name for each in COLUMNS]
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no configuration of this machine's pyiceberg be seen."""
+    for name in [name for name in os.environ if name.upper().startswith("PYICEBERG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> IcebergTable:
+    """A table that was created, and has its first note."""
+    table = opened(tmp_path)
+    table.create(COLUMNS, keys=KEYS, description="what was ordered")
+    table.commit_note(NOTE)
+    return table
+
+
+def opened(lake: Path, stream: str = STREAM) -> IcebergTable:
+    """Open the table of a lake."""
+    sink = IcebergSink(table="shop.orders")
+    return open_table(stream, sink, Settings(), Location.of(lake))
+
+
+def others(lake: Path) -> Table:
+    """Load the table as somebody else does."""
+    folder = lake / ".iceberg"
+    catalog = SqlCatalog(
+        "oncelake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"{folder}/warehouse"
+    )
+    with closing(catalog):
+        return catalog.load_table("shop.orders")
+
+
+def newest(table: Table) -> Snapshot:
+    """Return a table's current snapshot."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return snapshot
+
+
+def rows(names: dict[int, str | None], *, seq: int) -> pa.Table:
+    """Make rows of the table by their ids and names."""
+    count, at = len(names), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    columns = [[*names], [*names.values()], ["t"] * count, [0] * count, [*range(count)]]
+    columns += [[at] * count, [1] * count, [seq] * count]
+    return pa.table(dict(zip(NAMES, columns, strict=True)), schema=SCHEMA)
+
+
+SCHEMA = pa.schema(
+    [
+        *(("id", pa.int64()), ("name", pa.string()), ("_topic", pa.string())),
+        *(("_partition", pa.int32()), ("_offset", pa.int64())),
+        ("_timestamp", pa.timestamp("us", "UTC")),
+        *(("_epoch", pa.int32()), ("_seq", pa.int64())),
+    ]
+)
+
+
+def ids(*values: int) -> pa.Table:
+    """Make keys."""
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def change(
+    seq: int,
+    *,
+    inserted: dict[int, str | None] | None = None,
+    updated: dict[int, str | None] | None = None,
+    deleted: Sequence[int] = (),
+) -> Change:
+    """Make a change of a few rows."""
+    return Change(
+        inserted=rows(inserted or {}, seq=seq),
+        updated=rows(updated or {}, seq=seq),
+        deleted=ids(*deleted),
+    )
+
+
+def commit(table: IcebergTable, seq: int, what: Change | None) -> None:
+    """Commit rows and note."""
+    with closing(table.begin(seq)) as transaction:
+        transaction.commit(what, replace(NOTE, seq=seq))
+
+
+def names_in(table: IcebergTable, version: int | None = None) -> dict[int, str | None]:
+    """Read ids and names."""
+    found = pa.Table.from_batches(
+        table.scan(["id", "name"], version), schema=pa.schema([SCHEMA.field(0), SCHEMA.field(1)])
+    ).sort_by("id")
+    return dict(zip(*found.to_pydict().values(), strict=True))
+
+
+def last_seq(table: IcebergTable) -> int | None:
+    """Ask a log that is opened anew."""
+    return table.log().last_seq(STREAM)
+
+
+def version_of(table: IcebergTable, seq: int) -> int:
+    """Return the version of a commit of ours."""
+    found = table.log().find(STREAM, seq)
+    assert found is not None
+    return found.version
+
+
+def data_in(lake: Path) -> set[Path]:
+    """List the data files on disk."""
+    return set((lake / ".iceberg").rglob("*.parquet"))
+
+
+def test_a_table_that_is_not_there_is_seen_so(tmp_path: Path) -> None:
+    """To look at a table that nobody has made changes nothing and says that it is not there."""
+    log = opened(tmp_path).log()
+
+    assert (log.exists, log.is_empty, log.last_seq(STREAM), log.versions()) == (
+        *(False, True, None),
+        [],
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_create_makes_is_what_was_declared(tmp_path: Path) -> None:
+    """Columns, keys, comments and an identity are as meant, and a second create changes nothing."""
+    table = opened(tmp_path)
+    said = replace(COLUMNS[1], comment="it's a name")
+    declared = (COLUMNS[0], said, *COLUMNS[2:])
+
+    table.create(declared, keys=KEYS, description="what's ordered")
+    first = table.log().table_id()
+    table.create(declared, keys=KEYS, description="what's ordered")
+
+    log, seen = table.log(), others(tmp_path)
+    assert table.columns() == declared
+    assert first.startswith("iceberg:")
+    assert log.table_id() == first
+    assert (log.exists, log.is_empty, log.last_seq(STREAM), log.versions()) == (
+        *(True, True, None),
+        [],
+    )
+    assert seen.schema().identifier_field_names() == {"id"}
+    assert (seen.format_version, seen.properties["comment"]) == (2, "what's ordered")
+
+
+def test_two_that_create_at_once_make_one_table(tmp_path: Path) -> None:
+    """Each finds the catalog and the table that either has made."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        made = pool.map(create_and_identify, [tmp_path] * 3)
+
+    assert set(made) == {opened(tmp_path).log().table_id()}
+
+
+def create_and_identify(lake: Path) -> str:
+    """Create the table, in a process of its own."""
+    table = opened(lake)
+    table.create(COLUMNS, keys=KEYS, description="")
+    return table.log().table_id()
+
+
+def test_a_table_that_was_dropped_and_made_anew_is_another(
+    tmp_path: Path, table: IcebergTable
+) -> None:
+    """A new table of the same name has another identity, and none of the notes."""
+    before = table.log().table_id()
+    others(tmp_path).catalog.drop_table("shop.orders")
+
+    table.create(COLUMNS, keys=KEYS, description="")
+
+    assert table.log().table_id() != before
+    assert (last_seq(table), table.log().versions()) == (None, [])
+
+
+@pytest.mark.parametrize("has_rows", [False, True], ids=["empty", "with rows"])
+def test_of_tables_that_somebody_made_only_an_empty_one_is_taken(
+    tmp_path: Path, *, has_rows: bool
+) -> None:
+    """An empty one takes commits; one that has rows stays as it is, and shows no note."""
+    table = opened(tmp_path)
+    table.create(COLUMNS, keys=KEYS, description="")
+    foreign = others(tmp_path)
+    foreign.transaction().remove_properties("oncelake.keys", "oncelake.stream").commit_transaction()
+    if has_rows:
+        foreign.append(rows({1: "theirs"}, seq=0).cast(foreign.schema().as_arrow()))
+
+    table.create(COLUMNS, keys=KEYS, description="")
+
+    log = table.log()
+    assert (log.exists, log.is_empty, log.last_seq(STREAM)) == (True, not has_rows, None)
+    assert ("oncelake.keys" in others(tmp_path).properties) != has_rows
+    if not has_rows:
+        commit(table, 0, change(0, inserted={1: "a"}))
+        commit(table, 1, change(1, updated={1: "b"}))
+        assert names_in(table) == {1: "b"}
+
+
+def test_a_note_alone_is_a_commit(table: IcebergTable) -> None:
+    """It is read back to the letter, and no row changes."""
+    log = table.log()
+    [version] = log.versions()
+    commit = log.read(version)
+
+    assert (commit.operation, commit.metadata, commit.changes_rows) == ("WRITE", NOTE, False)
+    assert list(commit.metrics.values()) == [0, 0, 0]
+    assert commit.txns == {app_id(STREAM): 0}
+    assert abs(time.time() * 1000 - commit.timestamp_ms) < 60_000
+    assert list(table.notes(version)) == [(version, 0, NOTE.to_json())]
+    assert log.is_empty
+    log.refuse_torn(STREAM, commit)
+
+
+def test_a_large_note_is_kept(table: IcebergTable) -> None:
+    """A note of a megabyte is read back to the letter."""
+    large = replace(NOTE, seq=1, reason="é\\\"'\t" * 200_000)
+
+    assert table.commit_note(large).metadata == large
+
+
+def test_one_commit_inserts_updates_and_deletes(tmp_path: Path, table: IcebergTable) -> None:
+    """It is one snapshot, whose rows are as the change says, and its counts are in the log."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b", 3: None}))
+    what = change(2, inserted={4: ""}, updated={1: "A", 3: "c"}, deleted=[2])
+    commit(table, 2, what)
+
+    log = table.log()
+    commits = list(log.newest_first())
+    assert names_in(table) == {1: "A", 3: "c", 4: ""}
+    assert [each.operation for each in commits] == ["MERGE", "APPEND", "WRITE"]
+    assert (commits[0].metrics, commits[0].changes_rows) == (what.counts, True)
+    assert (log.row_count(), log.highest_epoch(), log.is_empty) == (3, 1, False)
+    assert table.rows_of_seq(2, commit=commits[0]) == 3
+    assert [len(names_in(table, each.version)) for each in commits] == [3, 3, 0]
+    assert len(others(tmp_path).metadata.snapshots) == 3
+    assert newest(others(tmp_path)).summary["total-records"] == "3"  # type: ignore[index]
+
+
+def test_all_rows_can_be_deleted(table: IcebergTable) -> None:
+    """A table of which every row is deleted is empty, and takes rows again."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    commit(table, 2, change(2, deleted=[1, 2]))
+    assert (table.log().is_empty, table.log().row_count(), names_in(table)) == (True, 0, {})
+
+    commit(table, 3, change(3, inserted={1: "c"}))
+
+    assert names_in(table) == {1: "c"}
+
+
+def test_other_readers_read_the_files(tmp_path: Path, table: IcebergTable) -> None:
+    """Pyiceberg and plain Parquet see the rows, and files carry field ids and bounds."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    commit(table, 2, change(2, updated={1: "A"}, inserted={7: "x"}))
+
+    foreign = others(tmp_path)
+    assert foreign.scan().to_arrow().select(["id", "name"]).sort_by("id").to_pydict() == {
+        "id": [1, 2, 7],
+        "name": ["A", "b", "x"],
+    }
+    [file] = foreign.inspect.files().to_pylist()
+    assert pq.read_table(file["file_path"]).num_rows == 3
+    read = file["readable_metrics"]["id"]
+    assert (read["lower_bound"], read["upper_bound"], read["null_value_count"]) == (1, 7, 0)
+    schema = pq.read_schema(file["file_path"])
+    assert [each.metadata[b"PARQUET:field_id"] for each in schema] == [
+        str(number).encode() for number in range(1, 9)
+    ]
+    assert foreign.scan("id = 7").to_arrow().num_rows == 1
+
+
+def test_rows_of_finds_whole_rows_by_their_keys(table: IcebergTable) -> None:
+    """Each row whose keys are asked for comes once, whole, and with the declared types."""
+    commit(table, 1, change(1, inserted={1: "a", 2: None, 3: "c"}))
+
+    with closing(table.begin(2)) as transaction:
+        found = transaction.rows_of(ids(1, 1, 2, 9))
+        nothing = transaction.rows_of(ids())
+
+    assert found.sort_by("id").to_pylist() == rows({1: "a", 2: None}, seq=1).to_pylist()
+    assert found.schema.types == SCHEMA.types
+    assert (nothing.num_rows, nothing.schema) == (0, found.schema)
+
+
+def test_only_files_that_can_have_the_keys_are_searched(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds leave the others out, and a commit of keys that were looked up searches no more."""
+    for seq in range(1, 5):
+        commit(table, seq, change(seq, inserted={seq * 10: "a", seq * 10 + 5: "b"}))
+    searched: list[int] = []
+    find = files.find
+
+    def counted(io: Any, found: Any, keys: Any, schema: Any) -> Any:
+        searched.append(len(found))
+        return find(io, found, keys, schema)
+
+    monkeypatch.setattr(files, "find", counted)
+    with closing(table.begin(5)) as transaction:
+        assert transaction.rows_of(ids(10, 12, 22, 45)).num_rows == 2
+        transaction.commit(change(5, updated={10: "A"}, deleted=[45]), replace(NOTE, seq=5))
+    commit(table, 6, change(6, updated={20: "B"}))
+
+    assert searched == [3, 2]  # The first commit has put two small files together.
+    names = names_in(table)
+    assert (names[10], names[20], 45 in names, len(names)) == ("A", "B", False, 7)
+
+
+def test_many_commits_are_read_newest_first_and_oldest_first(table: IcebergTable) -> None:
+    """Both directions have every one of them."""
+    for seq in range(1, 12):
+        commit(table, seq, change(seq, inserted={seq: "a"}))
+    log = table.log()
+
+    assert [each.metadata.seq for each in log.newest_first() if each.metadata] == [
+        *range(11, -1, -1)
+    ]
+    assert [seq for _, seq, _ in table.notes(log.versions()[3])] == [*range(9)]
+
+
+def test_manifests_are_put_together(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are many, a commit makes one of the old, and no row is lost."""
+    monkeypatch.setattr(files, "_MOST_MANIFESTS", 5)
+    for seq in range(1, 12):
+        commit(table, seq, change(seq, inserted={seq: "a"}))
+    commit(table, 12, change(12, updated={3: "b"}, deleted=[4]))
+    commit(table, 13, change(13, inserted={99: "z"}))
+
+    foreign = others(tmp_path)
+    manifests = newest(foreign).manifests(foreign.io)
+    assert len(manifests) <= 6
+    kept = dict.fromkeys((1, 2, 3, *range(5, 12)), "a")
+    assert names_in(table) == kept | {3: "b", 99: "z"}
+    assert foreign.scan().to_arrow().num_rows == table.log().row_count() == 11
+
+
+@pytest.mark.parametrize("seq", [0, 1, 3, 7], ids=["first", "same", "one too far", "far"])
+def test_a_seq_that_does_not_follow_is_refused(table: IcebergTable, seq: int) -> None:
+    """A commit begins on the seq before, and on no other."""
+    commit(table, 1, None)
+
+    with pytest.raises(CommitConflictError, match="holds seq 1 as its last"):
+        table.begin(seq)
+
+
+def test_a_table_without_a_note_takes_seq_0_alone(tmp_path: Path) -> None:
+    """Between create and the first note only the first commit can begin."""
+    table = opened(tmp_path)
+    table.create(COLUMNS, keys=KEYS, description="")
+
+    with pytest.raises(CommitConflictError, match="holds no commit of this stream"):
+        table.begin(1)
+    table.begin(0).close()
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["on the empty table", "on a snapshot"])
+def test_a_zombie_on_an_old_head_changes_nothing(
+    tmp_path: Path, table: IcebergTable, first: int
+) -> None:
+    """Of two that began the same seq the second is refused, and its files are gone."""
+    table = opened(tmp_path / "other")
+    table.create(COLUMNS, keys=KEYS, description="")
+    for seq in range(first):
+        commit(table, seq, change(seq, inserted={8: "old"}))
+    zombie = table.begin(first)
+    updated: dict[int, str | None] = {8: "new"} if first else {}
+    commit(table, first, change(first, inserted={1: "a"}, updated=updated))
+    before = data_in(tmp_path / "other")
+
+    with closing(zombie), pytest.raises(CommitConflictError, match=f"seq {first} as its last"):
+        zombie.commit(change(first, inserted={2: "b"}, updated=updated), replace(NOTE, seq=first))
+
+    assert names_in(table) == {1: "a"} | updated
+    assert (last_seq(table), len(table.log().versions())) == (first, first + 1)
+    assert data_in(tmp_path / "other") == before
+
+
+def test_a_foreign_append_in_between_is_not_lost(tmp_path: Path, table: IcebergTable) -> None:
+    """The commit is refused, the other's rows stay, and the log shows what they did."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    transaction = table.begin(2)
+    foreign = others(tmp_path)
+    foreign.append(rows({9: "theirs"}, seq=0).cast(foreign.schema().as_arrow()))
+
+    with closing(transaction), pytest.raises(TableBusyError, match="somebody else changed"):
+        transaction.commit(change(2, updated={1: "A"}), replace(NOTE, seq=2))
+
+    assert (names_in(table), last_seq(table)) == ({1: "a", 9: "theirs"}, 1)
+    ours, by_others = table.log().since_our_newest(STREAM)
+    assert ours is not None
+    assert ours.metadata == replace(NOTE, seq=1)
+    assert [(each.operation, each.changes_rows, each.txns) for each in by_others] == [
+        ("append", True, {})
+    ]
+    commit(table, 2, change(2, updated={1: "A"}))
+    assert names_in(table) == {1: "A", 9: "theirs"}
+
+
+def test_a_column_that_came_in_between_refuses_the_commit(table: IcebergTable) -> None:
+    """What was written by other columns than the table has is not committed."""
+    with closing(table.begin(1)) as transaction:
+        table.alter(column("more INT"), is_new=True, spark=None)
+        with pytest.raises(TableBusyError):
+            transaction.commit(change(1, inserted={1: "a"}), replace(NOTE, seq=1))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [change(2, updated={1: "A", 5: "B"}), change(2, deleted=[1, 5]), change(2, deleted=[7])],
+    ids=["update", "delete", "twice there"],
+)
+def test_rows_that_are_not_as_they_should_be_are_missed(
+    tmp_path: Path, table: IcebergTable, what: Change
+) -> None:
+    """A commit that concerns fewer or more rows than it means to is not made."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b", 7: "c"}))
+    foreign = others(tmp_path)
+    foreign.append(rows({7: "theirs"}, seq=0).cast(foreign.schema().as_arrow()))
+    before = data_in(tmp_path)
+
+    with closing(table.begin(2)) as transaction:
+        transaction.rows_of(ids(1))
+        with pytest.raises(TableBusyError, match="somebody else has changed the same rows"):
+            transaction.commit(what, replace(NOTE, seq=2))
+
+    assert (table.log().row_count(), last_seq(table)) == (4, 1)
+    assert data_in(tmp_path) == before
+
+
+def test_a_commit_without_its_seq_is_a_mistake(table: IcebergTable) -> None:
+    """The note is of the seq that was begun."""
+    with closing(table.begin(1)) as transaction, pytest.raises(ValueError, match="seq 1 was begun"):
+        transaction.commit(None, replace(NOTE, seq=2))
+
+
+def test_a_row_that_does_not_fit_is_refused(table: IcebergTable) -> None:
+    """A null where none may be, and a number that is too large, are refused by their columns."""
+    good = rows({1: "a"}, seq=1)
+    bad = good.set_column(0, "id", pa.array([None], pa.int64()))
+    large = good.set_column(3, "_partition", pa.array([1 << 40]))
+
+    for what in (bad, large):
+        with pytest.raises(RefusedError, match="a row does not fit"):
+            commit(table, 1, Change(inserted=what, updated=good[:0], deleted=ids()))
+
+    assert (names_in(table), last_seq(table)) == ({}, 0)
+
+
+EXTREMES: dict[str, list[Any]] = {
+    "BOOLEAN": [True, False],
+    "TINYINT": [-128, 127],
+    "SMALLINT": [-32768, 32767],
+    "INT": [-(2**31), 2**31 - 1],
+    "BIGINT": [-(2**63), 2**63 - 1, 0],
+    "FLOAT": [
+        math.nan,
+        math.inf,
+        -math.inf,
+        -0.0,
+        0.0,
+        1.1754943508222875e-38,
+        3.4028234663852886e38,
+    ],
+    "DOUBLE": [math.nan, math.inf, -math.inf, -0.0, 0.0, 5e-324, 1.7976931348623157e308, 0.1],
+    "STRING": ["", " ", "é\u0000\U0001f600", "NULL", "'\"\\\n", "x" * 100_000, "\uffff" * 20],
+    "VARCHAR(3)": ["", "abc"],
+    "BINARY": [b"", b"\x00\xff", b"\xff" * 40],
+    "DATE": [-719162, 2932896, 0, -1],
+    "TIMESTAMP": [-62135596800000000, 253402300799999999, -1, 0, 1],
+    "TIMESTAMP_NTZ": [-62135596800000000, 253402300799999999, -1, 0],
+    "DECIMAL(38,10)": [
+        Decimal("9" * 28 + "." + "9" * 10),
+        Decimal("-" + "9" * 28 + "." + "9" * 10),
+    ],
+    "DECIMAL(9,2)": [Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("0.01")],
+    "DECIMAL(18,0)": [Decimal("9" * 18), Decimal("-" + "9" * 18)],
+    "DECIMAL(38,38)": [Decimal("0." + "9" * 38), Decimal("-1E-38")],
+    "ARRAY<SMALLINT>": [[], [None], [1, None, -32768]],
+    "ARRAY<STRUCT<a: INT, b: ARRAY<STRING>>>": [
+        *([], [None], [{"a": None, "b": None}, {"a": 1, "b": []}, {"a": 2, "b": ["", None]}])
+    ],
+    "MAP<STRING, DECIMAL(10,2)>": [[], [("", None), ("k", Decimal("1.10"))]],
+    "MAP<BIGINT, STRUCT<x: DATE, y: MAP<STRING, INT>>>": [
+        *([], [(1, None)], [(2, {"x": None, "y": []}), (3, {"x": 5, "y": [("", None)]})])
+    ],
+    "STRUCT<a: TINYINT, b: STRUCT<c: TIMESTAMP, d: BINARY>>": [
+        *({"a": None, "b": None}, {"a": 1, "b": {"c": -1, "d": b""}}),
+        {"a": -128, "b": {"c": None, "d": None}},
+    ],
+}
+
+
+@pytest.mark.parametrize("type_", EXTREMES)
+def test_every_value_comes_back_as_it_was_sent(tmp_path: Path, type_: str) -> None:
+    """The extremes of a type, and null, survive insert, update, look-up and scan to the bit."""
+    table = opened(tmp_path)
+    value = column(f"value {type_}")
+    declared = (COLUMNS[0], value, *COLUMNS[2:])
+    table.create(declared, keys=KEYS, description="")
+    stored = replace(value, type=table.stored_type(value.type))
+    field = arrow_of(stored)
+    values = pa.array([*EXTREMES[type_], None], numbered(field)).cast(field)
+    sent = rows(dict.fromkeys(range(len(values))), seq=0).set_column(1, "value", values)
+    turned = sent.set_column(1, "value", values.take(pa.array([*range(1, len(values)), 0])))
+    nothing = sent.slice(0, 0)
+
+    commit(table, 0, Change(inserted=sent, updated=nothing, deleted=ids()))
+    with closing(table.begin(1)) as transaction:
+        assert exact(transaction.rows_of(sent.select(["id"])[1:])) == exact(sent[1:])
+        updated = Change(inserted=nothing, updated=turned[2:], deleted=ids())
+        transaction.commit(updated, replace(NOTE, seq=1))
+
+    wanted = pa.concat_tables([sent[:2], turned[2:]])
+    scanned = pa.Table.from_batches(table.scan(sent.column_names))
+    assert exact(scanned) == exact(wanted)
+    assert scanned.schema.field("value").type == field
+    assert table.columns() == (COLUMNS[0], stored, *COLUMNS[2:])
+    by_pyiceberg = others(tmp_path).scan(selected_fields=("id",)).to_arrow()
+    assert by_pyiceberg.num_rows == len(values)
+
+
+def arrow_of(column: DeclaredColumn) -> pa.DataType:
+    """Return the Arrow type of a stored column."""
+    ids = iter(range(1000))
+    return files._arrow_type(files.iceberg_type(column.type, ids))
+
+
+def numbered(type_: pa.DataType) -> pa.DataType:
+    """Return a type in which days and moments are numbers."""
+    if pa.types.is_date(type_):
+        return pa.int32()
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(numbered(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(
+            type_.key_field.with_type(numbered(type_.key_type)),
+            type_.item_field.with_type(numbered(type_.item_type)),
+        )
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(numbered(type_.value_type)))
+    return type_
+
+
+def exact(table: pa.Table) -> list[str]:
+    """Write rows so that only those that are the same to the bit compare as equal."""
+    value = table.column("value")
+    numbers = value.cast(numbered(value.type))
+    return sorted(map(repr, table.set_column(1, "value", numbers).to_pylist()))
+
+
+def test_keys_of_every_kind_find_their_rows(tmp_path: Path) -> None:
+    """Rows are found, updated and deleted by keys of several columns and types."""
+    table = opened(tmp_path)
+    keys = ("name", "day", "at", "amount", "code", "big")
+    of_keys = ("name STRING", "day DATE", "at TIMESTAMP", "amount DECIMAL(9,2)", "code BINARY")
+    declared = (
+        *(column(f"{each} NOT NULL") for each in (*of_keys, "big DECIMAL(38,10)")),
+        *COLUMNS[2:],
+    )
+    table.create(declared, keys=keys, description="")
+    at = dt.datetime(1969, 1, 1, 0, 0, 0, 1, dt.UTC)
+    names = ["", '"', "é\n", "x" * 30]
+    of_rows = [names, [dt.date(1, 1, 1)] * 4, [at] * 4, [Decimal("1.10")] * 4, [b"\0"] * 4]
+    of_rows.append([Decimal("-0.0000000001")] * 4)
+    schema = pa.schema([(each.name, arrow_of(each)) for each in declared])
+    sent = pa.table(
+        dict(zip(keys, of_rows, strict=True))
+        | {name: [None] * 4 for name in NAMES[2:-1]}
+        | {"_seq": [0] * 4},
+        schema=schema,
+    )
+    nothing = sent.slice(0, 0)
+    commit(table, 0, Change(inserted=sent, updated=nothing, deleted=nothing.select(keys)))
+
+    with closing(table.begin(1)) as transaction:
+        found = transaction.rows_of(sent.select(keys)).sort_by("name")
+        assert found.to_pylist() == sent.sort_by("name").to_pylist()
+        what = Change(inserted=nothing, updated=sent[:2], deleted=sent[2:].select(keys))
+        transaction.commit(what, replace(NOTE, seq=1))
+
+    assert pa.Table.from_batches(table.scan(["name"])).sort_by("name")["name"].to_pylist() == [
+        *("", '"')
+    ]
+
+
+def test_keys_that_may_be_null_identify_rows_as_well(tmp_path: Path) -> None:
+    """Iceberg takes no such identifier, and rows are found by what the table says of its keys."""
+    table = opened(tmp_path)
+    declared = (column("id DOUBLE"), *COLUMNS[1:])
+    table.create(declared, keys=KEYS, description="")
+    sent = rows({1: "a", 2: "b"}, seq=0)
+    commit(table, 0, Change(inserted=sent, updated=sent[:0], deleted=ids()))
+
+    commit(table, 1, change(1, updated={1: "A"}, deleted=[2]))
+
+    assert others(tmp_path).schema().identifier_field_names() == set()
+    found = pa.Table.from_batches(table.scan(["id", "name"]))
+    assert found.to_pylist() == [{"id": 1.0, "name": "A"}]
+
+
+def test_a_column_is_added_and_takes_nulls(table: IcebergTable) -> None:
+    """Old rows read null in it, before and after they are written anew; doing it twice is once."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    version = version_of(table, 1)
+    more = replace(column("more STRUCT<x: SMALLINT>"), comment="it's more")
+    assert table.alteration(more, is_new=True) == (
+        r"ALTER TABLE shop.orders ADD COLUMN `more` STRUCT<x: INT> COMMENT 'it\'s more'"
+    )
+    assert table.alteration(COLUMNS[0], is_new=False) == (
+        "ALTER TABLE shop.orders ALTER COLUMN `id` DROP NOT NULL"
+    )
+    for _ in range(2):
+        table.alter(more, is_new=True, spark=None)
+
+    assert table.columns() == (*COLUMNS, replace(more, type=table.stored_type(more.type)))
+    scanned = pa.Table.from_batches(table.scan(["id", "more"]))
+    assert scanned["more"].to_pylist() == [None, None]
+    new = rows({1: "A"}, seq=2).append_column("more", pa.array([{"x": 5}]))
+    commit(table, 2, Change(inserted=new[:0], updated=new, deleted=ids()))
+    scanned = pa.Table.from_batches(table.scan(["id", "more"])).sort_by("id")
+    assert scanned["more"].to_pylist() == [{"x": 5}, None]
+    old = pa.Table.from_batches(table.scan(["id", "more"], version))
+    assert old["more"].to_pylist() == [None, None]
+
+
+def test_a_column_is_freed_to_be_null(tmp_path: Path) -> None:
+    """What was NOT NULL takes nulls afterwards."""
+    table = opened(tmp_path)
+    table.create(
+        (COLUMNS[0], column("name STRING NOT NULL"), *COLUMNS[2:]), keys=KEYS, description=""
+    )
+    commit(table, 0, change(0, inserted={1: "a"}))
+
+    table.alter(COLUMNS[1], is_new=False, spark=None)
+    commit(table, 1, change(1, inserted={2: None}))
+
+    assert table.columns() == COLUMNS
+    assert names_in(table) == {1: "a", 2: None}
+
+
+def test_rows_of_a_seq_are_counted_as_of_their_commit(table: IcebergTable) -> None:
+    """Rows that a later batch has overwritten still count for the batch that wrote them."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    commit(table, 2, change(2, updated={1: "A"}))
+    log = table.log()
+    first, second = (log.find(STREAM, seq) for seq in (1, 2))
+    assert first is not None
+    assert second is not None
+
+    assert table.rows_of_seq(1, commit=first) == 2
+    assert table.rows_of_seq(1, commit=second) == 1
+    assert table.rows_of_seq(2, commit=second) == 1
+
+
+def test_a_foreign_rollback_is_seen(tmp_path: Path, table: IcebergTable) -> None:
+    """The last seq stays, and a RESTORE by somebody else stands after our newest commit."""
+    for seq in range(1, 4):
+        commit(table, seq, change(seq, inserted={seq: "a"}))
+    foreign = others(tmp_path)
+    old = foreign.metadata.snapshots[1].snapshot_id
+    foreign.manage_snapshots().rollback_to_snapshot(old).commit()
+
+    log = table.log()
+    ours, by_others = log.since_our_newest(STREAM)
+    assert (log.last_seq(STREAM), names_in(table)) == (3, {1: "a"})
+    assert ours is not None
+    assert ours.metadata == replace(NOTE, seq=1)
+    assert [(each.operation, each.changes_rows) for each in by_others] == [("RESTORE", True)]
+
+    commit(table, 4, change(4, inserted={4: "d"}))
+
+    log = table.log()
+    assert [each.operation for each in log.newest_first()] == [
+        *("APPEND", "RESTORE", "APPEND", "WRITE")
+    ]
+    assert log.versions() == sorted(log.versions(), reverse=True)
+    assert names_in(table) == {1: "a", 4: "d"}
+
+
+def test_compaction_by_somebody_else_is_no_change(tmp_path: Path, table: IcebergTable) -> None:
+    """A snapshot of the operation replace moves rows and changes none."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    foreign = others(tmp_path)
+    staged = files.stage(foreign, Operation.REPLACE)
+    table._place.commit(foreign, staged.updates, staged.snapshot_id)
+
+    ours, by_others = table.log().since_our_newest(STREAM)
+
+    assert ours is not None
+    assert ours.version == version_of(table, 1)
+    assert [(each.operation, each.changes_rows) for each in by_others] == [("replace", False)]
+
+
+def test_a_damaged_note_is_named(tmp_path: Path, table: IcebergTable) -> None:
+    """A digit that was changed in a note is not taken for an offset."""
+    damage(others(tmp_path))
+
+    log = table.log()
+    with pytest.raises(DamagedTableError, match="checksum"):
+        log.read(log.versions()[0])
+
+
+def damage(table: Table) -> None:
+    """Change a digit in the metadata on disk."""
+    path = Path(table.metadata_location)
+    content = path.read_text()
+    changed = content.replace(r"\"seq\": 0", r"\"seq\": 9")
+    assert changed != content
+    path.write_text(changed)
+
+
+def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: IcebergTable) -> None:
+    """A data file that is not as it was committed is damage, with what to do."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    table.refuse_damaged()
+    [path] = data_in(tmp_path)
+    content = path.read_bytes()
+
+    path.write_bytes(content[:-100])
+    with pytest.raises(DamagedTableError, match="bytes"):
+        table.refuse_damaged()
+    with pytest.raises(DamagedTableError, match="cannot be read"), table.translate_read_errors():
+        names_in(table)
+    path.unlink()
+    with pytest.raises(DamagedTableError, match="missing"):
+        table.refuse_damaged()
+    with pytest.raises(DamagedTableError, match="missing"), table.translate_read_errors():
+        names_in(table)
+
+
+def test_delete_files_are_refused(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that somebody deletes without rewriting them are not read as if they were there."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    monkeypatch.setattr(files, "has_delete_files", lambda manifests: bool(manifests))
+
+    with closing(table.begin(2)) as transaction:
+        with pytest.raises(RefusedError, match="rewrite_data_files"):
+            transaction.rows_of(ids(1))
+        with pytest.raises(RefusedError, match="rewrite_data_files"):
+            transaction.commit(change(2, updated={1: "A"}), replace(NOTE, seq=2))
+
+
+def test_partitions_are_refused(tmp_path: Path, table: IcebergTable) -> None:
+    """A table that somebody partitions takes no commit, and says so."""
+    assert table.settings_error() is None
+    with others(tmp_path).update_spec() as update:
+        update.add_field("_epoch", IdentityTransform())
+
+    assert "partitioned" in str(table.settings_error())
+    with pytest.raises(RefusedError, match="partitioned"):
+        table.begin(1)
+
+
+def test_an_earlier_version_is_restored(tmp_path: Path, table: IcebergTable) -> None:
+    """Its rows and columns are back by one snapshot, no file is copied, and the seq goes on."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    version = version_of(table, 1)
+    table.alter(column("more INT"), is_new=True, spark=None)
+    new = rows({1: "A"}, seq=2).append_column("more", pa.array([5]))
+    commit(table, 2, Change(inserted=new[:0], updated=new, deleted=ids(2)))
+    before = data_in(tmp_path)
+
+    rewind = replace(NOTE, kind="rewind", seq=3, counts={"rewound_to": 1})
+    restored = table.restore(version, rewind)
+
+    assert (restored.operation, restored.changes_rows, restored.metadata) == (
+        *("RESTORE", True, rewind),
+    )
+    assert (names_in(table), table.columns(), last_seq(table)) == (*({1: "a", 2: "b"}, COLUMNS, 3),)
+    assert (data_in(tmp_path), table.log().row_count()) == (before, 2)
+    commit(table, 4, change(4, updated={2: "B"}, inserted={3: "c"}))
+    assert names_in(table) == {1: "a", 2: "B", 3: "c"}
+    assert names_in(table, version) == {1: "a", 2: "b"}
+
+
+def test_a_version_that_is_gone_is_not_restored(tmp_path: Path, table: IcebergTable) -> None:
+    """What has no snapshot, or lacks a file, is refused with what to do instead."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    version = version_of(table, 1)
+    [path] = data_in(tmp_path)
+    commit(table, 2, change(2, deleted=[1]))
+    path.unlink()
+
+    for gone in (99, version):
+        with pytest.raises(RewindError, match="oncelake rebuild orders"):
+            table.restore(gone, replace(NOTE, kind="rewind", seq=3))
+    with pytest.raises(DamagedTableError, match="version 99 has expired"):
+        names_in(table, 99)
+    assert last_seq(table) == 2
+
+
+def aged(path: Path, days: int = 30) -> None:
+    """Make a file as old as that."""
+    then = time.time() - days * 86_400
+    os.utime(path, (then, then))
+
+
+def test_maintenance_compacts_and_keeps_what_can_be_reached(
+    tmp_path: Path, table: IcebergTable
+) -> None:
+    """Small files become one by a commit that changes no row; old versions stay readable."""
+    for seq in range(1, 5):
+        commit(table, seq, change(seq, inserted={seq: "a"}))
+    commit(table, 5, change(5, updated={1: "A"}))
+    version, before = version_of(table, 3), data_in(tmp_path)
+    for path in (tmp_path / ".iceberg").rglob("*.*"):
+        aged(path)
+    orphan = next(iter(before)).with_name("orphan.parquet")
+    orphan.write_bytes(b"x")
+    aged(orphan)
+    young = orphan.with_name("young.parquet")
+    young.write_bytes(b"x")
+
+    done = table.maintain(LONG)
+
+    assert (done["compacted"], done["written"], done["expired"]) == (4, 1, 0)
+    assert not orphan.exists()
+    assert young.exists()
+    assert before < data_in(tmp_path)
+    assert names_in(table) == {1: "A", 2: "a", 3: "a", 4: "a"}
+    assert names_in(table, version) == {1: "a", 2: "a", 3: "a"}
+    ours, by_others = table.log().since_our_newest(STREAM)
+    assert ours is not None
+    assert ours.txns == {app_id(STREAM): 5}
+    assert [each.changes_rows for each in by_others] == [False]
+    assert others(tmp_path).scan().to_arrow().num_rows == 4
+    assert table.maintain(LONG)["compacted"] == 0
+    commit(table, 6, change(6, updated={4: "D"}))
+    assert names_in(table)[4] == "D"
+
+
+def test_maintenance_expires_all_but_what_is_needed(tmp_path: Path, table: IcebergTable) -> None:
+    """Our newest commit and all after it stay, files of the rest go, and the table reads."""
+    for seq in range(1, 5):
+        commit(table, seq, change(seq, inserted={seq: "a"}))
+    commit(table, 5, change(5, updated={1: "A"}))
+    version = version_of(table, 3)
+    for path in (tmp_path / ".iceberg").rglob("*.*"):
+        if path.name != "catalog.db":
+            aged(path)
+
+    done = table.maintain(dt.timedelta(0))
+
+    assert (done["expired"], done["compacted"]) == (5, 4)
+    # Of the five: their lists, a manifest and a data file; four are compacted, into one.
+    assert (done["deleted"], len(data_in(tmp_path))) == (7, 5)
+    log = table.log()
+    assert (log.last_seq(STREAM), len(log.versions())) == (5, 2)
+    ours, _ = log.since_our_newest(STREAM)
+    assert ours is not None
+    assert ours.metadata == replace(NOTE, seq=5)
+    assert table.rows_of_seq(5, commit=ours) == 1
+    assert names_in(table) == {1: "A", 2: "a", 3: "a", 4: "a"}
+    with pytest.raises(DamagedTableError, match="has expired"):
+        names_in(table, version)
+    commit(table, 6, change(6, deleted=[2]))
+    assert others(tmp_path).scan().to_arrow().num_rows == 3
+
+
+def test_the_last_seq_outlives_the_snapshots(tmp_path: Path, table: IcebergTable) -> None:
+    """When somebody has expired all but a snapshot of theirs, the next seq is still known."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    foreign = others(tmp_path)
+    foreign.append(rows({9: "theirs"}, seq=0).cast(foreign.schema().as_arrow()))
+    foreign.maintenance.expire_snapshots().older_than(
+        dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    ).commit()
+
+    log = table.log()
+    assert (log.last_seq(STREAM), log.since_our_newest(STREAM)[0]) == (1, None)
+    assert [each.operation for each in log.newest_first()] == ["append"]
+    commit(table, 2, change(2, inserted={2: "b"}))
+    assert names_in(table) == {1: "a", 2: "b", 9: "theirs"}
+
+
+def test_old_metadata_does_not_pile_up(tmp_path: Path, table: IcebergTable) -> None:
+    """A few of the files that every commit writes anew are kept, and no more."""
+    for seq in range(1, 30):
+        commit(table, seq, None)
+
+    assert len(list((tmp_path / ".iceberg").rglob("*.metadata.json"))) == 21
+
+
+@pytest.mark.parametrize(
+    ("moment", "names", "seq"),
+    [("before", {1: "a"}, 1), ("inside", {1: "a"}, 1), ("after", {1: "A", 2: "b"}, 2)],
+    ids=["before the catalog is asked", "before the catalog commits", "right after"],
+)
+def test_a_killed_writer_leaves_nothing_or_all(
+    tmp_path: Path, table: IcebergTable, *, moment: str, names: dict[int, str | None], seq: int
+) -> None:
+    """SIGKILL before the catalog's commit leaves only orphans, and after it every row."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+
+    died = subprocess.run(
+        [sys.executable, "-c", DYING, str(tmp_path), moment],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert (names_in(table), last_seq(table)) == (names, seq)
+    assert len(data_in(tmp_path)) == 2
+    commit(table, seq + 1, change(seq + 1, inserted={9: "z"}))
+    assert names_in(table) == names | {9: "z"}
+
+
+DYING = "import sys; from tests.lake.test_iceberg_table import die; die(*sys.argv[1:])"
+
+
+def die(lake: str, moment: str) -> None:
+    """Commit seq 2, and be killed before, in or right after the catalog's commit."""
+    commits, writes = SqlCatalog.commit_table, SqlCatalog._write_metadata
+
+    def kill() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def commit_and_die(catalog: SqlCatalog, *args: Any, **kwargs: Any) -> Any:
+        if moment == "before":
+            kill()
+        commits(catalog, *args, **kwargs)
+        kill()
+
+    def write_and_die(*args: Any, **kwargs: Any) -> None:
+        writes(*args, **kwargs)
+        if moment == "inside":
+            kill()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", commit_and_die)
+        patch.setattr(SqlCatalog, "_write_metadata", staticmethod(write_and_die))
+        commit(opened(Path(lake)), 2, change(2, inserted={2: "b"}, updated={1: "A"}))
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["lost before", "lost after"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommitStateUnknownException("504"),
+        OperationalError("COMMIT", {}, Exception("cut")),
+        ConnectionError("reset"),
+        KeyError("of a catalog's own client"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_commit_without_an_answer_has_an_unknown_outcome(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, is_made: bool, error: Exception
+) -> None:
+    """The log tells whether it was made, and no file that it may need is deleted."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", losing(error, is_made=is_made))
+        with pytest.raises(UnknownOutcomeError, match="run the same command again"):
+            commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert names_in(table) == ({1: "a"} if is_made else {})
+    assert last_seq(table) == (1 if is_made else 0)
+    commit(table, 2 if is_made else 1, change(1, inserted={2: "b"}))
+
+
+def losing(error: Exception, *, is_made: bool) -> Callable[..., Any]:
+    """Make a commit of the catalog whose answer is an error."""
+    commits = SqlCatalog.commit_table
+
+    def commit_table(catalog: SqlCatalog, *args: Any, **kwargs: Any) -> Any:
+        if is_made:
+            commits(catalog, *args, **kwargs)
+        raise error
+
+    return commit_table
+
+
+def test_a_commit_that_is_made_and_then_refused_is_made(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks twice is told of a conflict with itself; its files stay."""
+    commits = SqlCatalog.commit_table
+
+    def twice(catalog: SqlCatalog, *args: Any, **kwargs: Any) -> Any:
+        commits(catalog, *args, **kwargs)
+        return commits(catalog, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", twice)
+        commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert (names_in(table), last_seq(table)) == ({1: "a"}, 1)
+
+
+def test_a_catalog_that_refuses_leaves_nothing(
+    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a catalog forbids is an error of the catalog, and the files are deleted."""
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", losing(ForbiddenError("no"), is_made=False))
+        with pytest.raises(DependencyError, match="refused a commit") as raised:
+            commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert not isinstance(raised.value, UnknownOutcomeError)
+    assert (data_in(tmp_path), last_seq(table)) == (set(), 0)
+
+
+def test_a_note_whose_answer_is_lost_is_read_back(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note that was committed without an answer counts as committed."""
+    note = replace(NOTE, seq=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", losing(ConnectionError(), is_made=True))
+        assert table.commit_note(note).metadata == note
+
+
+def test_many_writers_commit_each_seq_once(tmp_path: Path, table: IcebergTable) -> None:
+    """Of processes that race for every seq one wins each, and no row is lost or twice."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        won = pool.starmap(race, [(tmp_path, racer) for racer in range(3)])
+
+    assert sum(map(len, won)) == last_seq(table)
+    assert sorted(seq for of_racer in won for seq in of_racer) == [*range(1, 16)]
+    names = names_in(table)
+    assert names == {seq: str(racer) for racer in range(3) for seq in won[racer]}
+    assert others(tmp_path).scan().to_arrow().num_rows == 15
+
+
+def race(lake: Path, racer: int) -> list[int]:
+    """Commit each seq that nobody else has, until 15; return those that were won."""
+    table, won = opened(lake), []
+    deadline = time.monotonic() + 120
+    while (seq := (last_seq(table) or 0) + 1) <= 15:
+        assert time.monotonic() < deadline
+        try:
+            commit(table, seq, change(seq, inserted={seq: str(racer)}))
+            won.append(seq)
+        except (CommitConflictError, TableBusyError):
+            continue
+    return won
+
+
+def test_the_catalog_of_the_configuration_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default one where one is configured, and any by its name."""
+    for name in ("default", "mine"):
+        place = tmp_path / name
+        place.mkdir()
+        variable = f"PYICEBERG_CATALOG__{name.upper()}"
+        monkeypatch.setenv(f"{variable}__URI", f"sqlite:///{place}/c.db")
+        monkeypatch.setenv(f"{variable}__WAREHOUSE", f"file://{place}/warehouse")
+    lake = Location.of(tmp_path / "lake")
+
+    for catalog, folder in ((None, "default"), ("mine", "mine")):
+        table = open_table(STREAM, IcebergSink(catalog=catalog), Settings(), lake)
+        table.create(COLUMNS, keys=KEYS, description="")
+        table.commit_note(NOTE)
+        commit(table, 1, change(1, inserted={1: "a"}))
+        commit(table, 2, change(2, updated={1: "A"}))
+        assert names_in(table) == {1: "A"}
+        assert table.maintain(LONG)["deleted"] == 0
+        assert f"oncelake.orders (Iceberg, of catalog {folder})" == table.where
+        assert len(list((tmp_path / folder).rglob("*.parquet"))) == 2
+    assert not lake.exists()
+
+
+def test_a_catalog_that_is_not_configured_is_named(tmp_path: Path) -> None:
+    """A misspelt name, and a lake in a store without a catalog, say what to configure."""
+    local, store = Location.of(tmp_path), Location.of("s3://bucket/lake")
+
+    with pytest.raises(InvalidSpecError, match=r"no catalog mien .*PYICEBERG_CATALOG__MIEN__URI"):
+        open_table(STREAM, IcebergSink(catalog="mien"), Settings(), local)
+    with pytest.raises(InvalidSpecError, match="PYICEBERG_CATALOG__DEFAULT__URI"):
+        open_table(STREAM, IcebergSink(), Settings(), store)
+
+
+def test_a_catalog_that_is_not_there_is_named_without_its_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says which catalog does not answer and what to check."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", "http://me:hush-hush@127.0.0.1:1/")
+    monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TOKEN", "hush-hush-token")
+    table = open_table(STREAM, IcebergSink(catalog="far"), Settings(), Location.of(tmp_path))
+
+    with pytest.raises(DependencyError, match=r"catalog far.*check that") as refused:
+        table.begin(0)
+
+    assert "hush" not in str(refused.value)
+
+
+def test_a_table_of_another_stream_is_not_committed_to(tmp_path: Path, table: IcebergTable) -> None:
+    """A stream that is led to the table of another sees no seq of its own, and is no first one."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    other = opened(tmp_path, stream="others")
+
+    assert other.log().last_seq("others") is None
+    assert not other.log().is_empty
+    assert [app_id("others") in each.txns for each in other.log().newest_first()] == [False, False]
+
+
+def test_readers_see_one_version_while_it_is_written(tmp_path: Path, table: IcebergTable) -> None:
+    """A scan that has begun goes on with its files, whatever is committed meanwhile."""
+    for seq in range(1, 4):
+        commit(table, seq, change(seq, inserted={seq: "a"}))
+    scan = table.scan(["id"])
+    first = next(scan)
+
+    writer = threading.Thread(
+        target=commit, args=(table, 4, change(4, updated={1: "A", 2: "B"}, deleted=[3]))
+    )
+    writer.start()
+    writer.join(60)
+
+    assert first.num_rows + sum(batch.num_rows for batch in scan) == 3
+    assert names_in(table) == {1: "A", 2: "B"}

@@ -1,0 +1,996 @@
+"""A table of PostgreSQL takes rows and note as one act, and gives back what it was given."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.sinks import PostgresSink
+from ingestion.errors import (
+    CommitConflictError,
+    DamagedTableError,
+    DependencyError,
+    InvalidSpecError,
+    RefusedError,
+    TableBusyError,
+)
+from ingestion.kafka.offsets import Offsets, TopicPartition
+from ingestion.lake.commit_log import UnknownOutcomeError
+from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
+from ingestion.lake.data_table import Change
+from ingestion.lake.location import Location
+from ingestion.lake.tables import postgres as sink
+from ingestion.lake.tables.postgres import PostgresTable, open_table
+from ingestion.settings import Settings
+from tests.support.postgres import postgres
+
+ROOT = Path(__file__).parents[2]
+STREAM = "orders"
+Cut = Literal["before", "after", "late"]
+KEYS = ("id",)
+NOTE = CommitMetadata(
+    kind="ingest",
+    seq=0,
+    run_id="r",
+    epoch=1,
+    identity=Identity(cluster_id="c", topic_ids={"t": "x"}, keys=KEYS, order=()),
+    columns="id BIGINT NOT NULL, name STRING",
+    next=Offsets({TopicPartition("t", 0): 12}),
+    counts={"read": 9},
+    reason="say 'why' \"é\n",
+)
+SYSTEM = (
+    *("_topic STRING", "_partition INT", "_offset BIGINT"),
+    *("_timestamp TIMESTAMP", "_epoch INT", "_seq BIGINT"),
+)
+
+
+def column(ddl: str) -> DeclaredColumn:
+    """Read one column of DDL, one of ours included."""
+    name, type_, *required = ddl.split(" ", 2)
+    return DeclaredColumn(name=name, type=parse_type(type_), nullable=not required, comment="")
+
+
+COLUMNS = tuple(map(column, ("id BIGINT NOT NULL", "name STRING", *SYSTEM)))
+NAMES = [each.name for each in COLUMNS]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of one server a module."""
+    with postgres(tmp_path_factory.mktemp("postgres")) as url:
+        yield url
+
+
+@pytest.fixture
+def schema(server: str, request: pytest.FixtureRequest) -> str:
+    """The name of a schema of the test's own, which is not there yet."""
+    name = re.sub(r"\W", "_", request.node.name.lower())[:40].rstrip("_")
+    execute(server, f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    return name
+
+
+@pytest.fixture
+def table(server: str, schema: str) -> PostgresTable:
+    """A table that was created, and has its first note."""
+    table = opened(server, schema)
+    table.create(COLUMNS, keys=KEYS, description="what was ordered")
+    table.commit_note(NOTE)
+    return table
+
+
+def opened(url: str, schema: str) -> PostgresTable:
+    """Open the table of a schema."""
+    settings = Settings(postgres=url, kafka_timeout_seconds=5)
+    return open_table(STREAM, PostgresSink(table=f"{schema}.orders"), settings, Location.of("/no"))
+
+
+def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Execute a statement as somebody else does; return its rows."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def rows(names: dict[int, str | None], *, seq: int) -> pa.Table:
+    """Make rows of the table by their ids and names."""
+    count, at = len(names), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    columns = [[*names], [*names.values()], ["t"] * count, [0] * count, [*range(count)]]
+    columns += [[at] * count, [1] * count, [seq] * count]
+    return pa.table(dict(zip(NAMES, columns, strict=True)), schema=arrow_schema(COLUMNS))
+
+
+def arrow_schema(columns: Sequence[DeclaredColumn]) -> pa.Schema:
+    """Return the schema of rows as a batch has them."""
+    return sink._arrow_schema(columns)
+
+
+def ids(*values: int) -> pa.Table:
+    """Make keys."""
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def change(
+    seq: int,
+    *,
+    inserted: dict[int, str | None] | None = None,
+    updated: dict[int, str | None] | None = None,
+    deleted: Sequence[int] = (),
+) -> Change:
+    """Make a change of a few rows."""
+    return Change(
+        inserted=rows(inserted or {}, seq=seq),
+        updated=rows(updated or {}, seq=seq),
+        deleted=ids(*deleted),
+    )
+
+
+def commit(table: PostgresTable, seq: int, what: Change | None) -> None:
+    """Commit rows and note."""
+    with closing(table.begin(seq)) as transaction:
+        transaction.commit(what, replace(NOTE, seq=seq))
+
+
+def names_in(table: PostgresTable) -> dict[int, str | None]:
+    """Read ids and names."""
+    found = pa.Table.from_batches(
+        table.scan(["id", "name"]), schema=arrow_schema(COLUMNS[:2])
+    ).sort_by("id")
+    return dict(zip(*found.to_pydict().values(), strict=True))
+
+
+def last_seq(table: PostgresTable) -> int | None:
+    """Ask a log that is opened anew."""
+    return table.log().last_seq(STREAM)
+
+
+def test_a_table_that_is_not_there_is_seen_so(server: str, schema: str) -> None:
+    """To look at a table that nobody has made changes nothing and says that it is not there."""
+    log = opened(server, schema).log()
+
+    assert (log.exists, log.is_empty, log.last_seq(STREAM), log.versions()) == (
+        *(False, True, None),
+        [],
+    )
+    assert execute(server, f"SELECT to_regnamespace('{schema}')") == [(None,)]
+
+
+def test_what_create_makes_is_what_was_declared(server: str, schema: str) -> None:
+    """Columns, keys, comments and an identity are as meant, and a second create changes nothing."""
+    table = opened(server, schema)
+    said = replace(COLUMNS[1], comment="it's a name")
+    declared = (COLUMNS[0], said, *COLUMNS[2:])
+
+    table.create(declared, keys=KEYS, description="what's ordered")
+    first = table.log().table_id()
+    table.create(declared, keys=KEYS, description="what's ordered")
+
+    log = table.log()
+    assert table.columns() == declared
+    assert log.table_id() == first
+    assert (log.exists, log.is_empty, log.last_seq(STREAM), log.versions()) == (
+        *(True, True, None),
+        [],
+    )
+    [(comment,)] = execute(server, f"SELECT obj_description('{schema}.orders'::regclass)")
+    assert comment == f"oncelake:{first.removeprefix('postgres:')} what's ordered"
+
+
+def test_two_that_create_at_once_make_one_table(server: str, schema: str) -> None:
+    """Each finds the table that either has made."""
+    errors: list[BaseException] = []
+
+    def create() -> None:
+        try:
+            opened(server, schema).create(COLUMNS, keys=KEYS, description="")
+        except BaseException as error:  # noqa: BLE001 (a thread's errors are the test's)
+            errors.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert errors == []
+    assert execute(server, f"SELECT count(*) FROM {schema}.oncelake_tables") == [(1,)]
+
+
+def test_a_table_that_was_dropped_and_made_anew_is_another(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """A new table of the same name has another identity, and none of the notes."""
+    before = table.log().table_id()
+    execute(server, f"DROP TABLE {schema}.orders")
+
+    table.create(COLUMNS, keys=KEYS, description="")
+
+    assert table.log().table_id() != before
+    assert (last_seq(table), table.log().versions()) == (None, [])
+
+
+def test_an_empty_table_that_somebody_made_is_adopted(server: str, schema: str) -> None:
+    """It gets an identity and a unique index, and takes commits."""
+    table = opened(server, schema)
+    execute(server, f"CREATE SCHEMA {schema}")
+    columns = "id bigint NOT NULL, name text, _topic text, _partition int, _offset bigint, "
+    columns += "_timestamp timestamptz, _epoch int, _seq bigint"
+    execute(server, f"CREATE TABLE {schema}.orders ({columns})")
+    assert table.log().table_id().removeprefix("postgres:").isdigit()
+
+    table.create(COLUMNS, keys=KEYS, description="")
+    table.commit_note(NOTE)
+    commit(table, 1, change(1, inserted={1: "a"}))
+    commit(table, 2, change(2, updated={1: "b"}))
+
+    assert names_in(table) == {1: "b"}
+    assert table.columns() == COLUMNS
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        execute(server, f"INSERT INTO {schema}.orders (id) VALUES (1)")
+
+
+def test_a_table_that_cannot_have_the_indexes_is_refused(server: str, schema: str) -> None:
+    """An empty table without the keys is not adopted, and the message says what is missing."""
+    execute(server, f"CREATE SCHEMA {schema}")
+    execute(server, f"CREATE TABLE {schema}.orders (name text)")
+
+    with pytest.raises(RefusedError, match='column "id" does not exist'):
+        opened(server, schema).create(COLUMNS, keys=KEYS, description="")
+
+    assert execute(server, f"SELECT obj_description('{schema}.orders'::regclass)") == [(None,)]
+
+
+def test_a_table_with_rows_of_somebody_else_stays_as_it_is(server: str, schema: str) -> None:
+    """Create leaves it alone, and the log shows rows and no note."""
+    execute(server, f"CREATE SCHEMA {schema}")
+    execute(server, f"CREATE TABLE {schema}.orders AS SELECT 1::bigint AS id")
+    table = opened(server, schema)
+
+    table.create(COLUMNS, keys=KEYS, description="")
+
+    log = table.log()
+    assert (log.exists, log.is_empty, log.last_seq(STREAM)) == (True, False, None)
+    assert execute(server, f"SELECT obj_description('{schema}.orders'::regclass)") == [(None,)]
+
+
+def test_a_note_alone_is_a_commit(table: PostgresTable) -> None:
+    """It is read back to the letter, and no row changes."""
+    log = table.log()
+    [version] = log.versions()
+    commit = log.read(version)
+
+    assert (version, commit.metadata, commit.changes_rows) == (0, NOTE, False)
+    assert set(commit.metrics.values()) == {0}
+    assert commit.txns == {app_id(STREAM): 0}
+    assert abs(time.time() * 1000 - commit.timestamp_ms) < 60_000
+    assert list(table.notes(0)) == [(0, 0, NOTE.to_json())]
+    log.refuse_torn(STREAM, commit)
+
+
+def test_a_large_note_is_kept(table: PostgresTable) -> None:
+    """A note of a megabyte is read back to the letter."""
+    large = replace(NOTE, seq=1, reason="é\\\"'\t" * 200_000)
+
+    assert table.commit_note(large).metadata == large
+
+
+def test_one_commit_inserts_updates_and_deletes(table: PostgresTable) -> None:
+    """The rows are those that the change says, and its counts are in the log."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b", 3: None}))
+    commit(table, 2, change(2, inserted={4: ""}, updated={1: "A", 3: "c"}, deleted=[2]))
+
+    log = table.log()
+    assert names_in(table) == {1: "A", 3: "c", 4: ""}
+    assert log.versions() == [2, 1, 0]
+    assert [log.read(version).operation for version in (2, 1, 0)] == ["MERGE", "APPEND", "WRITE"]
+    assert (
+        log.read(2).metrics
+        == change(2, inserted={4: ""}, updated={1: "", 3: ""}, deleted=[2]).counts
+    )
+    assert (log.row_count(), log.highest_epoch(), log.is_empty) == (3, 1, False)
+    assert table.rows_of_seq(2, commit=log.read(2)) == 3
+
+
+def test_rows_of_finds_whole_rows_by_their_keys(table: PostgresTable) -> None:
+    """Each row whose keys are asked for comes once, whole, and with the declared types."""
+    commit(table, 1, change(1, inserted={1: "a", 2: None, 3: "c"}))
+
+    with closing(table.begin(2)) as transaction:
+        found = transaction.rows_of(ids(1, 1, 2, 9))
+        nothing = transaction.rows_of(ids())
+
+    assert found.sort_by("id").equals(rows({1: "a", 2: None}, seq=1))
+    assert (nothing.num_rows, nothing.schema) == (0, found.schema)
+
+
+def test_many_notes_are_read_oldest_first_and_newest_first(table: PostgresTable) -> None:
+    """More notes than one query brings are all there, in both directions."""
+    for seq in range(1, 40):
+        commit(table, seq, None)
+
+    log = table.log()
+    assert [each.version for each in log.newest_first()] == [*range(39, -1, -1)]
+    assert [version for version, _, _ in table.notes(30)] == [*range(31)]
+
+
+def test_old_notes_go_and_the_newest_stays(table: PostgresTable) -> None:
+    """Upkeep deletes notes before a seq, and the fence does not move."""
+    for seq in range(1, 5):
+        commit(table, seq, None)
+
+    assert table.maintain(keep_from_seq=3) == 3
+    assert table.maintain(keep_from_seq=99) == 1
+    assert (table.log().versions(), last_seq(table)) == ([4], 4)
+    with pytest.raises(FileNotFoundError):
+        table.log().read(0)
+
+
+@pytest.mark.parametrize("seq", [0, 1, 3, 7], ids=["first", "same", "one too far", "far"])
+def test_a_seq_that_does_not_follow_is_refused(table: PostgresTable, seq: int) -> None:
+    """A commit begins on the seq before, and on no other."""
+    commit(table, 1, None)
+
+    with pytest.raises(CommitConflictError, match="holds seq 1 as its last"):
+        table.begin(seq)
+
+
+def test_a_table_without_a_note_takes_seq_0_alone(server: str, schema: str) -> None:
+    """Between create and the first note only the first commit can begin."""
+    table = opened(server, schema)
+    table.create(COLUMNS, keys=KEYS, description="")
+
+    with pytest.raises(CommitConflictError, match="holds no commit of this stream"):
+        table.begin(1)
+    table.begin(0).close()
+
+
+def test_a_table_of_another_stream_is_not_committed_to(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """A stream that is led to the table of another sees none of its notes, and cannot commit."""
+    settings = Settings(postgres=server)
+    other = open_table(
+        "others", PostgresSink(table=f"{schema}.orders"), settings, Location.of("/no")
+    )
+
+    assert other.log().last_seq("others") is None
+    with pytest.raises(CommitConflictError):
+        other.begin(0)
+    assert last_seq(table) == 0
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["the first commit", "a later one"])
+def test_of_two_that_begin_the_same_seq_one_commits(server: str, schema: str, first: int) -> None:
+    """The second waits for the first, and is refused once that has committed."""
+    table = opened(server, schema)
+    table.create(COLUMNS, keys=KEYS, description="")
+    for seq in range(first):
+        commit(table, seq, None)
+    outcome: list[BaseException | str] = []
+
+    def begin_too() -> None:
+        try:
+            opened(server, schema).begin(first).close()
+            outcome.append("begun")
+        except CommitConflictError as error:
+            outcome.append(error)
+
+    with closing(table.begin(first)) as transaction:
+        zombie = threading.Thread(target=begin_too)
+        zombie.start()
+        wait_until(lambda: bool(waiting(server)))
+        assert outcome == []
+        transaction.commit(change(first, inserted={1: "a"}), replace(NOTE, seq=first))
+    zombie.join(30)
+
+    assert isinstance(outcome[0], CommitConflictError)
+    assert names_in(table) == {1: "a"}
+
+
+def test_who_waits_for_one_that_gives_up_begins(server: str, table: PostgresTable) -> None:
+    """A transaction that is closed without a commit leaves nothing, and lets the next begin."""
+    transaction = table.begin(1)
+    with closing(transaction):
+        transaction.rows_of(ids(1))
+
+    commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert (names_in(table), last_seq(table)) == ({1: "a"}, 1)
+
+
+def test_a_table_that_is_locked_for_long_is_busy(
+    server: str, schema: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait for somebody's lock has an end, and the message says what to do."""
+    monkeypatch.setitem(sink._SESSION, "lock_timeout", "100ms")
+    with psycopg.connect(server) as somebody:
+        somebody.execute(f"LOCK TABLE {schema}.orders IN ACCESS EXCLUSIVE MODE")
+
+        with pytest.raises(TableBusyError, match="run the same command again"):
+            table.begin(1)
+
+
+def test_rows_that_somebody_put_there_are_not_written_over(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """A row that came meanwhile by another hand makes the commit fail, and nothing is visible."""
+    with closing(table.begin(1)) as transaction:
+        assert transaction.rows_of(ids(1)).num_rows == 0
+        execute(server, f"INSERT INTO {schema}.orders (id, name) VALUES (1, 'theirs')")
+
+        with pytest.raises(TableBusyError):
+            transaction.commit(change(1, inserted={1: "a", 2: "b"}), replace(NOTE, seq=1))
+
+    assert (names_in(table), last_seq(table)) == ({1: "theirs"}, 0)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [change(2, updated={1: "A", 2: "B"}), change(2, deleted=[1, 2])],
+    ids=["update", "delete"],
+)
+def test_rows_that_somebody_took_away_are_missed(
+    server: str, schema: str, table: PostgresTable, what: Change
+) -> None:
+    """A commit that concerns fewer rows than it means to is rolled back."""
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    execute(server, f"DELETE FROM {schema}.orders WHERE id = 2")
+
+    with pytest.raises(TableBusyError, match="somebody else has changed the same rows"):
+        commit(table, 2, what)
+
+    assert (names_in(table), last_seq(table)) == ({1: "a"}, 1)
+
+
+def test_rows_that_were_looked_up_stay_as_they_are(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """Somebody who changes a row that was looked up waits for the commit."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    theirs = f"SET lock_timeout = '100ms'; UPDATE {schema}.orders SET name = 'theirs'"
+
+    with closing(table.begin(2)) as transaction:
+        transaction.rows_of(ids(1))
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            execute(server, theirs)
+        transaction.commit(change(2, updated={1: "b"}), replace(NOTE, seq=2))
+
+    assert names_in(table) == {1: "b"}
+
+
+def test_a_commit_without_its_seq_is_a_mistake(table: PostgresTable) -> None:
+    """A note of another seq than was begun is not committed."""
+    with closing(table.begin(1)) as transaction, pytest.raises(ValueError, match="was begun"):
+        transaction.commit(None, replace(NOTE, seq=2))
+
+    assert last_seq(table) == 0
+
+
+def test_a_column_is_added_and_takes_nulls(server: str, schema: str, table: PostgresTable) -> None:
+    """A new column is the last and nullable; an old one takes nulls; no row changes."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    new = replace(column("age TINYINT"), comment="in years")
+
+    table.alter(new, is_new=True, spark=None)
+    table.alter(new, is_new=True, spark=None)
+    execute(server, f"ALTER TABLE {schema}.orders ALTER COLUMN name SET NOT NULL")
+    table.alter(COLUMNS[1], is_new=False, spark=None)
+
+    assert table.columns() == (*COLUMNS, replace(new, type=parse_type("SMALLINT")))
+    assert names_in(table) == {1: "a"}
+    assert table.alteration(new, is_new=True).endswith('ADD COLUMN IF NOT EXISTS "age" smallint')
+    assert table.alteration(new, is_new=False).endswith('ALTER COLUMN "age" DROP NOT NULL')
+
+
+def test_the_present_is_read_and_no_past(table: PostgresTable) -> None:
+    """A version that the table has gone on from is refused, and not read as if it were there."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+    commit(table, 2, change(2, updated={1: "b"}))
+
+    assert sum(batch.num_rows for batch in table.scan(["id"], 2)) == 1
+    with pytest.raises(RefusedError, match="keeps no earlier state"):
+        next(table.scan(["id"], 1))
+    assert set(table.cannot) == {"rewind", "see foreign changes"}
+
+
+def test_a_scan_that_is_left_early_leaves_nothing_open(
+    server: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come few at once, and who stops reading holds no connection."""
+    monkeypatch.setattr(sink, "_BYTES_READ_AT_ONCE", 1)
+    monkeypatch.setattr(sink, "_ROWS_READ_AT_ONCE", 10)
+    commit(table, 1, change(1, inserted=dict.fromkeys(range(1000), "x" * 1000)))
+
+    batches = table.scan(["name"])
+    assert next(batches).num_rows == 10
+    batches.close()  # type: ignore[attr-defined]
+
+    wait_until(lambda: not sessions(server))
+    assert sum(batch.num_rows for batch in table.scan(["name"])) == 1000
+
+
+EXTREMES: dict[str, list[Any]] = {
+    "BOOLEAN": [True, False],
+    "TINYINT": [-(2**7), 2**7 - 1],
+    "SMALLINT": [-(2**15), 2**15 - 1],
+    "INT": [-(2**31), 2**31 - 1],
+    "BIGINT": [-(2**63), 2**63 - 1],
+    "FLOAT": [float("nan"), float("inf"), float("-inf"), -0.0, 1e-45, 3.4028234663852886e38, 0.1],
+    "DOUBLE": [
+        *(float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1.7976931348623157e308),
+        *(0.1, 1 / 3, 2.0**53 + 2),
+    ],
+    "STRING": [
+        *("", " ", "  padded  ", "NULL", "null", "NaN", "t", "\\N", "\\.", "\n\\.\n", "\\", "\\\\"),
+        *('"', '""', 'say "no"', "'", ",", "a,b", "\n", "\r", "\r\n", "a\r\nb\rc\nd", "\t", "\x01"),
+        *("\ufeffmark", "é", "e\u0301", "\U0001f600", "\u2028", "\x7f", "\x85", "x" * 3_000_000),
+    ],
+    "VARCHAR(5)": ["", "abc  ", "éé\U0001f600éé", '"\n\\."'],
+    "BINARY": [b"", b"\0", b"\\x00", bytes(range(256)), b"a\nb", b"\xff" * 1_000_000],
+    "DATE": [-719_162, 2_932_896, -1, 0, 1, -719_163, -2_440_588, 2_932_897],
+    "TIMESTAMP": [
+        *(-62_135_596_800_000_000, 253_402_300_799_999_999, -1, 0, 1, -62_135_596_800_000_001),
+        *(-210_866_803_200_000_000, 253_402_300_800_000_000, 9_223_372_036_854_775_000),
+    ],
+    "TIMESTAMP_NTZ": [
+        *(-62_135_596_800_000_000, 253_402_300_799_999_999, -1, 0, 1, -62_135_596_800_000_001),
+        *(-210_866_803_200_000_000, 253_402_300_800_000_000, 9_223_372_036_854_775_000),
+    ],
+    "DECIMAL(38,10)": [
+        *map(Decimal, ("9" * 28 + "." + "9" * 10, "-" + "9" * 28 + "." + "9" * 10)),
+        *map(Decimal, ("0.0000000001", "-0.0000000001", "0", "1.5")),
+    ],
+    "DECIMAL(38,38)": [Decimal("0." + "9" * 38), Decimal("-1E-38")],
+    "DECIMAL(38,0)": [Decimal("9" * 38), Decimal("-" + "9" * 38)],
+    "DECIMAL(1,0)": [Decimal(9), Decimal(-9)],
+}
+
+
+@pytest.mark.parametrize("type_", EXTREMES)
+def test_every_value_comes_back_as_it_was_sent(server: str, schema: str, type_: str) -> None:
+    """The extremes of a type, and null, survive insert, update, look-up and scan to the bit."""
+    table = opened(server, schema)
+    value = column(f"value {type_}")
+    declared = (COLUMNS[0], value, *COLUMNS[2:])
+    table.create(declared, keys=KEYS, description="")
+    stored = replace(value, type=table.stored_type(value.type))
+    values = pa.array([*EXTREMES[type_], None], integers(stored)).cast(
+        arrow_schema([stored]).field(0).type
+    )
+    sent = rows(dict.fromkeys(range(len(values))), seq=0).set_column(1, "value", values)
+    turned = sent.set_column(1, "value", values.take(pa.array([*range(1, len(values)), 0])))
+    nothing = sent.slice(0, 0)
+
+    commit(table, 0, Change(inserted=sent, updated=nothing, deleted=ids()))
+    with closing(table.begin(1)) as transaction:
+        assert exact(transaction.rows_of(sent.select(["id"]))) == exact(sent)
+        updated = Change(inserted=nothing, updated=turned, deleted=ids())
+        transaction.commit(updated, replace(NOTE, seq=1))
+
+    assert exact(pa.Table.from_batches(table.scan(sent.column_names))) == exact(turned)
+    one = pa.chunked_array([batch.column(0) for batch in table.scan(["value"])], type=values.type)
+    assert len(one) == len(values)
+    assert table.columns() == (COLUMNS[0], stored, *COLUMNS[2:])
+
+
+def integers(column: DeclaredColumn) -> pa.DataType | None:
+    """Return the type of the numbers by which this test writes days and moments."""
+    type_ = arrow_schema([column]).field(0).type
+    if pa.types.is_date(type_):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(type_) else type_
+
+
+def exact(table: pa.Table) -> list[str]:
+    """Write rows so that only those that are the same to the bit compare as equal."""
+    value = table.column("value")
+    if pa.types.is_date(value.type):
+        value = value.cast(pa.int32())
+    elif pa.types.is_timestamp(value.type):
+        value = value.cast(pa.int64())
+    return sorted(map(repr, table.set_column(1, "value", value).to_pylist()))
+
+
+def test_keys_of_every_kind_find_their_rows(server: str, schema: str) -> None:
+    """Rows are found, updated and deleted by keys of several columns and types."""
+    table = opened(server, schema)
+    keys = ("name", "day", "at", "amount", "code")
+    of_keys = ("name STRING", "day DATE", "at TIMESTAMP", "amount DECIMAL(9,2)", "code BINARY")
+    declared = (*map(column, (f"{each} NOT NULL" for each in of_keys)), *COLUMNS[2:])
+    table.create(declared, keys=keys, description="")
+    at = dt.datetime(2024, 1, 1, 0, 0, 0, 1, dt.UTC)
+    names = ["", '"', "é\n", "\\."]
+    of_rows = [names, [dt.date(1, 1, 1)] * 4, [at] * 4, [Decimal("1.10")] * 4, [b"\0"] * 4]
+    sent = pa.table(
+        dict(zip(keys, of_rows, strict=True))
+        | {name: [None] * 4 for name in NAMES[2:-1]}
+        | {"_seq": [0] * 4},
+        schema=arrow_schema(declared),
+    )
+    nothing = sent.slice(0, 0)
+    commit(table, 0, Change(inserted=sent, updated=nothing, deleted=nothing.select(keys)))
+
+    with closing(table.begin(1)) as transaction:
+        assert transaction.rows_of(sent.select(keys)).sort_by("name") == sent.sort_by("name")
+        what = Change(inserted=nothing, updated=sent[:2], deleted=sent[2:].select(keys))
+        transaction.commit(what, replace(NOTE, seq=1))
+
+    assert pa.Table.from_batches(table.scan(["name"])).sort_by("name")["name"].to_pylist() == [
+        *("", '"')
+    ]
+
+
+def test_a_stream_without_keys_is_keyed_by_its_coordinates(server: str, schema: str) -> None:
+    """Rows of an appending stream cannot come twice."""
+    table = opened(server, schema)
+    table.create(COLUMNS, keys=("_epoch", "_topic", "_partition", "_offset"), description="")
+    commit(table, 0, change(0, inserted={1: "a", 2: "b"}))
+
+    with pytest.raises(TableBusyError):
+        commit(table, 1, change(1, inserted={3: "c"}))
+
+    assert names_in(table) == {1: "a", 2: "b"}
+
+
+@pytest.mark.parametrize("how", ["inserted", "updated"])
+def test_a_text_with_nul_is_refused(
+    table: PostgresTable, how: Literal["inserted", "updated"]
+) -> None:
+    """What PostgreSQL cannot keep is refused by the column's name, with what to declare."""
+    commit(table, 1, change(1, inserted={2: "b"}))
+    what = change(2, inserted={1: "a\0b"}) if how == "inserted" else change(2, updated={2: "\0"})
+
+    with pytest.raises(RefusedError, match=r"column name .*NUL.*replace\(name, chr\(0\), ''\)"):
+        commit(table, 2, what)
+
+    with closing(table.begin(2)) as transaction, pytest.raises(RefusedError, match="NUL"):
+        transaction.rows_of(pa.table({"name": ["\0"]}))
+    assert (names_in(table), last_seq(table)) == ({2: "b"}, 1)
+
+
+def test_a_text_that_would_be_cut_short_is_refused(server: str, schema: str) -> None:
+    """PostgreSQL drops blanks beyond a VARCHAR's length, so they are refused before."""
+    table = opened(server, schema)
+    declared = (COLUMNS[0], column("name VARCHAR(3)"), *COLUMNS[2:])
+    table.create(declared, keys=KEYS, description="")
+
+    with pytest.raises(RefusedError, match="column name has 4 characters"):
+        commit(table, 0, change(0, inserted={1: "abc "}))
+    with pytest.raises(RefusedError, match="PostgreSQL takes names of at most 63 bytes"):
+        table.alter(column(f"{'x' * 64} INT"), is_new=True, spark=None)
+
+
+def test_what_the_server_refuses_is_refused(server: str, schema: str, table: PostgresTable) -> None:
+    """A constraint of somebody's is named, and nothing is visible."""
+    execute(server, f"ALTER TABLE {schema}.orders ADD CONSTRAINT short CHECK (name <> 'secret')")
+
+    with pytest.raises(RefusedError, match='violates check constraint "short"') as refused:
+        commit(table, 1, change(1, inserted={1: "fine", 2: "secret"}))
+
+    assert "secret" not in str(refused.value)
+    assert (names_in(table), last_seq(table)) == ({}, 0)
+
+
+def test_a_damaged_note_is_named(server: str, schema: str, table: PostgresTable) -> None:
+    """A digit that was changed in a note is not taken for an offset."""
+    execute(server, f"UPDATE {schema}.oncelake_notes SET note = replace(note, '12', '13')")
+
+    with pytest.raises(DamagedTableError, match="note of seq 0"):
+        table.log().read(0)
+
+
+def test_a_table_that_a_crash_empties_is_named(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """UNLOGGED rows are gone after a crash of the server, and their notes are not."""
+    assert table.settings_error() is None
+
+    execute(server, f"ALTER TABLE {schema}.orders SET UNLOGGED")
+
+    assert "SET LOGGED" in str(table.settings_error())
+
+
+def test_without_a_url_the_setting_is_named() -> None:
+    """A stream of this sink says which setting it needs, with an example."""
+    with pytest.raises(InvalidSpecError, match="ONCELAKE_POSTGRES=postgresql://"):
+        open_table(STREAM, PostgresSink(), Settings(), Location.of("/no"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("postgresql://me:hush@hush@host/db", "postgresql://me:1/hush@host/db"),
+        *("postgresql://me:hush/hush@host", "hush"),
+    ],
+    ids=["an @ in the password", "a / in it", "another", "no URL"],
+)
+def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
+    """What is wrong with a URL may be its password, so it is not shown."""
+    with pytest.raises(InvalidSpecError, match="ONCELAKE_POSTGRES is no URL") as refused:
+        open_table(STREAM, PostgresSink(), Settings(postgres=url), Location.of("/no"))
+
+    assert "hush" not in str(refused.value)
+    assert "hush" not in str(refused.value.__cause__)
+
+
+def test_a_server_that_is_not_there_is_named(schema: str) -> None:
+    """The error says which server does not answer, what to check, and no password."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        table = opened(f"postgresql://me:hush@127.0.0.1:{port}/db", schema)
+
+        with pytest.raises(DependencyError, match=f"127.0.0.1:{port}/db.*check that") as refused:
+            table.begin(0)
+        with pytest.raises(DependencyError):
+            _ = table.log().exists
+
+    assert "hush" not in str(refused.value)
+    assert "hush" not in table.where
+
+
+@pytest.mark.parametrize(
+    ("moment", "names", "seq"),
+    [("before", {1: "a"}, 1), ("after", {1: "A", 2: "b"}, 2)],
+    ids=["after COPY and before COMMIT", "right after COMMIT"],
+)
+def test_a_killed_writer_leaves_nothing_or_all(
+    server: str,
+    schema: str,
+    table: PostgresTable,
+    *,
+    moment: str,
+    names: dict[int, str],
+    seq: int,
+) -> None:
+    """SIGKILL in the middle of a commit leaves no row, and after it every row; both can go on."""
+    commit(table, 1, change(1, inserted={1: "a"}))
+
+    died = subprocess.run(
+        [sys.executable, "-c", DYING, server, schema, moment],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert (names_in(table), last_seq(table)) == (names, seq)
+    commit(table, seq + 1, change(seq + 1, inserted={9: "z"}))
+    assert names_in(table) == names | {9: "z"}
+
+
+DYING = "import sys; from tests.lake.test_postgres_table import die; die(*sys.argv[1:])"
+
+
+def die(url: str, schema: str, moment: str) -> None:
+    """Commit seq 2, and be killed before or right after COMMIT."""
+    commits = sink._Place.commit
+
+    def commit_and_die(place: sink._Place, connection: sink.Connection) -> None:
+        if moment == "after":
+            commits(place, connection)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sink._Place, "commit", commit_and_die)
+        commit(opened(url, schema), 2, change(2, inserted={2: "b"}, updated={1: "A"}))
+
+
+def test_a_session_that_the_server_ends_before_the_commit_leaves_nothing(
+    server: str, table: PostgresTable
+) -> None:
+    """It is an error of the server, and the batch can be written again."""
+    with closing(table.begin(1)) as transaction:
+        terminate(server)
+        with pytest.raises(DependencyError) as raised:
+            transaction.commit(change(1, inserted={1: "a"}), replace(NOTE, seq=1))
+
+    assert not isinstance(raised.value, UnknownOutcomeError)
+    assert (names_in(table), last_seq(table)) == ({}, 0)
+
+
+def test_a_session_that_the_server_ends_at_the_commit_has_an_unknown_outcome(
+    server: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has sent COMMIT and got no answer asks the log, which says that nothing is there."""
+    commits = sink._Place.commit
+
+    def terminated(place: sink._Place, connection: sink.Connection) -> None:
+        terminate(server)
+        commits(place, connection)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink._Place, "commit", terminated)
+        with pytest.raises(UnknownOutcomeError):
+            commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert (names_in(table), last_seq(table)) == ({}, 0)
+    commit(table, 1, change(1, inserted={1: "a"}))
+
+
+def test_a_failed_transaction_is_not_taken_for_a_commit(
+    table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers the COMMIT of one with ROLLBACK, and that is an error."""
+    commits = sink._Place.commit
+
+    def failed(place: sink._Place, connection: sink.Connection) -> None:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            connection.execute("SELECT 1 / 0")
+        commits(place, connection)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink._Place, "commit", failed)
+        with pytest.raises(DependencyError, match="ROLLBACK"):
+            commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert (names_in(table), last_seq(table)) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("cut", "names"),
+    [("before", {}), ("after", {1: "a"}), ("late", {1: "a"})],
+    ids=["COMMIT is lost", "its answer is lost", "COMMIT arrives later"],
+)
+def test_a_connection_that_is_cut_at_the_commit_has_an_unknown_outcome(
+    server: str, schema: str, table: PostgresTable, cut: Cut, names: dict[int, str]
+) -> None:
+    """The log tells whether it was made, and waits for a server that has not decided."""
+    with cutting(server, cut) as url:
+        through = opened(url, schema)
+        log = through.log()
+
+        with pytest.raises(UnknownOutcomeError, match="run the same command again"):
+            commit(through, 1, change(1, inserted={1: "a"}))
+
+        found = log.find(STREAM, 1)
+        assert (found is not None) == bool(names)
+        assert last_seq(through) == (1 if names else 0)
+    assert names_in(table) == names
+
+
+def test_a_note_whose_answer_is_lost_is_read_back(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """A note that was committed without an answer counts as committed."""
+    note = replace(NOTE, seq=1)
+    with cutting(server, "after") as url:
+        assert opened(url, schema).commit_note(note).metadata == note
+
+    with cutting(server, "before") as url, pytest.raises(UnknownOutcomeError):
+        opened(url, schema).commit_note(replace(NOTE, seq=2))
+    assert last_seq(table) == 1
+
+
+def test_a_server_that_does_not_decide_is_waited_for_to_an_end(
+    server: str, schema: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a commit without an answer no log is read while its session may still commit."""
+    place = table._place
+    monkeypatch.setitem(sink._SESSION, "lock_timeout", "100ms")
+    with closing(opened(server, schema).begin(1)):
+        place.is_unsettled = True
+        with pytest.raises(DependencyError, match="still deciding"):
+            _ = table.log().exists
+
+    assert table.log().exists
+    assert not place.is_unsettled
+
+
+# A query of the protocol: its length and its text, which others have in them.
+COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+
+
+class Cutter(socketserver.ThreadingTCPServer):
+    """Leads to a server, and once, at a COMMIT, cuts the client off."""
+
+    def __init__(self, url: str, cut: Cut) -> None:
+        super().__init__(("127.0.0.1", 0), Connection)
+        self.upstream, self.cut = url, cut
+        self.is_cut = False
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return int(self.upstream.rsplit(":", 1)[1].split("/")[0])
+
+
+class Connection(socketserver.BaseRequestHandler):
+    """One connection of a client."""
+
+    server: Cutter
+
+    def handle(self) -> None:
+        """Pass bytes on in both directions."""
+        self.is_muted = False
+        with socket.create_connection(("127.0.0.1", self.server.port)) as self.upstream:
+            answers = threading.Thread(target=self.answer)
+            answers.start()
+            with suppress(OSError):
+                self.ask()
+            self.upstream.shutdown(socket.SHUT_WR)
+            answers.join()
+
+    def ask(self) -> None:
+        """Pass on what the client asks."""
+        while chunk := self.request.recv(1 << 16):
+            if COMMIT in chunk and not self.server.is_cut:
+                self.server.is_cut = self.is_muted = True
+                if self.server.cut != "after":
+                    self.request.shutdown(socket.SHUT_RDWR)
+                if self.server.cut == "before":
+                    return
+                if self.server.cut == "late":
+                    wait_until(lambda: bool(waiting(self.server.upstream)))
+            self.upstream.sendall(chunk)
+
+    def answer(self) -> None:
+        """Pass on what the server answers, or end the connection."""
+        with suppress(OSError):
+            while chunk := self.upstream.recv(1 << 16):
+                if self.is_muted:
+                    self.request.shutdown(socket.SHUT_RDWR)
+                else:
+                    self.request.sendall(chunk)
+
+
+@contextmanager
+def cutting(url: str, cut: Cut) -> Iterator[str]:
+    """Lead to a server, and once, at a COMMIT, cut the client off.
+
+    The server never gets the COMMIT, or answers it to nobody, or gets it only once the log waits.
+    """
+    with Cutter(url, cut) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield url.replace(f":{proxy.port}/", f":{proxy.server_address[1]}/")
+        finally:
+            proxy.shutdown()
+            thread.join()
+
+
+SESSIONS = "SELECT pid, wait_event_type FROM pg_stat_activity WHERE application_name ~ '^oncelake'"
+
+
+def sessions(url: str) -> list[tuple[Any, ...]]:
+    """List the server's sessions of ours."""
+    return execute(url, SESSIONS)
+
+
+def waiting(url: str) -> list[tuple[Any, ...]]:
+    """List those that wait for a lock."""
+    return [each for each in sessions(url) if each[1] == "Lock"]
+
+
+def terminate(url: str) -> None:
+    """Let the server end our sessions, and wait until it has."""
+    execute(url, f"SELECT pg_terminate_backend(pid, 5000) FROM ({SESSIONS}) AS ours")
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for something, not forever."""
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

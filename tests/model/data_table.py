@@ -1,0 +1,81 @@
+"""The seam that every sink implements, over the table in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from ingestion.errors import CommitConflictError
+from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_metadata import CommitMetadata
+from tests.model.process import step
+
+if TYPE_CHECKING:
+    from tests.model.lake import Paths, Table
+
+
+class ModelData:
+    """What the product asks of ``ingestion.lake.data_table.DataTable``."""
+
+    def __init__(self, paths: Paths) -> None:
+        """Take the place of the table."""
+        self._paths = paths
+        self.where = str(paths.data)
+
+    def log(self) -> Any:
+        """Open the log."""
+        from tests.model.lake import ModelLog
+
+        return ModelLog(self._paths.data)
+
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
+        """Count rows that carry a seq."""
+        state = self._table.states[commit.version]
+        return sum(row.seq == seq for row in state.values())
+
+    def refuse_damaged(self) -> None:
+        """Find nothing: memory is not damaged."""
+
+    def settings_error(self) -> None:
+        """Find nothing."""
+
+    def altered_sources(self, commit: Commit) -> Iterator[str]:
+        """Find nothing."""
+        del commit
+        yield from ()
+
+    def translate_read_errors(self) -> AbstractContextManager[None]:
+        """Translate nothing."""
+        return nullcontext()
+
+    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
+        """Commit the rows of an earlier version."""
+        return self.commit_note(metadata, version)
+
+    def commit_note(self, metadata: CommitMetadata, version: int | None = None) -> Commit:
+        """Commit as delta-rs does: fenced against others, and never skipped."""
+        table, stream = self._table, self._paths.stream
+        step("begin the commit")
+        read_at = len(table.commits) - 1
+        if table.skips(metadata):
+            raise CommitConflictError(stream, "the seq is there already", remedy="again")
+        step("land the commit")
+        table.land(
+            table.states[read_at if version is None else version],
+            metadata,
+            clock_ms=self._paths.world.now_ms(),
+            read_at=read_at,
+            operation="WRITE",
+        )
+        step("hear of the commit")
+        commit: Commit | None = self.log().find(stream, metadata.seq)
+        if commit is None or commit.metadata != metadata:
+            raise CommitConflictError(stream, "not as meant", remedy="again")
+        return commit
+
+    @property
+    def _table(self) -> Table:
+        table = self._paths.data.table
+        assert table is not None, "the table is there by then"
+        return table

@@ -1,0 +1,141 @@
+"""A stream keeps the same promises whatever keeps its rows: from Kafka to the proof."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from ingestion.settings import Settings
+from tests.support.postgres import postgres
+from tests.support.proof import find_problems
+from tests.support.world import World, row, settings_in
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+SINKS: dict[str, Any] = {"iceberg": "iceberg", "postgres": "postgres", "kafka": {}}
+MERGING = ["iceberg", "postgres"]
+
+
+@pytest.fixture(scope="session")
+def postgres_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server of PostgreSQL a session; it dies with the session."""
+    folder = tmp_path_factory.mktemp("postgres")
+    with postgres(folder) as address:
+        yield address
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def settings(
+    request: pytest.FixtureRequest, tmp_path: Path, kafka_address: str, sink: str
+) -> Settings:
+    """A lake of the test's own, and where PostgreSQL is."""
+    more: dict[str, Any] = {}
+    if sink == "postgres":
+        more["postgres"] = SecretStr(request.getfixturevalue("postgres_address"))
+    return settings_in(tmp_path, kafka_address, **more)
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession, sink: str) -> Iterator[World]:
+    """A topic of the test's own, and a stream of one sink that reads it."""
+    with World.made(settings, spark) as made:
+        declared = {"kafka": {"topic": f"{made.topic}.clean"}} if sink == "kafka" else sink
+        made.declare(sink=declared)
+        yield made
+
+
+@pytest.mark.parametrize("sink", ["delta", *MERGING, "kafka"])
+def test_an_upsert_ends_with_the_newest_row_of_each_key(world: World) -> None:
+    """Rows are added, changed and deleted by several runs, and the proof holds."""
+    world.send(row(1, "a"), row(2, "b"), row(2, "c"), b"not JSON")
+    world.send(row(3, "d"), partition=1)
+    first = world.run()
+    world.send(row(1, "e"), None, id=1)
+    world.send(row(4, "f"), partition=1)
+    world.send(None, id=9)
+
+    second = world.run()
+
+    assert world.rows() == [row(2, "c"), row(3, "d"), row(4, "f")]
+    assert (first.total("inserted"), first.total("superseded")) == (3, 1)
+    assert (second.total("inserted"), second.total("deleted")) in {(1, 1), (1, 2)}
+    assert first.is_balanced
+    assert second.is_balanced
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["delta", *MERGING, "kafka"])
+def test_an_append_keeps_every_record(world: World) -> None:
+    """Each record is a row, equal ones included, and the proof holds."""
+    world.declare(mode="append", keys=[])
+    world.send(row(1, "a"), row(1, "a"), b"not JSON")
+    world.run()
+    world.send(row(1, "b"))
+
+    world.run()
+
+    assert sorted(each["name"] for each in world.rows()) == ["a", "a", "b"]
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_a_late_record_changes_nothing(world: World) -> None:
+    """A record older than the row, or than a delete that is remembered, is stale."""
+    world.declare(sequence_by=["at"], apply_as_deletes="name = 'gone'")
+    world.send(row(1, "new", at=5), row(2, "gone", at=5), row(3, "x", at=1))
+    world.run()
+    world.send(row(1, "old", at=4), row(2, "old", at=4), row(3, "y", at=2))
+
+    report = world.run()
+
+    assert world.rows() == [row(1, "new", 5), row(3, "y", 2)]
+    assert (report.total("stale"), report.total("updated")) == (2, 1)
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"mode": "insert_only", "tombstones": "ignore"},
+        {"deletes": "soft"},
+        {"ignore_null_updates": True},
+    ],
+    ids=["insert_only", "soft", "partial"],
+)
+def test_every_write_mode_of_it_holds(world: World, mode: dict[str, Any]) -> None:
+    """The write modes that a sink takes end as the proof folds them."""
+    world.declare(**mode)
+    world.send(row(1, "a", 1), row(2, "b", 1), row(1, None, 2))
+    world.run()
+    world.send(row(1, "c"), row(3, "d"))
+    world.send(None, id=2)
+
+    world.run()
+
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_a_redrive_and_a_replay_find_what_is_there(world: World) -> None:
+    """Records that wait are sent in once, and what is read again adds nothing."""
+    world.declare(schema="id INT NOT NULL, name STRING NOT NULL, at INT", schema_change="evolve")
+    world.send(row(1, "a"), row(2, None))
+    world.run()
+    world.declare(schema="id INT NOT NULL, name STRING, at INT, more INT")
+    world.run()
+
+    redriven = world.redrive()
+    replayed = world.replay()
+
+    assert redriven.total("inserted") == 1
+    assert replayed.total("inserted") == 0
+    assert [each["id"] for each in world.rows()] == [1, 2]
+    assert find_problems(world) == ()
