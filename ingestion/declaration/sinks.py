@@ -12,13 +12,22 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from ingestion.declaration.parts import Part, Topic
+from ingestion.declaration.parts import Allowed, Part, Topic
 from ingestion.declaration.types import SqlType
 
 SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
-QualifiedName = Annotated[str, StringConstraints(pattern=_QUALIFIED)]
+QualifiedName = Annotated[
+    str,
+    StringConstraints(pattern=_QUALIFIED),
+    Allowed("write two names of a-z, 0-9 and _ with a point between them, such as public.orders"),
+]
+CatalogName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9_-]+$"),
+    Allowed("write the name of a catalog: letters, digits, - and _"),
+]
 
 
 class DeltaSink(Part):
@@ -31,9 +40,8 @@ class IcebergSink(Part):
     table: QualifiedName | None = Field(
         None, description="namespace.table; left out: oncelake.<stream>."
     )
-    catalog: str | None = Field(
+    catalog: CatalogName | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_-]+$",
         description="Name of a catalog in pyiceberg's configuration. Left out: its default, or, "
         "with no configuration, one on SQLite in the lake.",
     )

@@ -49,7 +49,7 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
     deciding = {
         *("format", "ddl", "leniency", "value_ddl", "explode", "where", "select", "transform"),
         *("mode", "keys", "sequence_by", "aggregates", "window", "apply_as_deletes", "deletes"),
-        *("ignore_null_updates", "tombstones", "key_format", "extra_fields"),
+        *("ignore_null_updates", "tombstones", "key_format", "extra_fields", "sink"),
     }
 
     assert deciding ^ ABOUT_RUNS == set(StreamSpec.model_fields)

@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ingestion.lake.location import Location
+from ingestion.lake.tables.delta import DeltaData
 from ingestion.pipeline.session import SMALL_BACKLOG_RECORDS, jvm_options
-from ingestion.verify.read.snapshot import rows_of
+from ingestion.verify.read.snapshot import rows_in
 from tests.support.world import JARS, ROOT
 
 
@@ -142,4 +143,5 @@ def test_the_proof_reads_moments_of_files_that_are_older(
     finally:
         spark.conf.set(written_as, ours or "")
 
-    assert list(rows_of(Location.of(tmp_path / "table"), None, ["at"])) == [[(FAR,)]]
+    table = DeltaData("table", Location.of(tmp_path / "table"))
+    assert list(rows_in(table.scan(["at"]))) == [[(FAR,)]]
