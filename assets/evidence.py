@@ -16,7 +16,6 @@ from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.ledger import Ledger, LedgerRow, standing_rows
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog
 from ingestion.operations.retention import Retention, retention_now
 from ingestion.operations.status import known_waiting
 from ingestion.pipeline.report import RunReport, total_of
@@ -76,8 +75,8 @@ def gather(
 ) -> Evidence:
     """Look up what the checks of a run need; Spark only where expectations ask for it."""
     assert declared.spec is not None
-    paths = StreamPaths.of(declared.name, settings)
-    table_id = TableLog(paths.data).table_id()
+    paths = StreamPaths.of(declared.name, settings, declared.spec.sink)
+    table_id = paths.table.log().table_id()
     ledger = standing_rows(Ledger(paths.ledger).rows_of(table_id))
     mine = {row.seq for row in report.batches}
     unreported = find_unreported(

@@ -8,7 +8,7 @@ import typer
 
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
-from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
 from ingestion.errors import InvalidSpecError, counted
 from ingestion.lake.location import Location
 
@@ -79,7 +79,13 @@ def reset(stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = 
             output.note(f"  {path}")
     question = f"Archive these of {stream}{with_waiting(tables)}?"
     confirm(question, yes=yes, refusal=f"{stream}: reset archives its tables")
-    moved = reset_stream(stream, settings, run_id=new_run_id(), reason=reason.strip())
+    moved = reset_stream(
+        stream,
+        settings,
+        run_id=new_run_id(),
+        reason=reason.strip(),
+        sink=declared_sink(stream, settings),
+    )
     waiting = note_waiting(stream, moved)
     if as_json:
         output.document({"stream": stream, "archived": moved, "quarantined": waiting})

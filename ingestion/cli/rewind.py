@@ -9,7 +9,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, Yes, confirm, new_run_id
 from ingestion.cli.output import progress, session
-from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
 from ingestion.errors import DONE, WRONG, counted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def history(
 
     settings = load_settings()
     refuse_unknown(stream, settings, exists=StreamPaths.of(stream, settings).data.exists())
-    points = read_history(stream, settings)[:last]
+    points = read_history(stream, settings, declared_sink(stream, settings))[:last]
     if as_json:
         output.document({"stream": stream, "savepoints": list(map(_document, points))})
         return

@@ -13,6 +13,7 @@ from ingestion.errors import DONE, USAGE, InvalidSpecError, counted
 
 if TYPE_CHECKING:
     from ingestion.declaration.loader import DeclaredStream
+    from ingestion.declaration.sinks import SinkSpec
     from ingestion.declaration.spec import StreamSpec
     from ingestion.settings import Settings
 
@@ -92,6 +93,14 @@ def load_stream(name: str) -> tuple[StreamSpec, Settings]:
 
     settings = load_settings()
     return find_stream(settings.streams, name), settings
+
+
+def declared_sink(name: str, settings: Settings) -> SinkSpec | None:
+    """Return the sink of a stream; ``None`` where it is not declared, or not rightly."""
+    from ingestion.declaration.loader import load_streams
+
+    declared = load_streams(settings.streams)
+    return next((each.sink for each in declared if each.name == name), None)
 
 
 def refuse_unknown(name: str, settings: Settings, *, exists: bool) -> None:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from ingestion.declaration.messages import Problem, problems_in
 from ingestion.declaration.names import name_problem, nearest_allowed, suggest
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import BadYamlError, YamlTree, read_tree
 from ingestion.errors import BadFieldError, InvalidSpecError
@@ -62,6 +63,11 @@ class DeclaredStream:
     path: Path
     spec: StreamSpec | None
     error: InvalidSpecError | None
+
+    @property
+    def sink(self) -> SinkSpec | None:
+        """What keeps its rows; ``None`` of a broken file."""
+        return self.spec.sink if self.spec else None
 
     def require_spec(self) -> StreamSpec:
         """Return the stream.

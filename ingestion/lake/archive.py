@@ -32,10 +32,11 @@ def archive_table(
 
     A table that is not there is passed over; ``why`` is written down beside the others.
     """
-    return _move(paths, tables, _new_name(), why)
+    return _move(paths, tables, new_entry(), why)
 
 
-def _new_name() -> str:
+def new_entry() -> str:
+    """Return a name of the archive for what goes into it now."""
     return dt.datetime.now(dt.UTC).strftime(_STAMP)
 
 
@@ -126,7 +127,7 @@ def swap_tables(
     """
     refuse_lost_lease(paths)
     source = new.key.removeprefix(f"{paths.lake.key}/") if new else None
-    _swap_file(paths).create(_Swap(entry=_new_name(), why=why, source=source).to_json())
+    _swap_file(paths).create(_Swap(entry=new_entry(), why=why, source=source).to_json())
     return finish_swap(paths)
 
 

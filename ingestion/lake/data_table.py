@@ -9,6 +9,7 @@ or it without them, breaks the promise; ``oncelake.testing`` shows whether a sin
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -24,7 +25,7 @@ from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_commi
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
-Ability = Literal["rewind", "replay", "redrive", "rebuild", "erase", "see foreign changes"]
+Ability = Literal["rewind", "replay", "redrive", "rebuild", "reset", "erase", "see foreign changes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +169,46 @@ class DataTable(ABC):
         """Translate what reading the rows raises, into DamagedTableError or DependencyError."""
         del version
         return nullcontext()
+
+    def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
+        """Walk the log back.
+
+        Yields:
+            Each commit; a version that holds its rows, if any can be read; and how many of its
+            own files are gone.
+        """
+        can = "rewind" not in self.cannot
+        return ((each, each.version if can else None, 0) for each in self.log().newest_first())
+
+    def altered_since(self, version: int) -> Iterator[str]:
+        """Name the files of a version that would come back, and are not as they were written."""
+        del version
+        yield from ()
+
+    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+        """Keep a table outside the lake quick to read, and small; needs the stream's lock.
+
+        Args:
+            window: How far back it shall be read.
+            target_bytes: The size that small files are put together to.
+
+        Returns:
+            What was done, as counts of files and versions by a word.
+        """
+        del window, target_bytes
+        return {}
+
+    def set_aside(self, entry: str) -> str | None:
+        """Give the table another name, so that the next run makes a new one; needs the lock.
+
+        Args:
+            entry: What to call it by.
+
+        Returns:
+            Where it went; ``None`` where there is none, or it moves with the lake's folders.
+        """
+        del entry
+        return None
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit the rows and columns of an earlier version, with a note; needs the lock.

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError, counted
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import archive_table, finish_swap, swap_tables
+from ingestion.lake.archive import archive_table, finish_swap, new_entry, swap_tables
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
+from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.lease import Lease, read_lease, release
@@ -108,15 +110,23 @@ def adopt_topic(
 
 
 def reset(
-    stream: str, settings: Settings, *, run_id: str, reason: str = ""
+    stream: str,
+    settings: Settings,
+    *,
+    run_id: str,
+    reason: str = "",
+    sink: SinkSpec | None = None,
 ) -> tuple[Location, ...]:
     """Move a stream's tables into the lake's archive, and drop its checkpoints.
 
-    The reason is kept there. The next run makes a new table and begins at ``starting``. Returns
-    where each table went.
+    A table outside the lake gets another name where it is. The reason is kept in the archive. The
+    next run makes a new table and begins at ``starting``. Returns where each table went.
     """
-    paths = StreamPaths.of(stream, settings)
+    paths = StreamPaths.of(stream, settings, sink)
+    refuse_unable(stream, paths.table, "reset")
     with held(paths, run_id):
+        # It goes first: what is left beside it then misses it, and nothing reads on.
+        paths.table.set_aside(new_entry())
         why = f"reset: {reason or 'no reason given'}"
         return *finish_swap(paths), *swap_tables(paths, why=why)
 

@@ -33,6 +33,7 @@ from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import remove_unreferenced
+from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
@@ -97,6 +98,7 @@ def erase(
     """
     _refuse_folds(spec)
     paths = StreamPaths.of(spec.name, settings, spec.sink)
+    refuse_unable(spec.name, paths.table, "erase")
     with held(paths, run_id):
         finish_swap(paths)
         table = read_and_heal(spec, paths)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -43,6 +44,7 @@ class LagReader:
         self._kafka: Kafka | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
         self._known: dict[str, tuple[LakeState, Position | None]] = {}
+        self._sinks: dict[str, SinkSpec] = {}
         self._states: dict[str, tuple[float, LakeState]] = {}
 
     def lake_state(self, stream: str) -> LakeState:
@@ -71,6 +73,7 @@ class LagReader:
         """
         if not specs:
             return {}
+        self._sinks |= {spec.name: spec.sink for spec in specs}
         kafka, self._kafka = self._kafka or Kafka(self._settings), None
         existing = kafka.names() if any(spec.topic_pattern for spec in specs) else ()
         subscribed = {spec.name: tuple(_topics_of(spec, existing)) for spec in specs}
@@ -120,7 +123,7 @@ class LagReader:
         state = self.lake_state(stream)
         known = self._known.get(stream)
         if known is None or known[0] != state:
-            snapshot = read_snapshot(StreamPaths.of(stream, self._settings))
+            snapshot = read_snapshot(StreamPaths.of(stream, self._settings, self._sinks[stream]))
             position = None if awaits_run(snapshot) else position_of(snapshot)
             known = self._known[stream] = (state, position)
         return known[1]

@@ -102,6 +102,9 @@ def maintain(
         bare = _remove_old_payloads(spec, paths, rows)
         copy_ledger(paths)
         hit(Failpoint.RETIRED)
+        target_bytes = spec.maintenance.target_file_mb * _MEGABYTE
+        for what, count in paths.table.maintain(keep, target_bytes).items():
+            tell(f"{spec.name}: {what} {count:,}…")
         tables = []
         for path in (paths.data, paths.quarantine, paths.tombstones, paths.ledger):
             if is_delta(path):
@@ -177,7 +180,7 @@ def _settled_seq(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow]
     wrote = [row.seq for row in rows if row.counts["deleted"] or row.counts["deleted_absent"]]
     needed = (
         max((seq for seq in wrote if seq <= point.seq), default=None)
-        for point in read_history(spec.name, settings)
+        for point in read_history(spec.name, settings, spec.sink)
         if point.obstacle is None
     )
     return min((seq - 1 for seq in needed if seq is not None), default=None)

@@ -17,6 +17,7 @@ from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning
 from ingestion.errors import OffsetsExpiredError, RefusedError, no_table_yet
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.archive import finish_swap, swap_tables
+from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.erasure import erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.location import Location
@@ -82,6 +83,7 @@ class Rebuild:
 
     def _execute(self, stream: Stream) -> RebuildReport:
         paths = stream.paths
+        refuse_unable(stream.name, paths.table, "rebuild")
         with translate_disk_errors(stream.name, *paths.written):
             stream = resolve_topics(stream)
             snapshot = read_snapshot(paths)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ingestion.errors import InvalidSpecError, RefusedError, counted, no_table_yet
 from ingestion.lake.attempts import MARKS, Attempts, find_leftovers
+from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import Ledger, LedgerRow
@@ -75,6 +76,7 @@ class Redrive(StreamTask):
             DependencyError: Kafka does not answer, or a volume is full or read-only.
         """
         stream = Stream(spec=self.spec, settings=self.settings)
+        refuse_unable(stream.name, stream.paths.table, "redrive")
         with translate_engine_errors(stream):
             rows: list[LedgerRow] = []
             return on_fitting_engine(resolve_topics(stream), partial(self._execute, rows))[0]

@@ -16,6 +16,7 @@ from functools import partial
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, NotReplayableError, OffsetsExpiredError, no_table_yet
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition, cut
+from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_committer
 from ingestion.lake.stream import Stream
@@ -69,6 +70,7 @@ class Replay(StreamTask):
         """
         _refuse_modes_that_fold(self.spec)
         stream = Stream(spec=self.spec, settings=self.settings)
+        refuse_unable(stream.name, stream.paths.table, "replay")
         with translate_engine_errors(stream):
             rows: list[LedgerRow] = []
             return on_fitting_engine(resolve_topics(stream), partial(self._execute, rows))[0]

@@ -17,26 +17,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from deltalake.exceptions import DeltaError
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
-    DamagedTableError,
     InvalidSpecError,
     RewindError,
     counted,
-    first_line,
     no_table_yet,
 )
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.checksums import matches_checksum
-from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, Kind
-from ingestion.lake.delta import read_delta
+from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
-from ingestion.lake.integrity import translate_read_errors
 from ingestion.lake.ledger import (
     Ledger,
     LedgerRow,
@@ -44,10 +39,8 @@ from ingestion.lake.ledger import (
     next_offsets,
     standing_rows,
 )
-from ingestion.lake.location import Location
 from ingestion.lake.lock import held
 from ingestion.lake.paths import StreamPaths
-from ingestion.lake.table_log import TableLog, data_files
 from ingestion.recovery.heal import HealedTable, read_and_heal, remove_leftovers
 from ingestion.recovery.position import Position
 from ingestion.settings import Settings
@@ -78,20 +71,22 @@ class Savepoint:
     metadata: CommitMetadata | None = None
 
 
-def read_history(stream: str, settings: Settings) -> tuple[Savepoint, ...]:
+def read_history(
+    stream: str, settings: Settings, sink: SinkSpec | None = None
+) -> tuple[Savepoint, ...]:
     """Return what a stream's batches left, newest first; changes nothing.
 
     Raises:
         InvalidSpecError: there is no table of the stream.
         DamagedTableError: a commit is not as it was written.
     """
-    paths = StreamPaths.of(stream, settings)
+    paths = StreamPaths.of(stream, settings, sink)
     ledger = load_ledger(paths)
-    with translate_read_errors(paths.data):
-        log = TableLog(paths.data)
+    with paths.table.translate_read_errors():
+        log = paths.table.log()
         if not log.exists:
             raise no_table_yet(stream)
-        return _savepoints(paths, log, ledger.rows_of(log.table_id()))
+        return _savepoints(paths, ledger.rows_of(log.table_id()))
 
 
 def rewind(
@@ -116,11 +111,12 @@ def rewind(
         StreamLockedError: a run holds the stream.
     """
     wanted, paths = _Wanted.parse(spec.name, to), StreamPaths.of(spec.name, settings, spec.sink)
+    refuse_unable(spec.name, paths.table, "rewind")
     with held(paths, run_id):
         table = read_and_heal(spec, paths, even_if_altered=True)
         if table is None:
             raise no_table_yet(spec.name)
-        point = wanted.choose(_savepoints(paths, TableLog(paths.data), table.rows))
+        point = wanted.choose(_savepoints(paths, table.rows))
         if _stands_at(table, point):
             return point, table.rows[-1]
         _refuse_unreachable(table, point)
@@ -185,11 +181,9 @@ def _is_undone(point: Savepoint) -> bool:
     return (point.obstacle or "").startswith(_UNDONE)
 
 
-def _savepoints(
-    paths: StreamPaths, log: TableLog, rows: Sequence[LedgerRow]
-) -> tuple[Savepoint, ...]:
+def _savepoints(paths: StreamPaths, rows: Sequence[LedgerRow]) -> tuple[Savepoint, ...]:
     """List a table's savepoints, newest first: those in its log, and what the ledger remembers."""
-    in_log = list(_savepoints_in_log(paths, log))
+    in_log = list(_savepoints_in_log(paths))
     seqs = {point.seq for point in in_log}
     aged = (
         Savepoint(
@@ -207,10 +201,10 @@ def _savepoints(
     return tuple(sorted([*in_log, *aged], key=lambda point: point.seq, reverse=True))
 
 
-def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]:
+def _savepoints_in_log(paths: StreamPaths) -> Iterator[Savepoint]:
     """Walk our commits back, and say of each whether its rows can come back."""
     undone_beyond, rewound_by = None, 0
-    for commit, restored_from, missing in _with_files(paths.data, log):
+    for commit, restored_from, missing in paths.table.restorable():
         metadata, obstacle = commit.metadata, None
         if metadata is None:
             continue
@@ -218,6 +212,8 @@ def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]
             obstacle = f"{_UNDONE} of seq {rewound_by}"
         elif metadata.kind == "rewind":
             undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
+        if obstacle is None and (why := paths.table.cannot.get("rewind")):
+            obstacle = why
         if obstacle is None and restored_from is None:
             removed = counted(
                 missing, "of its data files was removed", "of its data files were removed"
@@ -234,29 +230,6 @@ def _savepoints_in_log(paths: StreamPaths, log: TableLog) -> Iterator[Savepoint]
             restored_from=restored_from,
             metadata=metadata,
         )
-
-
-def _with_files(table: Location, log: TableLog) -> Iterator[tuple[Commit, int | None, int]]:
-    """Walk the log back.
-
-    Yields:
-        Each commit; a version with the same rows whose files are all there, its own or one in
-        which they were put together; and how many of its own are gone.
-    """
-    there, whole = table.files().keys(), None
-    missing = data_files(log.snapshot) - there
-    for commit in _commits(log):
-        whole = whole if missing else commit.version
-        yield commit, whole, len(missing)
-        if commit.metadata is not None or commit.changes_rows:
-            whole = None
-        missing = (missing - set(commit.added)) | (set(commit.removed) - there)
-
-
-def _commits(log: TableLog) -> Iterator[Commit]:
-    """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
-    with suppress(DamagedTableError):
-        yield from log.newest_first()
 
 
 def _stands_at(table: HealedTable, point: Savepoint) -> bool:
@@ -278,8 +251,8 @@ def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
         obstacle = "a key was erased since, whose records would be read again"
     elif any(name.endswith("_written_off") for row in undone for name in row.counts):
         obstacle = "quarantine or tombstones were written off since, and are not as they were then"
-    if obstacle is None:
-        obstacle = next(_altered_files(snapshot.paths, point), None)
+    if obstacle is None and point.restored_from is not None:
+        obstacle = next(snapshot.paths.table.altered_since(point.restored_from), None)
     if obstacle is not None:
         raise RewindError(
             stream,
@@ -287,18 +260,6 @@ def _refuse_unreachable(table: HealedTable, point: Savepoint) -> None:
             remedy=f"oncelake history {stream} lists what can be reached; oncelake rebuild "
             f"{stream} makes the table anew from the topic",
         )
-
-
-def _altered_files(paths: StreamPaths, point: Savepoint) -> Iterator[str]:
-    """Name the files that would come back, and are not as they were written."""
-    try:
-        then = data_files(read_delta(paths.data, version=point.restored_from))
-    except DeltaError as error:
-        yield f"version {point.restored_from} cannot be read ({first_line(error)})"
-        return
-    for name in sorted(then - data_files(read_delta(paths.data))):
-        if not matches_checksum(paths.data / name):
-            yield f"data file {name} is not as it was written"
 
 
 def _commit(

@@ -114,9 +114,7 @@ class StatusReader:
 
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands; what cannot be found out is one of its problems."""
-        paths = StreamPaths.of(
-            declared.name, self._settings, declared.spec.sink if declared.spec else None
-        )
+        paths = StreamPaths.of(declared.name, self._settings, declared.sink)
         status = StreamStatus(stream=declared.name, table=paths.table.where)
         if declared.error is not None:
             status.add(declared.error)

@@ -21,7 +21,7 @@ class ModelData:
     def __init__(self, paths: Paths) -> None:
         """Take the place of the table."""
         self._paths = paths
-        self.where = str(paths.data)
+        self.where, self.cannot = str(paths.data), dict[str, str]()
 
     def log(self) -> Any:
         """Open the log."""
@@ -48,6 +48,15 @@ class ModelData:
     def translate_read_errors(self) -> AbstractContextManager[None]:
         """Translate nothing."""
         return nullcontext()
+
+    def restorable(self) -> Iterator[tuple[Commit, int, int]]:
+        """Walk the log back: every version still has its files."""
+        return ((commit, commit.version, 0) for commit in self.log().newest_first())
+
+    def altered_since(self, version: int) -> Iterator[str]:
+        """Find nothing."""
+        del version
+        yield from ()
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit the rows of an earlier version."""

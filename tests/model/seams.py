@@ -35,7 +35,6 @@ import ingestion.recovery.start
 import ingestion.sinks.local_engine
 from ingestion.errors import StreamLockedError
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.commit_log import Commit
 from ingestion.lake.lock import Holder
 from tests.model import engine, frames, query, sink
 from tests.model.lake import ModelLedger, ModelLog, Table
@@ -197,11 +196,8 @@ def _seams() -> tuple[tuple[Any, dict[str, Any]], ...]:
             ingestion.operations.rewind,
             {
                 "StreamPaths": paths,
-                "TableLog": ModelLog,
                 "Ledger": ModelLedger,
                 "held": lambda paths, run_id: held(paths, _me(run_id)),
-                "_with_files": with_files,
-                "_altered_files": lambda paths, point: iter(()),
             },
         ),
     )
@@ -244,8 +240,3 @@ def create_table(_engine: object, _spark: object, stream: Any, _schema: object) 
         table = Table(id="table")
         table.land({}, None, clock_ms=0, read_at=-1, operation="CREATE TABLE")
         place.table = table
-
-
-def with_files(_place: object, log: ModelLog) -> Iterator[tuple[Commit, int, int]]:
-    """Walk the log back: every version still has its files."""
-    return ((commit, commit.version, 0) for commit in log.newest_first())

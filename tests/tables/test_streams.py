@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
+from ingestion.errors import RefusedError, TableReplacedError
+from ingestion.operations.decisions import reset
+from ingestion.operations.maintain import maintain
+from ingestion.operations.rewind import rewind
 from ingestion.settings import Settings
 from tests.support.postgres import postgres
 from tests.support.proof import find_problems
@@ -139,3 +144,67 @@ def test_a_redrive_and_a_replay_find_what_is_there(world: World) -> None:
     assert replayed.total("inserted") == 0
     assert [each["id"] for each in world.rows()] == [1, 2]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["iceberg"])
+def test_a_rewind_sets_rows_and_offsets_back_together(world: World) -> None:
+    """The rows are those of the batch, and the next run reads on from its offsets."""
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(1, "b"), row(2, "c"))
+    world.run()
+
+    rewind(world.spec, world.settings, to="seq:1", reason="a test", run_id="r")
+
+    assert world.rows() == [row(1, "a")]
+    assert world.run().total("updated") == 1
+    assert world.rows() == [row(1, "b"), row(2, "c")]
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_what_a_sink_cannot_do_is_refused_with_the_reason(world: World) -> None:
+    """Nothing is half done."""
+    world.send(row(1, "a"))
+    world.run()
+
+    with pytest.raises(RefusedError, match="cannot rewind: PostgreSQL keeps no earlier state"):
+        rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="r")
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_a_reset_begins_a_new_table_and_keeps_the_old_one_by_another_name(world: World) -> None:
+    """The next run reads the topic from its start."""
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+
+    reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
+
+    assert not world.paths.table.log().exists
+    assert world.run().total("inserted") == 2
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_upkeep_changes_no_row(world: World) -> None:
+    """Small files are put together, and the proof still holds."""
+    for name in "abc":
+        world.send(row(ord(name), name))
+        world.run()
+    rows = world.rows()
+
+    maintain(world.spec, world.settings, run_id="r", window=dt.timedelta())
+
+    assert world.rows() == rows
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_a_table_that_is_gone_is_refused(world: World) -> None:
+    """The ledger remembers a table: a new one in its place would lack what it held."""
+    world.send(row(1, "a"))
+    world.run()
+    world.paths.table.set_aside("lost")
+
+    with pytest.raises(TableReplacedError, match="is gone"):
+        world.run()

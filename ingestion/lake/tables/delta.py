@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +18,8 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sinks import DeltaSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
-from ingestion.errors import RewindError, TableSettingsError, first_line
+from ingestion.errors import DamagedTableError, RewindError, TableSettingsError, first_line
+from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import DataTable, Transaction
@@ -32,7 +33,7 @@ from ingestion.lake.integrity import (
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
 from ingestion.lake.side_tables import rows_of_seq
-from ingestion.lake.table_log import TableLog, commit_without_rows, restore_version
+from ingestion.lake.table_log import TableLog, commit_without_rows, data_files, restore_version
 from ingestion.settings import Settings
 
 # Where Spark notes a type with a VARCHAR in it.
@@ -138,6 +139,28 @@ class DeltaData(DataTable):
         """Commit by delta-rs, without a row."""
         return commit_without_rows(self.path, self.stream, metadata)
 
+    def restorable(self) -> Iterator[tuple[Commit, int | None, int]]:
+        """Walk the log back; one version may have the rows of another, put together anew."""
+        log, there, whole = self.log(), self.path.files().keys(), None
+        missing = data_files(log.snapshot) - there
+        for commit in _commits(log):
+            whole = whole if missing else commit.version
+            yield commit, whole, len(missing)
+            if commit.metadata is not None or commit.changes_rows:
+                whole = None
+            missing = (missing - set(commit.added)) | (set(commit.removed) - there)
+
+    def altered_since(self, version: int) -> Iterator[str]:
+        """Compare the files that would come back with their checksums."""
+        try:
+            then = data_files(read_delta(self.path, version=version))
+        except DeltaError as error:
+            yield f"version {version} cannot be read ({first_line(error)})"
+            return
+        for name in sorted(then - data_files(read_delta(self.path))):
+            if not matches_checksum(self.path / name):
+                yield f"data file {name} is not as it was written"
+
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit by delta-rs, which brings the files of that version back."""
         try:
@@ -148,6 +171,12 @@ class DeltaData(DataTable):
                 f"delta-rs cannot set the table back: {first_line(error)}.",
                 remedy=f"oncelake rebuild {self.stream} makes the table anew from the topic",
             ) from error
+
+
+def _commits(log: TableLog) -> Iterator[Commit]:
+    """Walk the log back to its end, or to a damaged commit, which a checkpoint stands in for."""
+    with suppress(DamagedTableError):
+        yield from log.newest_first()
 
 
 def _stored_type(field: Any) -> SqlType:

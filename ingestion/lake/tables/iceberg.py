@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -53,7 +53,7 @@ from ingestion.lake.commit_log import (
     unless_committed,
 )
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from ingestion.lake.data_table import Change, DataTable, Transaction
+from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
 
@@ -362,6 +362,12 @@ def _delete_old_metadata(table: Table, now: TableMetadata) -> None:
 class IcebergTable(DataTable):
     """A stream's Iceberg table; see ``DataTable``."""
 
+    cannot: ClassVar[Mapping[Ability, str]] = {
+        "rebuild": "a table of Iceberg that is made beside another cannot take its place yet; "
+        "reset the stream instead, and the next run reads the topic into a new table",
+        "erase": "older snapshots would keep the rows until they expire, and that is not done yet",
+    }
+
     def __init__(self, place: _Place) -> None:
         self._place, self.stream = place, place.stream
 
@@ -464,6 +470,15 @@ class IcebergTable(DataTable):
                     f"{self.where}: somebody else changed the table meanwhile. Nothing was "
                     f"changed. Next: {_AGAIN}"
                 ) from error
+
+    def set_aside(self, entry: str) -> str | None:
+        """Rename the table in its catalog; its notes are in it."""
+        to = (*self._place.identifier[:-1], f"{self._place.identifier[-1]}__{entry.lower()}")
+        with self._place.session() as catalog:
+            if self._place.load() is None:
+                return None
+            catalog.rename_table(self._place.identifier, to)
+        return ".".join(to)
 
     def begin(self, seq: int) -> IcebergTransaction:
         """Load the table, and make sure that it stands at the seq before."""

@@ -11,6 +11,7 @@ Rows travel as CSV, by COPY: what comes back is, to the bit, what was sent, or i
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 import uuid
@@ -316,6 +317,10 @@ class PostgresTable(DataTable):
 
     cannot: ClassVar[Mapping[Ability, str]] = {
         "rewind": _PAST,
+        "rebuild": "a table of PostgreSQL that is made beside another cannot take its place yet; "
+        "reset the stream instead, and the next run reads the topic into a new table",
+        "erase": "the way to erase a key from PostgreSQL is its own DELETE and VACUUM, and the "
+        "proof would miss the row",
         "see foreign changes": "PostgreSQL keeps no log of a table's changes that a client can "
         "read",
     }
@@ -463,6 +468,18 @@ class PostgresTable(DataTable):
                 self._comment(connection, column)
             self._place.commit(connection)
 
+    def set_aside(self, entry: str) -> str | None:
+        """Rename the table; its id goes with it, and so do its notes."""
+        place, name = self._place, f"{self._place.name[:40]}__{entry.lower()}"
+        with place.session() as connection:
+            if not _look(place, connection).exists:
+                return None
+            connection.execute(
+                SQL("ALTER TABLE {} RENAME TO {}").format(place.table, Identifier(name))
+            )
+            place.commit(connection)
+        return f"{place.schema}.{name}"
+
     def begin(self, seq: int) -> PostgresTransaction:
         """Lock the table's head, when it stands at the seq before."""
         with self._place.translated():
@@ -526,18 +543,21 @@ class PostgresTable(DataTable):
             remedy=f"ALTER TABLE {self._place.table.as_string()} SET LOGGED",
         )
 
-    def maintain(self, keep_from_seq: int) -> int:
-        """Delete the notes before a seq, though never the newest; return how many."""
+    def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
+        """Delete the notes that are older than the window, though never the newest."""
+        del target_bytes
         place = self._place
         with place.session() as connection:
             state = _look(place, connection)
             if not state.has_notes or state.seq is None:
-                return 0
-            query = SQL("DELETE FROM {} WHERE table_id = %s AND seq < %s").format(place.notes)
-            before = min(keep_from_seq, state.seq)
-            deleted = connection.execute(query, (state.id, before)).rowcount
+                return {}
+            query = SQL(
+                "DELETE FROM {} WHERE table_id = %s AND seq < %s "
+                "AND committed_at < clock_timestamp() - %s"
+            ).format(place.notes)
+            deleted = connection.execute(query, (state.id, state.seq, window)).rowcount
             place.commit(connection)
-        return deleted
+        return {"notes deleted": deleted}
 
 
 class PostgresTransaction(Transaction):

@@ -30,7 +30,6 @@ from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import is_running, process_locking
 from ingestion.lake.side_tables import count_rows
-from ingestion.lake.table_log import TableLog
 from ingestion.local.jars import missing_jars
 from ingestion.local.process import run_and_capture
 from ingestion.operations.doctor import findings as kinds
@@ -94,7 +93,8 @@ def _examine_stream(
     if status.retention is not None and status.retention.is_low:
         findings.append(kinds.LOW_RETENTION.of(stream.name, str(status.retention)))
     try:
-        return [*findings, *examine_leftovers(stream.name, StreamPaths.of(stream.name, settings))]
+        paths = StreamPaths.of(stream.name, settings, stream.sink)
+        return [*findings, *examine_leftovers(stream.name, paths)]
     except Exception as error:  # noqa: BLE001 (what cannot be found out is a finding, too)
         return [*findings, _finding_of(Failure.of(error, stream=stream.name))]
 
@@ -218,7 +218,7 @@ def examine_leftovers(stream: str, paths: StreamPaths) -> Iterator[Finding]:
     if holder := holder_of(paths):
         yield _finding_of_holder(stream, paths, holder)
         return
-    log, seq = TableLog(paths.data), 0
+    log, seq = paths.table.log(), 0
     if log.exists:
         seq = log.last_seq(stream) or 0
         snapshot = read_snapshot(paths)
