@@ -30,6 +30,9 @@ demo: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Load flights through the embe
 # Moto's S3, started for the command and stopped after it.
 in_a_store = $(if $(filter s3,$(LAKE)),$(bin)/python -m tests.support.in_a_store)
 
+# A server of PostgreSQL, for a sink that needs one.
+in_postgres = $(if $(filter postgres,$(SINK)),$(bin)/python -m tests.support.in_postgres) env
+
 ui: export DAGSTER_HOME := $(CURDIR)
 ui: setup ## Start Dagster's web UI, and the embedded Kafka unless ONCELAKE_KAFKA is set
 	@$(bin)/oncelake kafka up --if-used
@@ -69,8 +72,8 @@ kills: setup ## Kill a run at ten random moments, and prove that nothing is lost
 cluster-kills: setup ## Kill executors, workers and runs of a Spark cluster (KILLS=20 SEED=1)
 	@$(bin)/python -m tests.cluster --kills $(or $(KILLS),20) --seed $(or $(SEED),1)
 
-crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere, every way (MINUTES=60 SEED=1 LAKE=s3; goes on where it was)
-	@$(in_a_store) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
+crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere, every way (MINUTES=60 SEED=1 LAKE=s3 SINK=; goes on where it was)
+	@$(in_a_store) $(in_postgres) SINK=$(SINK) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
 
 modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7, 1,000 and all

@@ -33,7 +33,7 @@ from tests.crash.matrix import (
     work,
     workers,
 )
-from tests.crash.trial import Cell
+from tests.crash.trial import SINK, Cell
 from tests.support.world import ROOT
 
 
@@ -56,7 +56,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--way", action="append", choices=WAYS, help="only trials of such a way")
     parser.add_argument("--trials", type=int, help="only so many trials")
-    name = f"crash-matrix{'' if STORE is None else '-store'}.jsonl"
+    where = SINK or ("" if STORE is None else "store")
+    name = f"crash-matrix{where and '-'}{where}.jsonl"
     parser.add_argument("--results", type=Path, default=ROOT / ".proofs" / name)
     parser.add_argument("--renames", action="store_true", help="kill at the N-th rename instead")
     parser.add_argument("--report", action="store_true", help="only say what was found so far")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -22,6 +23,8 @@ from tests.support.world import World
 PARTITIONS = 3
 _ENGINES = ("delta_rs", "spark")
 _SECONDS = 180.0
+# What keeps the rows, where it is not the lake.
+SINK = os.environ.get("SINK", "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +115,8 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
         # So many bad records end Dagster's run with 1, as a kill of its JVM may not.
         quarantine_rate={"fail_above": 1},
     )
+    if SINK:
+        _declare_sink(world, dice)
     world.write_declaration()
     traffic = Traffic(
         settings=world.settings, topic=world.topic, partitions=PARTITIONS, seed=cell.seed
@@ -130,6 +135,17 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
         log_files(world.paths.ledger).forget()
     traffic.send(100)
     return traffic
+
+
+def _declare_sink(world: World, dice: random.Random) -> None:
+    """Keep the rows in another sink, half of the time all of them."""
+    in_kafka = SINK == "kafka"
+    world.declare(sink={"kafka": {"topic": f"{world.topic}.clean"}} if in_kafka else SINK)
+    if dice.random() < 0.5:
+        world.declare(mode="append", keys=[], sequence_by=[], tombstones="quarantine")
+        del world.declared["apply_as_deletes"]
+    elif in_kafka:
+        world.declare(sequence_by=[])
 
 
 def _nth(place: str, dice: random.Random) -> int:
