@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ingestion.declaration.sinks import SINKS, SinkSpec
+from ingestion.declaration.sinks import SINKS, SinkName, SinkSpec
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
@@ -21,6 +21,7 @@ class StreamPaths:
         lake: The lake that they are in.
         data: The folder that is named for the stream: its Delta table, where it is one.
         table: The table of its rows, whatever keeps it.
+        sink: What keeps it.
         lock: The file whose kernel lock is the right to write.
         ledger_copy: The ledger as it was when commits last left the table's log.
         holder: Who holds that lock, for people.
@@ -36,6 +37,7 @@ class StreamPaths:
     lake: Location
     data: Location
     table: DataTable
+    sink: SinkName
     quarantine: Location
     tombstones: Location
     ledger: Location
@@ -65,6 +67,7 @@ class StreamPaths:
             stream=stream,
             lake=lake,
             data=lake / stream,
+            sink=sink.name if sink else "delta",
             table=_table_of(stream, sink or SinkSpec(), settings, lake),
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",

@@ -12,6 +12,7 @@ from typing import Any
 
 from ingestion.errors import (
     ForeignTableError,
+    IdentityChangedError,
     MemoryLostError,
     RefusedError,
     TableReplacedError,
@@ -126,6 +127,7 @@ def position_of(
             ours, was changed by somebody else, or contradicts the ingestion by its settings.
     """
     table, paths = snapshot.table, snapshot.paths
+    _refuse_another_sink(snapshot)
     if table is None:
         if snapshot.ledger.rows or snapshot.ledger.damage:
             raise _replaced(paths, "is gone")
@@ -179,6 +181,21 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
         source=snapshot.source,
         committed=Attempts.of(snapshot.rows, last=seq),
     )
+
+
+def _refuse_another_sink(snapshot: TableSnapshot) -> None:
+    """Make sure that the rows are where the file says: of a sink but Delta, the ids begin so."""
+    known, paths = snapshot.ledger.rows, snapshot.paths
+    if not known:
+        return
+    sink = known[-1].table_id.rpartition(":")[0] or "delta"
+    if sink != paths.sink:
+        raise IdentityChangedError(
+            paths.stream,
+            f"its rows are in a table of `sink: {sink}`; the file declares `sink: {paths.sink}`.",
+            remedy=f"put `sink` back in {paths.stream}.yaml; or oncelake reset {paths.stream} "
+            "--yes, and the next run reads the topic into the new sink",
+        )
 
 
 def _refuse_another_table(snapshot: TableSnapshot, table: TableState) -> None:

@@ -178,6 +178,7 @@ class Paths:
     """The places of the one stream, under the names of ``ingestion.lake.paths.StreamPaths``."""
 
     stream: str = STREAM
+    sink: str = "delta"
     data: Place = field(default_factory=Place)
     quarantine: Side = field(default_factory=lambda: Side(f"{STREAM}__quarantine"))
     tombstones: Side = field(default_factory=lambda: Side(f"{STREAM}__tombstones"))

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from ingestion.errors import RefusedError, TableReplacedError
+from ingestion.errors import IdentityChangedError, RefusedError, TableReplacedError
 from ingestion.operations.decisions import reset
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
@@ -208,3 +208,21 @@ def test_a_table_that_is_gone_is_refused(world: World) -> None:
 
     with pytest.raises(TableReplacedError, match="is gone"):
         world.run()
+
+
+@pytest.mark.parametrize("sink", MERGING)
+def test_a_stream_moves_to_another_sink_by_a_reset(world: World, sink: str) -> None:
+    """A changed `sink` is refused until then; the new table is what one that began there is."""
+    world.declare(sink="delta")
+    world.send(row(1, "a"), row(2, "b"), row(1, "c"))
+    world.run()
+    before = world.rows()
+    world.declare(sink=sink)
+
+    with pytest.raises(IdentityChangedError, match="its rows are in a table of `sink: delta`"):
+        world.run()
+    reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
+    world.run()
+
+    assert world.rows() == before
+    assert find_problems(world) == ()

@@ -40,6 +40,7 @@ from ingestion.errors import (
     SetupError,
     TableBusyError,
     TableSettingsError,
+    counted,
     first_line,
 )
 from ingestion.lake.commit_log import (
@@ -530,7 +531,8 @@ class IcebergTable(DataTable):
                 size, expected = len(table.io.new_input(file.file_path)), file.file_size_in_bytes
                 if size != expected:
                     raise self._place.damaged(
-                        f"{file.file_path} has {size:,} bytes, and {expected:,} were committed"
+                        f"{file.file_path} has {counted(size, 'byte')}, and {expected:,} were "
+                        "committed"
                     )
 
     def settings_error(self) -> TableSettingsError | None:
@@ -758,9 +760,9 @@ class IcebergTransaction(Transaction):
             if len(found) == len(keys) == len(np.unique(found.column("_key").to_numpy())):
                 return remembered.files, found
         raise TableBusyError(
-            f"{self._place.where}: somebody else has changed the same rows: the table has "
-            f"{len(found)} rows of the {len(keys)} keys that are updated or deleted. Nothing was "
-            f"changed. Next: {_AGAIN}"
+            f"{self._place.where}: somebody else has changed the same rows: of "
+            f"{counted(len(keys), 'key')} to update or delete, the table has "
+            f"{counted(len(found), 'row')}. Nothing was changed. Next: {_AGAIN}"
         )
 
     def _keys(self) -> list[str]:
