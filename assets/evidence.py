@@ -29,6 +29,7 @@ class Evidence:
     """What is known when a run has ended.
 
     Attributes:
+        paths: Where the stream's tables lie.
         report: What the run did.
         table_id: Delta's id of the table.
         ledger: The ledger rows of the table that no rewind has undone, by seq.
@@ -43,6 +44,7 @@ class Evidence:
     """
 
     spec: StreamSpec
+    paths: StreamPaths
     report: RunReport
     table_id: str
     ledger: tuple[LedgerRow, ...]
@@ -85,12 +87,13 @@ def gather(
     judged = judged_rows(report, unreported)
     return Evidence(
         spec=declared.spec,
+        paths=paths,
         report=report,
         table_id=table_id,
         ledger=ledger,
         unreported=unreported,
         reasons=_reasons(paths, judged),
-        outcomes=_outcomes(declared, settings, spark, report, judged),
+        outcomes=_outcomes(declared, paths, settings, spark, report, judged),
         now=dt.datetime.now(dt.UTC),
         proof=prove(declared.spec, settings) if declared.spec.verify else None,
         retention=_retention(declared.spec, settings, report),
@@ -133,6 +136,7 @@ def _reasons(paths: StreamPaths, judged: tuple[LedgerRow, ...]) -> Mapping[str, 
 
 def _outcomes(
     declared: DeclaredStream,
+    paths: StreamPaths,
     settings: Settings,
     spark: SparkResource,
     report: RunReport,
@@ -143,14 +147,14 @@ def _outcomes(
         return None
     import pyarrow.compute as pc
 
-    from ingestion.pipeline.store_session import read_table
+    from ingestion.pipeline.store_session import read_rows
 
     try:
         # Batches follow one another; after a wiped event log they are too many to be listed.
         first, last = judged[0].seq, judged[-1].seq
-        rows = read_table(
+        rows = read_rows(
             spark.spark_session,
-            StreamPaths.of(declared.name, settings).data,
+            paths,
             settings,
             version=report.delta_version,
             within=(pc.field("_seq") >= first) & (pc.field("_seq") <= last),

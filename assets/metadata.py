@@ -14,7 +14,6 @@ from assets.history import COMPLETE
 from ingestion.errors import counted
 from ingestion.lake.books import COUNTS
 from ingestion.lake.ledger import LedgerRow
-from ingestion.lake.location import Location
 from ingestion.pipeline.report import RunReport, ranges_of, total_of
 
 # The table of ranges has that name already.
@@ -46,7 +45,7 @@ def metadata_of(evidence: Evidence) -> dict[str, Any]:
         "table_id": evidence.table_id,
         "dagster/row_count": report.row_count,
         "dagster/column_schema": column_schema(spec),
-        "dagster/uri": Location.of(report.table).uri,
+        "dagster/uri": evidence.paths.table.uri,
         "dagster/table_name": spec.name,
     }
 
@@ -84,7 +83,7 @@ def _offsets_table(rows: Sequence[LedgerRow]) -> dg.TableMetadataValue:
 
 def side_observations(evidence: Evidence) -> Iterator[dg.AssetObservation]:
     """Yield what a run leaves in the tables beside the stream's own."""
-    stream, lake = evidence.spec.name, Location.of(evidence.report.table).parent
+    stream, lake = evidence.spec.name, evidence.paths.lake
     sizes: dict[dg.AssetKey, dict[str, int | None]] = {
         quarantine_key(stream): {"waiting": evidence.waiting},
         ledger_key(stream): {"seq": evidence.report.seq, "dagster/row_count": len(evidence.ledger)},

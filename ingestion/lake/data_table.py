@@ -96,6 +96,11 @@ class DataTable(ABC):
     def where(self) -> str:
         """Name the table, and what keeps it, for people."""
 
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """Name the table for programs, without secrets."""
+
     @abstractmethod
     def log(self) -> CommitLog:
         """Open the log of what was committed, as it is now."""

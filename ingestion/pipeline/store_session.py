@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from ingestion.errors import SetupError
 from ingestion.lake.delta import endpoint_of_s3, open_rows
 from ingestion.lake.location import Location
+from ingestion.lake.paths import StreamPaths
 from ingestion.local.jars import store_jars
 from ingestion.settings import Settings
 
@@ -87,6 +89,25 @@ def read_table(
     if version is not None:
         reader = reader.option("versionAsOf", version)
     return reader.load(str(table))
+
+
+def read_rows(
+    spark: SparkSession,
+    paths: StreamPaths,
+    settings: Settings,
+    *,
+    version: int,
+    within: pc.Expression,
+) -> DataFrame:
+    """Return a stream's rows ``within`` a condition as a frame, whatever keeps them."""
+    if paths.sink == "delta":
+        return read_table(spark, paths.data, settings, version=version, within=within)
+    names = [column.name for column in paths.table.columns()]
+    nothing = pa.table({name: pa.nulls(0) for name in names})
+    found = [
+        pa.Table.from_batches([batch]).filter(within) for batch in paths.table.scan(names, version)
+    ]
+    return spark.createDataFrame(pa.concat_tables(found or [nothing]))
 
 
 def append_store_jars(settings: Settings) -> None:

@@ -28,8 +28,10 @@ from ingestion.kafka.retention import Headroom
 from ingestion.kafka.transactions import Stall
 from ingestion.lake.commit_metadata import Kind
 from ingestion.lake.ledger import LedgerRow
+from ingestion.lake.paths import StreamPaths
 from ingestion.operations.retention import Retention
 from tests.assets.conftest import NOW, batch, declared, report
+from tests.support.world import settings_in
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
@@ -40,6 +42,7 @@ def evidence(folder: Path, *batches: LedgerRow, **parts: Any) -> Evidence:
     assert spec is not None
     given = {
         "spec": spec,
+        "paths": StreamPaths.of(spec.name, settings_in(folder, "k:1")),
         "report": report(*batches, **parts.pop("report", {})),
         "table_id": "t",
         "ledger": batches,

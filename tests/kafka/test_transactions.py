@@ -172,6 +172,7 @@ def evidence(world: World, report: RunReport) -> Evidence:
     """What the checks are given after a run."""
     return Evidence(
         spec=world.spec,
+        paths=world.paths,
         report=report,
         table_id=world.log.table_id(),
         ledger=world.ledger,

@@ -10,6 +10,7 @@ import pytest
 from ingestion.lake.failpoints import Failpoint
 from tests.crash import trial
 from tests.crash.trial import Cell, attempt
+from tests.support.long import twins
 from tests.support.world import World
 from tests.tables.test_streams import postgres_address, settings, world
 
@@ -22,8 +23,17 @@ CELLS = (
 )
 
 
-@pytest.mark.parametrize("sink", ["iceberg", "postgres"])
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize(
+    ("sink", "cell"),
+    [
+        pytest.param("postgres", CELLS[0], id="postgres before"),
+        pytest.param("iceberg", CELLS[1], id="iceberg behind"),
+        *twins(
+            pytest.param("iceberg", CELLS[0], id="iceberg before"),
+            pytest.param("postgres", CELLS[1], id="postgres behind"),
+        ),
+    ],
+)
 def test_a_run_that_is_killed_loses_and_doubles_nothing(
     world: World, sink: str, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,11 @@ class DeltaData(DataTable):
         """Name the table's folder."""
         return str(self.path)
 
+    @property
+    def uri(self) -> str:
+        """Name the table's folder, as a URI."""
+        return self.path.uri
+
     def log(self) -> TableLog:
         """Open the table's log."""
         return TableLog(self.path)

@@ -377,6 +377,12 @@ class IcebergTable(DataTable):
         """Name the table, and its catalog."""
         return self._place.where
 
+    @property
+    def uri(self) -> str:
+        """Name the table's folder, or, where there is no table yet, what it will be called."""
+        table = self._place.load()
+        return table.location() if table else f"iceberg:{'.'.join(self._place.identifier)}"
+
     def log(self) -> IcebergLog:
         """Open the log."""
         return IcebergLog(self._place)

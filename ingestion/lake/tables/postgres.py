@@ -333,6 +333,11 @@ class PostgresTable(DataTable):
         """Name the table, and the server without its password."""
         return self._place.where
 
+    @property
+    def uri(self) -> str:
+        """Name server, database, schema and table."""
+        return f"postgresql://{self._place.server}/{self._place.schema}.{self._place.name}"
+
     def log(self) -> PostgresLog:
         """Open the log; after a commit without an answer, it waits until the server has decided."""
         return PostgresLog(self._place)
