@@ -75,11 +75,6 @@ class Settings(BaseSettings):
     postgres: SecretStr | None = Field(
         None, description="URL of the database of `sink: postgres`: postgresql://user@host/name."
     )
-    sink_kafka: str | None = Field(
-        None,
-        description="Bootstrap servers of the cluster that `sink: kafka` writes to; default: that "
-        "which is read. It is logged in to in the same way.",
-    )
 
     lake: Path | str = Field(
         Path("lake"),

@@ -25,8 +25,6 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     if spec.mode not in kind.modes:
         allowed = " or ".join(f"`mode: {mode}`" for mode in kind.modes)
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
-    if not kind.merges:
-        yield from _log_violations(spec)
     for column in columns:
         for word in dict.fromkeys(refused_types(name, column.type)):
             field = "extra_fields" if column.name not in spec.types else "schema"
@@ -34,23 +32,3 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
             if field == "schema":
                 remedy = _AS_TEXT.format(column.name)
             yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
-
-
-def _log_violations(spec: Declaration) -> Iterator[Violation]:
-    """A log takes what comes, in the order of the offsets, and changes nothing that is there."""
-    why = f"`sink: {spec.sink.name}` writes a log, which"
-    if spec.sequence_by:
-        yield (
-            "sequence_by",
-            f"{why} cannot put a late record in its place; remove it, so that offsets order the "
-            "records of a key",
-        )
-    if spec.deletes == "soft":
-        yield "deletes", f"{why} says that a key is gone by a null value; write `hard`"
-    if spec.ignore_null_updates:
-        yield "ignore_null_updates", f"{why} has no row to keep columns of; remove it"
-    if spec.unavailable == "keep":
-        yield (
-            "format",
-            f"{why} has no row to keep the columns of that a record leaves out; use `sink: delta`",
-        )

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from ingestion.declaration.parts import Allowed, Part, Topic
+from ingestion.declaration.parts import Allowed, Part
 from ingestion.declaration.types import SqlType
 
-SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
+SinkName = Literal["delta", "iceberg", "postgres"]
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 QualifiedName = Annotated[
@@ -55,22 +55,12 @@ class PostgresSink(Part):
     )
 
 
-class KafkaSink(Part):
-    """A topic: records by their keys, each batch in one transaction."""
-
-    topic: Topic = Field(description="The topic that is written to.")
-    format: Literal["json", "avro"] = Field(
-        "json", description="How a row is written: JSON, or Avro by the schema registry."
-    )
-
-
 class SinkSpec(Part):
     """What keeps the rows: one of the sinks."""
 
     delta: DeltaSink | None = None
     iceberg: IcebergSink | None = None
     postgres: PostgresSink | None = None
-    kafka: KafkaSink | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> SinkSpec:
@@ -102,13 +92,11 @@ class SinkKind:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
         modes: The write modes that it can keep.
         refused: Types that would lose something in it, each with what to write instead.
-        merges: Whether a record is measured against what is there; a log takes what comes.
     """
 
     module: str
     modes: tuple[str, ...] = ("upsert", "append", "insert_only")
     refused: tuple[str, ...] = ()
-    merges: bool = True
 
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
@@ -119,12 +107,6 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     ),
     "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
-    "kafka": SinkKind(
-        module="ingestion.lake.tables.topic",
-        modes=("upsert", "append"),
-        refused=("VARIANT",),
-        merges=False,
-    ),
 }
 
 

@@ -4,7 +4,7 @@
          → commit rows and note as one act, or nothing → log: what was committed?
 
 A note is a batch's ``CommitMetadata``: its seq, ranges and counts. Whoever commits rows without it,
-or it without them, breaks the promise; ``oncelake.testing`` shows whether a sink keeps it.
+or it without them, breaks the promise.
 """
 
 from __future__ import annotations
@@ -84,11 +84,9 @@ class DataTable(ABC):
     Attributes:
         cannot: What its sink is unable to do, each with the reason, as a sentence.
         stream: The stream's name.
-        looks_up: Whether rows can be found by their keys; a log cannot, and only grows.
     """
 
     cannot: ClassVar[Mapping[Ability, str]] = {}
-    looks_up: ClassVar[bool] = True
     stream: str
 
     @property

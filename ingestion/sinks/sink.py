@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import cast
 
-from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.attempts import Attempt, Attempts
 from ingestion.lake.commit_log import Commit
@@ -112,8 +111,6 @@ class Sink(ABC):
 def sink_class(spec: StreamSpec) -> type[Sink]:
     """Import the sink of a declaration's write mode."""
     mode = spec.write_mode
-    if not SINKS[spec.sink.name].merges:
-        return cast("type[Sink]", import_module("ingestion.sinks.log").SINK)
     module = mode.soft_module if spec.deletes == "soft" else mode.module
     module = mode.partial_module if spec.ignore_null_updates else module
     return cast("type[Sink]", import_module(module).SINK)

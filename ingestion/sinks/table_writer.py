@@ -23,13 +23,7 @@ from ingestion.sinks.local_engine import LocalEngine
 
 
 class TableWriter(Protocol):
-    """Reads a stream's table for one batch, and commits to it once.
-
-    Attributes:
-        looks_up: Whether rows can be found by their keys.
-    """
-
-    looks_up: bool
+    """Reads a stream's table for one batch, and commits to it once."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -50,14 +44,8 @@ class TableWriter(Protocol):
             IncomparableError: the statement came to ``FAIL``.
         """
 
-    def append(self, rows: str, metadata: CommitMetadata, *, deleted: str = "") -> None:
-        """Commit rows of a query, which are added to those that are there.
-
-        Args:
-            rows: The query.
-            metadata: What the commit says of itself.
-            deleted: Query of the keys that are deleted, in a log, which can only say so.
-        """
+    def append(self, rows: str, metadata: CommitMetadata) -> None:
+        """Commit rows of a query, which are added to those that are there."""
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
@@ -74,8 +62,6 @@ class TableWriter(Protocol):
 
 class DeltaWriter:
     """Writes to a Delta table, by the engine's own commits; see ``TableWriter``."""
-
-    looks_up = True
 
     def __init__(self, engine: DeltaEngine, stream: str, path: Location, version: int) -> None:
         """Take the version that the batch is measured against."""
@@ -97,9 +83,8 @@ class DeltaWriter:
         """Commit a merge."""
         self._engine.merge(merge, self._stream, self._path, metadata)
 
-    def append(self, rows: str, metadata: CommitMetadata, *, deleted: str = "") -> None:
+    def append(self, rows: str, metadata: CommitMetadata) -> None:
         """Commit rows."""
-        assert not deleted, "a Delta table is no log"
         self._engine.append(rows, self._stream, self._path, metadata)
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
@@ -128,7 +113,6 @@ class ChangeWriter:
         """Take what identifies a row, and the number of the batch."""
         self._engine, self._table, self._keys, self._seq = engine, table, keys, seq
         self._transaction: Transaction | None = None
-        self.looks_up = table.looks_up
 
     @cached_property
     def columns(self) -> Sequence[str]:
@@ -144,12 +128,12 @@ class ChangeWriter:
         """Commit what the merge comes to; where it changes no row, the metadata alone."""
         self._commit(self._resolve(merge), metadata)
 
-    def append(self, rows: str, metadata: CommitMetadata, *, deleted: str = "") -> None:
-        """Commit rows, and in a log the keys of what is deleted."""
+    def append(self, rows: str, metadata: CommitMetadata) -> None:
+        """Commit rows."""
         new = self._engine.arrow(f"SELECT {sql.names(self.columns)} FROM ({rows}) r")
-        keys = f"SELECT {sql.names(self._keys)} FROM ({deleted or rows}) r"
-        gone = self._engine.arrow(keys if deleted else f"{keys} WHERE FALSE")
-        self._commit(Change(inserted=new, updated=new.slice(0, 0), deleted=gone), metadata)
+        nothing = new.slice(0, 0)
+        change = Change(inserted=new, updated=nothing, deleted=nothing.select(self._keys))
+        self._commit(change, metadata)
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""

@@ -139,13 +139,10 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
 
 def _declare_sink(world: World, dice: random.Random) -> None:
     """Keep the rows in another sink, half of the time all of them."""
-    in_kafka = SINK == "kafka"
-    world.declare(sink={"kafka": {"topic": f"{world.topic}.clean"}} if in_kafka else SINK)
+    world.declare(sink=SINK)
     if dice.random() < 0.5:
         world.declare(mode="append", keys=[], sequence_by=[], tombstones="quarantine")
         del world.declared["apply_as_deletes"]
-    elif in_kafka:
-        world.declare(sequence_by=[])
 
 
 def _nth(place: str, dice: random.Random) -> int:

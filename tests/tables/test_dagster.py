@@ -30,7 +30,7 @@ def test_a_materialization_says_where_the_rows_are(
         result = materialize(world, instance)
 
     assert result.success
-    (made,) = result.asset_materializations_for_node(world.name)
+    (made,) = result.asset_materializations_for_node(f"ingest_{world.name}")
     assert made.metadata["dagster/uri"].value.endswith(f"/public.{world.name}")
     assert made.metadata["dagster/row_count"].value == 2
     checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
