@@ -802,6 +802,10 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
         table.refuse_damaged()
     with pytest.raises(DamagedTableError, match="cannot be read"), table.translate_read_errors():
         names_in(table)
+    middle = content.index(b"\x28\xb5\x2f\xfd") + 8  # Of a page that is compressed.
+    path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    with pytest.raises(DamagedTableError, match="cannot be read"):
+        commit(table, 2, change(2, updated={1: "A"}))
     path.unlink()
     with pytest.raises(DamagedTableError, match="missing"):
         table.refuse_damaged()

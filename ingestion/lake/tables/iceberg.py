@@ -228,9 +228,13 @@ class _Place:
             yield
         except FileNotFoundError as error:
             raise self.damaged(f"a file is missing ({first_line(error)})") from error
+        except pa.ArrowInvalid as error:
+            raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
         except _FAILURES as error:
             if isinstance(error, OSError) and self.folder:
-                raise  # A volume that fails is named by whoever knows the volumes.
+                if error.errno is None:  # Of Parquet itself; one of the volume has a number.
+                    raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
+                raise  # Whoever knows the volumes names the one that fails.
             raise DependencyError(
                 f"{self.where} does not answer as it should: {self.reason(error)}. Next: check "
                 "that the catalog and its store are up, and pyiceberg's configuration of them"
@@ -548,15 +552,7 @@ class IcebergTable(DataTable):
     def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
         """Translate that a file is missing, or is not what it should be."""
         del version
-        return self._translated_reading()
-
-    @contextmanager
-    def _translated_reading(self) -> Iterator[None]:
-        try:
-            with self._place.translated():
-                yield
-        except pa.ArrowException as error:
-            raise self._place.damaged(f"a file cannot be read ({first_line(error)})") from error
+        return self._place.translated()
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit the files and columns of an earlier version, with a note; needs the lock.

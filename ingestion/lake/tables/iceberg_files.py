@@ -199,7 +199,10 @@ def read_file(
     if file.file_format != FileFormat.PARQUET:
         raise pa.ArrowInvalid(f"{file.file_path} is {file.file_format}, not Parquet")
     schema = arrow_schema(columns)
-    with io.new_input(file.file_path).open() as source, pq.ParquetFile(source) as parquet:
+    with (
+        io.new_input(file.file_path).open() as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+    ):
         names = _names_in(parquet.schema_arrow, columns)
         start = 0
         for group in range(parquet.num_row_groups):
@@ -422,7 +425,12 @@ class FileWriter:
             self.paths.append(self._table.location_provider().new_data_location(name))
             self._stream = self._table.io.new_output(self.paths[-1]).create()
             self._writer = pq.ParquetWriter(
-                self._stream, self._schema, compression="zstd", store_decimal_as_integer=True
+                self._stream,
+                self._schema,
+                compression="zstd",
+                store_decimal_as_integer=True,
+                # So that what a disk has altered is refused, and not copied.
+                write_page_checksum=True,
             )
         self._writer.write_table(rows, row_group_size=_ROWS_IN_GROUP)
         if self._stream.tell() >= self._target:
