@@ -23,9 +23,19 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    ManifestWriterV2,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
@@ -44,9 +54,11 @@ from ingestion.lake.commit_log import UnknownOutcomeError
 from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.lake.data_table import Change
 from ingestion.lake.location import Location
+from ingestion.lake.tables import iceberg as sink
 from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables.iceberg import IcebergTable, open_table
 from ingestion.settings import Settings
+from tests.support.store import environment_of_store, make_bucket, moto
 
 ROOT = Path(__file__).parents[2]
 STREAM = "orders"
@@ -99,8 +111,8 @@ def table(tmp_path: Path) -> IcebergTable:
 
 def opened(lake: Path, stream: str = STREAM) -> IcebergTable:
     """Open the table of a lake."""
-    sink = IcebergSink(table="shop.orders")
-    return open_table(stream, sink, Settings(), Location.of(lake))
+    declared = IcebergSink(table="shop.orders")
+    return open_table(stream, declared, Settings(), Location.of(lake))
 
 
 def others(lake: Path) -> Table:
@@ -813,18 +825,63 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
         names_in(table)
 
 
-def test_delete_files_are_refused(
-    tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delete_files_are_refused(tmp_path: Path, table: IcebergTable) -> None:
     """Rows that somebody deletes without rewriting them are not read as if they were there."""
-    commit(table, 1, change(1, inserted={1: "a"}))
-    monkeypatch.setattr(files, "has_delete_files", lambda manifests: bool(manifests))
+    commit(table, 1, change(1, inserted={1: "a", 2: "b"}))
+    delete_first_row(table, others(tmp_path))
 
+    assert others(tmp_path).scan().to_arrow()["id"].to_pylist() == [2]
+    assert (table.log().row_count(), table.log().is_empty) == (1, False)
+    with pytest.raises(RefusedError, match="rewrite_data_files"):
+        names_in(table)
+    with pytest.raises(RefusedError, match="rewrite_data_files"):
+        table.maintain(LONG)
     with closing(table.begin(2)) as transaction:
         with pytest.raises(RefusedError, match="rewrite_data_files"):
             transaction.rows_of(ids(1))
         with pytest.raises(RefusedError, match="rewrite_data_files"):
             transaction.commit(change(2, updated={1: "A"}), replace(NOTE, seq=2))
+    commit(table, 2, None)
+    assert table.log().row_count() == 1
+
+
+def delete_first_row(table: IcebergTable, foreign: Table) -> None:
+    """Delete a row as a merge-on-read writer does, which pyiceberg itself is not."""
+    [path] = foreign.inspect.files().to_pydict()["file_path"]
+    deletes = path.replace(".parquet", "-deletes.parquet")
+    fields = [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
+    ]
+    pq.write_table(pa.table([[path], [0]], schema=pa.schema(fields)), deletes)
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=deletes,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=Path(deletes).stat().st_size,
+        spec_id=0,
+    )
+
+    class Writer(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self) -> dict[str, str]:
+            return {**super()._meta, "content": "deletes"}
+
+    class Producer(files._Producer):
+        def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+            output = self.new_manifest_output()
+            spec, schema = foreign.spec(), foreign.schema()
+            with Writer(spec, schema, output, self.snapshot_id, "deflate") as writer:
+                writer.add(ManifestEntry.from_args(data_file=file))
+            return [*manifests, writer.to_manifest_file()]
+
+    producer = Producer(Operation.OVERWRITE, files._Loaded(foreign), foreign.io)
+    table._place.commit(foreign, producer.stage(Operation.DELETE, 0), producer.snapshot_id)
 
 
 def test_partitions_are_refused(tmp_path: Path, table: IcebergTable) -> None:
@@ -1148,6 +1205,42 @@ def test_the_catalog_of_the_configuration_is_used(
         assert f"oncelake.orders (Iceberg, of catalog {folder})" == table.where
         assert len(list((tmp_path / folder).rglob("*.parquet"))) == 2
     assert not lake.exists()
+
+
+def test_a_warehouse_in_a_store_keeps_the_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files in S3 are written, found, refused to a zombie, restored and maintained alike."""
+    with moto(tmp_path) as address:
+        keys = environment_of_store(address)
+        variable = "PYICEBERG_CATALOG__DEFAULT__"
+        monkeypatch.setenv(f"{variable}URI", f"sqlite:///{tmp_path}/c.db")
+        monkeypatch.setenv(f"{variable}WAREHOUSE", f"s3://{make_bucket(address)}/warehouse")
+        monkeypatch.setenv(f"{variable}S3__ENDPOINT", address)
+        monkeypatch.setenv(f"{variable}S3__REGION", "us-east-1")
+        monkeypatch.setenv(f"{variable}S3__ACCESS_KEY_ID", keys["AWS_ACCESS_KEY_ID"])
+        monkeypatch.setenv(f"{variable}S3__SECRET_ACCESS_KEY", keys["AWS_SECRET_ACCESS_KEY"])
+        lake = Location.of("s3://bucket/lake")
+        table = open_table(STREAM, IcebergSink(), Settings(), lake)
+        table.create(COLUMNS, keys=KEYS, description="")
+        commit(table, 0, change(0, inserted={1: "a", 2: "b"}))
+        version = version_of(table, 0)
+
+        with closing(table.begin(1)) as zombie:
+            commit(table, 1, change(1, updated={1: "A"}, inserted={3: "c"}))
+            with pytest.raises(CommitConflictError):
+                zombie.commit(change(1, updated={1: "Z"}), replace(NOTE, seq=1))
+        table.restore(version, replace(NOTE, kind="rewind", seq=2))
+
+        assert names_in(table) == {1: "a", 2: "b"}
+        commit(table, 3, change(3, inserted={4: "d"}))
+        assert table.maintain(LONG)["compacted"] == 2
+        monkeypatch.setattr(sink, "_ORPHAN_AGE", dt.timedelta(seconds=-60))
+        done = table.maintain(dt.timedelta(seconds=-60))
+        assert (done["expired"], done["deleted"] > 0) == (3, True)
+        assert names_in(table) == {1: "a", 2: "b", 4: "d"}
+        commit(table, 4, change(4, deleted=[4]))
+        assert names_in(table) == {1: "a", 2: "b"}
 
 
 def test_a_catalog_that_is_not_configured_is_named(tmp_path: Path) -> None:

@@ -29,9 +29,17 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+)
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
@@ -486,8 +494,19 @@ def delete_files(io: FileIO, paths: Iterable[str]) -> int:
     return deleted
 
 
+class _Loaded(Transaction):
+    """A transaction that changes nothing; pyiceberg's copies all metadata when it is asked."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+
 class _Producer(_OverwriteFiles):
     """Makes a snapshot of files added and removed; never commits it."""
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return super()._deleted_entries() if self._deleted_data_files else []
 
     def _existing_manifests(self) -> list[ManifestFile]:
         if self._deleted_data_files:
@@ -496,15 +515,25 @@ class _Producer(_OverwriteFiles):
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Leave out those of which nothing is left, and put many old ones together."""
-        new = [each for each in manifests if each.added_snapshot_id == self.snapshot_id]
-        old = [each for each in manifests if each not in new and is_live(each)]
+        old = [
+            each
+            for each in manifests
+            if each.added_snapshot_id != self.snapshot_id
+            and each.content == ManifestContent.DATA
+            and is_live(each)
+        ]
+        others = [
+            each
+            for each in manifests
+            if each.added_snapshot_id == self.snapshot_id or each.content != ManifestContent.DATA
+        ]
         merger = _ManifestMergeManager(
             target_size_bytes=_MANIFEST_BYTES,
             min_count_to_merge=_MOST_MANIFESTS,
             merge_enabled=True,
             snapshot_producer=self,
         )
-        return new + merger.merge_manifests(old)
+        return others + merger.merge_manifests(old)
 
     def stage(self, operation: Operation, schema_id: int) -> tuple[TableUpdate, ...]:
         """Write the manifests; return what makes the snapshot the newest."""
@@ -564,7 +593,7 @@ def stage(
     is_first = table.current_snapshot() is None
     producer = _Producer(
         Operation.APPEND if is_first else Operation.OVERWRITE,
-        table.transaction(),
+        _Loaded(table),
         table.io,
         snapshot_properties=dict(properties),
     )
