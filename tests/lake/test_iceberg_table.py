@@ -1132,6 +1132,36 @@ def test_a_commit_that_is_made_and_then_refused_is_made(
     assert (names_in(table), last_seq(table)) == ({1: "a"}, 1)
 
 
+def test_what_fails_after_a_commit_deletes_no_file_of_it(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that comes after the catalog has committed leaves the rows, and the log has them."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "_delete_old_metadata", failing)
+        with pytest.raises(UnknownOutcomeError):
+            commit(table, 1, change(1, inserted={1: "a"}))
+
+    assert (names_in(table), last_seq(table)) == ({1: "a"}, 1)
+
+
+def failing(*_: Any) -> None:
+    """Fail after a commit."""
+    raise OSError("gone")
+
+
+def test_a_wrong_configuration_is_shown_without_its_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL that says of no catalog what it is may have a password in it."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__ODD__URI", "odd://me:hush-hush@host/db")
+    table = open_table(STREAM, IcebergSink(catalog="odd"), Settings(), Location.of(tmp_path))
+
+    with pytest.raises(InvalidSpecError, match="configuration of catalog odd is wrong") as refused:
+        table.log().last_seq(STREAM)
+
+    assert "hush" not in str(refused.value)
+
+
 def test_a_catalog_that_refuses_leaves_nothing(
     tmp_path: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

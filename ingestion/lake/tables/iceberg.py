@@ -195,7 +195,7 @@ class _Place:
             except (ValueError, NotInstalledError) as error:
                 raise InvalidSpecError(
                     f"{self.stream}: pyiceberg's configuration of catalog {self._name} is wrong: "
-                    f"{first_line(error)}. Next: correct it"
+                    f"{self.reason(error)}. Next: correct it"
                 ) from error
         self.folder.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{self.folder}/catalog.db?timeout={_SQLITE_SECONDS}"
@@ -305,17 +305,30 @@ class _Place:
             DependencyError: the catalog refuses. Nothing is visible.
             UnknownOutcomeError: no answer came.
         """
-        with self.session() as catalog:
-            try:
-                answer = catalog.commit_table(table, _requirements(table), tuple(updates))
-            # A ValueError is of pyiceberg, which applies the updates, or reads the answer.
-            except (CommitFailedException, NoSuchTableError, ValueError, *_REFUSALS) as error:
-                if not self._has(snapshot_id):
-                    self._refuse(error)
-            except Exception as error:  # Every catalog has its own errors.
-                raise self._unknown(error) from error
-            else:
-                _delete_old_metadata(table, answer.metadata)
+        try:
+            with closing(self._catalog) as catalog:
+                self._ask(catalog, table, updates, snapshot_id)
+        except (TableBusyError, DependencyError):
+            raise
+        # Every catalog has its own errors; whatever it is, files are kept that it may lead to.
+        except Exception as error:
+            raise self._unknown(error) from error
+
+    def _ask(
+        self,
+        catalog: Catalog,
+        table: Table,
+        updates: Sequence[TableUpdate],
+        snapshot_id: int | None,
+    ) -> None:
+        try:
+            answer = catalog.commit_table(table, _requirements(table), tuple(updates))
+        # A ValueError is of pyiceberg, which applies the updates, or reads the answer.
+        except (CommitFailedException, NoSuchTableError, ValueError, *_REFUSALS) as error:
+            if not self._has(snapshot_id):
+                self._refuse(error)
+        else:
+            _delete_old_metadata(table, answer.metadata)
 
     def _refuse(self, error: Exception) -> None:
         if isinstance(error, _REFUSALS):
