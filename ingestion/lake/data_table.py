@@ -144,8 +144,8 @@ class DataTable(ABC):
         """Yield the columns of those names, as of a version or the newest, in any order."""
 
     @abstractmethod
-    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
-        """Count the rows that carry a batch's number, as of its commit."""
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
+        """Count the rows that carry a batch's number, as of its commit; ``None`` if it is past."""
 
     @abstractmethod
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:

@@ -363,7 +363,7 @@ def load_or_archive_ledger(paths: StreamPaths) -> LoadedLedger:
     Needs the stream's lock. Beside a table that is gone the ledger stays: it is the last trace.
     """
     ledger = load_ledger(paths)
-    if ledger.damage is None or not TableLog(paths.data).exists:
+    if ledger.damage is None or not paths.table.log().exists:
         return ledger
     (archived,) = archive_table(paths, [paths.ledger], why=ledger.damage)
     return replace(ledger, archived=archived)

@@ -82,6 +82,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
             f"{entry} holds {', '.join(chosen.tables)}, and no whole stream: nothing was changed.",
             remedy=f"read it where it is: {chosen.path}",
         )
+    _refuse_elsewhere(paths, chosen)
     with held(paths, run_id):
         finish_swap(paths)
         _refuse_erased(paths, chosen)
@@ -123,6 +124,19 @@ def _find(paths: StreamPaths, entry: str) -> Archived:
     raise InvalidSpecError(
         f"{paths.stream}: the archive has no {entry}. Next: oncelake archive list {paths.stream}"
     )
+
+
+def _refuse_elsewhere(paths: StreamPaths, chosen: Archived) -> None:
+    """Make sure that the rows are in the entry, and not in a table outside the lake."""
+    rows = Ledger(chosen.path / paths.ledger.name).rows()
+    if rows and ":" in rows[-1].table_id:
+        raise RefusedError(
+            paths.stream,
+            f"the rows of {chosen.name} are in a table of `sink: "
+            f"{rows[-1].table_id.rpartition(':')[0]}`, which a reset has renamed, and not in the "
+            "lake: nothing was changed.",
+            remedy="read that table where it is",
+        )
 
 
 def _refuse_erased(paths: StreamPaths, chosen: Archived) -> None:

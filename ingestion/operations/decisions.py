@@ -20,7 +20,13 @@ from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.lease import Lease, read_lease, release
-from ingestion.lake.ledger import Ledger, LedgerRow, load_or_archive_ledger, standing_rows
+from ingestion.lake.ledger import (
+    Ledger,
+    LedgerRow,
+    load_ledger,
+    load_or_archive_ledger,
+    standing_rows,
+)
 from ingestion.lake.location import Location
 from ingestion.lake.lock import held, holder_of
 from ingestion.lake.paths import StreamPaths
@@ -124,11 +130,23 @@ def reset(
     """
     paths = StreamPaths.of(stream, settings, sink)
     refuse_unable(stream, paths.table, "reset")
+    _refuse_without_sink(paths, sink)
     with held(paths, run_id):
         # It goes first: what is left beside it then misses it, and nothing reads on.
         paths.table.set_aside(new_entry())
         why = f"reset: {reason or 'no reason given'}"
         return *finish_swap(paths), *swap_tables(paths, why=why)
+
+
+def _refuse_without_sink(paths: StreamPaths, sink: SinkSpec | None) -> None:
+    """Make sure that a table outside the lake is found, too, by the stream's file."""
+    known = load_ledger(paths).rows
+    was = known[-1].table_id.rpartition(":")[0] if known else ""
+    if was and sink is None:
+        raise InvalidSpecError(
+            f"{paths.stream}: its rows are in a table of `sink: {was}`, and its file cannot be "
+            f"read. Next: mend {paths.stream}.yaml first"
+        )
 
 
 def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | None:

@@ -125,7 +125,10 @@ class LagReader:
         if known is None or known[0] != state:
             snapshot = read_snapshot(StreamPaths.of(stream, self._settings, self._sinks[stream]))
             position = None if awaits_run(snapshot) else position_of(snapshot)
-            known = self._known[stream] = (state, position)
+            known = (state, position)
+            # A table without a batch changes nothing in the lake when it is opened.
+            if position is not None:
+                self._known[stream] = known
         return known[1]
 
 

@@ -16,6 +16,7 @@ from ingestion.errors import (
     WRONG,
     DamagedTableError,
     DependencyError,
+    IngestionError,
     first_exit_code,
 )
 from ingestion.kafka.client import code_of
@@ -114,7 +115,12 @@ class StatusReader:
 
     def read_status(self, declared: DeclaredStream) -> StreamStatus:
         """Find out where a stream stands; what cannot be found out is one of its problems."""
-        paths = StreamPaths.of(declared.name, self._settings, declared.sink)
+        try:
+            paths = StreamPaths.of(declared.name, self._settings, declared.sink)
+        except IngestionError as error:
+            status = StreamStatus(stream=declared.name, table=str(self._settings.lake))
+            status.add(error)
+            return status
         status = StreamStatus(stream=declared.name, table=paths.table.where)
         if declared.error is not None:
             status.add(declared.error)

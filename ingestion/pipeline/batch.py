@@ -299,12 +299,14 @@ class BatchWriter:
     def _account(self, sink: Sink, commit: Commit, metadata: CommitMetadata) -> LedgerRow:
         """Audit the batch, and project it into the ledger; the next one begins behind it."""
         written = sink.account(commit)
+        rows_of_seq = self._table.rows_of_seq(metadata.seq, commit=commit)
         counts = {**metadata.counts, **written.counts}
         problems = [
             *written.problems,
             *imbalances(
                 counts,
-                rows_of_seq=self._table.rows_of_seq(metadata.seq, commit=commit),
+                # Behind a later commit this run has lost its lease; the next one heals the row.
+                rows_of_seq=written.rows_expected if rows_of_seq is None else rows_of_seq,
                 rows_expected=written.rows_expected,
                 kind=metadata.kind,
             ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property
@@ -126,11 +127,8 @@ _SQLITE_SECONDS: Final = 60
 _ORPHAN_AGE: Final = dt.timedelta(days=1)
 _RESTORE: Final = "RESTORE"
 _SHORTEST_SECRET: Final = 6
-# What a catalog raises that has certainly not committed, and what it raises otherwise.
-_REFUSALS: Final = (
-    *(BadRequestError, UnauthorizedError, ForbiddenError),
-    *(TooManyRequestsError, ServiceUnavailableError),
-)
+# What a catalog raises that has certainly not committed: one that is busy may do so later.
+_REFUSALS: Final = (BadRequestError, UnauthorizedError, ForbiddenError)
 _FAILURES: Final = (RESTError, SQLAlchemyError, OSError)
 
 
@@ -193,9 +191,12 @@ class _Place:
             try:
                 return load_catalog(self._name, **(self._configuration or {}))
             except (ValueError, NotInstalledError) as error:
+                # What is wrong with an address may have a part of its password in it.
+                is_told = isinstance(error, NotInstalledError)
+                why = self.reason(error) if is_told else "its type or its uri cannot be read"
                 raise InvalidSpecError(
                     f"{self.stream}: pyiceberg's configuration of catalog {self._name} is wrong: "
-                    f"{self.reason(error)}. Next: correct it"
+                    f"{why}. Next: correct it; an @ in a password is written %40"
                 ) from error
         self.folder.mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{self.folder}/catalog.db?timeout={_SQLITE_SECONDS}"
@@ -292,6 +293,20 @@ class _Place:
             )
         return files.live_files(table.io, manifests)
 
+    def new_location(self) -> str | None:
+        """Return a folder that no table has had: one that was renamed keeps its own."""
+        if self.folder is None:
+            return None
+        return "/".join([f"{self.folder}/warehouse", *self.identifier]) + f"-{uuid.uuid4().hex}"
+
+    def shares_its_folder(self) -> bool:
+        """Tell whether a table that was set aside may have its files beside this one's."""
+        if self.folder is not None:
+            return False
+        with self.session() as catalog:
+            names = catalog.list_tables(self.identifier[:-1])
+        return any(name[-1].startswith(f"{self.identifier[-1]}__") for name in names)
+
     def commit(
         self, table: Table, updates: Sequence[TableUpdate], snapshot_id: int | None = None
     ) -> None:
@@ -323,10 +338,13 @@ class _Place:
     ) -> None:
         try:
             answer = catalog.commit_table(table, _requirements(table), tuple(updates))
-        # A ValueError is of pyiceberg, which applies the updates, or reads the answer.
-        except (CommitFailedException, NoSuchTableError, ValueError, *_REFUSALS) as error:
+        except (CommitFailedException, *_REFUSALS) as error:
             if not self._has(snapshot_id):
                 self._refuse(error)
+        # pyiceberg cannot apply or read something, or the catalog is busy: it may have been made.
+        except (NoSuchTableError, ValueError, TooManyRequestsError, ServiceUnavailableError):
+            if not self._has(snapshot_id):
+                raise
         else:
             _delete_old_metadata(table, answer.metadata)
 
@@ -413,11 +431,17 @@ class IcebergTable(DataTable):
         """
         place, properties = self._place, {_STREAM: self.stream, _KEYS: json.dumps([*keys])}
         with place.session() as catalog:
-            catalog.create_namespace_if_not_exists(place.identifier[:-1])
+            try:
+                catalog.create_namespace_if_not_exists(place.identifier[:-1])
+            except SQLAlchemyError:
+                # Of two who make it at once, SQLite refuses the second.
+                if not catalog.namespace_exists(place.identifier[:-1]):
+                    raise
             try:
                 catalog.create_table(
                     place.identifier,
                     schema=self._schema(columns, keys),
+                    location=place.new_location(),
                     properties={**_PROPERTIES, **properties, "comment": description},
                 )
             except TableAlreadyExistsError:
@@ -644,6 +668,8 @@ class IcebergTable(DataTable):
         return len(expired)
 
     def _delete_orphans(self, moment_ms: int) -> int:
+        if self._place.shares_its_folder():
+            return 0
         with self._place.translated():
             # What is committed after they are listed is not among them.
             listed = list(files.files_older_than(self._place.loaded(), moment_ms))

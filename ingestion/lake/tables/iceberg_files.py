@@ -464,6 +464,8 @@ class FileWriter:
             stats_columns=compute_statistics_plan(schema, self._table.metadata.properties),
             parquet_column_mapping=parquet_path_to_id_mapping(schema),
         )
+        for id_ in _without_bounds(metadata, schema):
+            statistics.column_aggregates.pop(id_, None)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.paths[-1],
@@ -610,13 +612,31 @@ def stage(
     return Staged(snapshot_id=producer.snapshot_id, updates=updates, producer=producer)
 
 
+def _without_bounds(metadata: pq.FileMetaData, schema: Schema) -> set[int]:
+    """Return the columns of which Arrow has left out the bounds of a part, for a long value.
+
+    pyiceberg would take those of the other parts for the bounds of the whole file.
+    """
+    ids = parquet_path_to_id_mapping(schema)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    columns = (group.column(at) for group in groups for at in range(metadata.num_columns))
+    return {
+        ids[column.path_in_schema]
+        for column in columns
+        if (found := column.statistics) is None or (not found.has_min_max and found.num_values)
+    }
+
+
 def files_older_than(table: Table, timestamp_ms: int) -> Iterator[str]:
     """List the files in the table's places that were written before a moment."""
     reader = PyArrowFileIO(table.io.properties)
     provider = table.location_provider()
+    own = _plain(table.location())
     places = {
-        _plain(place): place
+        path: place
         for place in (table.location(), provider.data_path, provider.metadata_path)
+        # What lies elsewhere may be of other tables, too.
+        if (path := _plain(place)) == own or path.startswith(f"{own}/")
     }
     for path, place in places.items():
         if any(path.startswith(f"{other}/") for other in places):

@@ -93,6 +93,8 @@ _SESSION: Final = {
 }
 # Somebody else holds a lock, or has changed the same rows.
 _BUSY: Final = {"55P03", "40001", "40P01", "23505"}
+# A limit of the program, or a state that it cannot leave by itself: the client calls both down.
+_LIMITS: Final = {"54", "55"}
 _IDLE_TOO_LONG: Final = "25P03"
 _NOTES_AT_ONCE: Final = 16
 _BYTES_READ_AT_ONCE: Final = 8 << 20
@@ -292,7 +294,9 @@ class _Place:
                     f"{self.where}: somebody else is changing the table, or has changed the same "
                     f"rows ({reason}). Nothing was changed. Next: {_AGAIN}"
                 ) from error
-            if isinstance(error, psycopg.OperationalError) or error.sqlstate == _IDLE_TOO_LONG:
+            is_limit = (error.sqlstate or "")[:2] in _LIMITS
+            is_down = isinstance(error, psycopg.OperationalError) and not is_limit
+            if is_down or error.sqlstate == _IDLE_TOO_LONG:
                 raise DependencyError(
                     f"{self.where} does not answer as it should: {reason}. Next: check that the "
                     "server is up, and that ONCELAKE_POSTGRES leads to it"
@@ -515,10 +519,11 @@ class PostgresTable(DataTable):
             columns = [by_name[name] for name in names]
             yield from _read(connection, columns, SQL("FROM {} AS t").format(place.table))
 
-    def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
-        """Count them as they are now, by the index over ``_seq``."""
-        del commit
-        with self._place.session() as connection:
+    def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
+        """Count them by the index over ``_seq``, while the commit is the newest."""
+        with self._place.session(is_one_look=True) as connection:
+            if _look(self._place, connection).seq != commit.version:
+                return None
             query = SQL("SELECT count(*) FROM {} WHERE _seq = %s").format(self._place.table)
             return int(_value(connection, query, (seq,)))
 
