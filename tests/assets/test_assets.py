@@ -32,7 +32,7 @@ CANARY = "hunter2-canary"
 @pytest.fixture(autouse=True)
 def _no_table_and_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, Kafka keep all, and retries come at once."""
-    monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.lake.tables.delta.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )

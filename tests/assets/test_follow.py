@@ -44,7 +44,7 @@ Script = Callable[[Follow], None]
 @pytest.fixture(autouse=True)
 def _no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger stand alone where no engine runs, and Kafka keep all."""
-    monkeypatch.setattr("assets.evidence.TableLog.table_id", lambda self: "t")
+    monkeypatch.setattr("ingestion.lake.tables.delta.TableLog.table_id", lambda self: "t")
     monkeypatch.setattr(
         "assets.evidence.retention_now", lambda spec, settings: Retention(spec=spec)
     )
