@@ -287,7 +287,7 @@ def _commit(
         properties = fenced_commit(table, stream, metadata, remedy=remedy)
         with (
             translate_failure(DeltaError, duckdb.Error),
-            unless_committed(TableLog(path), stream, metadata),
+            unless_committed(TableLog(path), stream, metadata, DeltaError),
         ):
             write(table, properties)
         seal_commit(path, table.version())

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import engine_version, fingerprint
 from ingestion.errors import CommitConflictError, TableBusyError
@@ -215,6 +216,32 @@ def test_a_seq_that_is_there_is_not_committed_again(tmp_path: Path) -> None:
             engine.append("SELECT * FROM batch", STREAM, path, metadata(seq))
 
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
+    engine.close()
+
+
+def test_a_commit_whose_answer_is_lost_is_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What delta-rs raises behind a commit that is in the log passes; before one, it does not."""
+    path, engine = made_table(tmp_path / "table"), LocalEngine(STREAM, tmp_path)
+    hold(engine, [place(1, 1, 0, 4)])
+
+    def loses_the_answer(*given: Any, **named: Any) -> None:
+        write_deltalake(*given, **named)
+        raise DeltaError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_engine, "write_deltalake", loses_the_answer)
+        engine.append("SELECT * FROM batch", STREAM, path, metadata(3))
+    assert DeltaTable(path).transaction_version(app_id(STREAM)) == 3
+
+    def fails(*given: Any, **named: Any) -> None:
+        raise DeltaError("refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_engine, "write_deltalake", fails)
+        with pytest.raises(DeltaError, match="refused"):
+            engine.append("SELECT * FROM batch", STREAM, path, metadata(4))
     engine.close()
 
 
