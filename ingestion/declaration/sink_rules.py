@@ -7,6 +7,7 @@ from typing import Final
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.fields import Declaration
+from ingestion.declaration.modes import MODES
 from ingestion.declaration.sinks import SINKS, refused_types
 from ingestion.declaration.violations import Violation
 
@@ -22,8 +23,8 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     """
     name = spec.sink.name
     kind = SINKS[name]
-    if spec.mode not in kind.modes:
-        allowed = " or ".join(f"`mode: {mode}`" for mode in kind.modes)
+    if spec.mode in kind.refused_modes:
+        allowed = " or ".join(f"`mode: {mode}`" for mode in MODES if mode not in kind.refused_modes)
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
     for column in columns:
         for word in dict.fromkeys(refused_types(name, column.type)):

@@ -90,21 +90,18 @@ class SinkKind:
 
     Attributes:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
-        modes: The write modes that it can keep.
+        refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
     """
 
     module: str
-    modes: tuple[str, ...] = ("upsert", "append", "insert_only")
+    refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
 
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 SINKS: Final[dict[SinkName, SinkKind]] = {
-    "delta": SinkKind(
-        module="ingestion.lake.tables.delta",
-        modes=("upsert", "append", "insert_only", "scd2", "aggregate"),
-    ),
+    "delta": SinkKind(module="ingestion.lake.tables.delta", refused_modes=()),
     "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
 }
