@@ -22,6 +22,8 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 _MASTERS: Final = (
     r"local(\[(\*|[1-9]\d*)\])?",
     r"spark://[^\s/,:@]+:\d+(,[^\s/,:@]+:\d+)*",
@@ -47,12 +49,8 @@ class Settings(BaseSettings):
     )
 
     kafka: str | None = Field(None, description="Bootstrap servers; default: the embedded Kafka.")
-    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None = (
-        Field(None, description="Protocol of the brokers.")
-    )
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="Mechanism of the login."
-    )
+    kafka_security_protocol: Protocol | None = Field(None, description="Protocol of the brokers.")
+    kafka_sasl_mechanism: Mechanism | None = Field(None, description="Mechanism of the login.")
     kafka_sasl_username: str | None = Field(None, description="User name for SASL.")
     kafka_sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
     kafka_ssl_ca: Path | None = Field(None, description="PEM file of the trusted authorities.")
@@ -64,6 +62,28 @@ class Settings(BaseSettings):
     kafka_timeout_seconds: float = Field(
         30.0, gt=0, allow_inf_nan=False, description="How long to wait for any answer from Kafka."
     )
+
+    sink_kafka: str | None = Field(
+        None,
+        description="Bootstrap servers of `sink: kafka`, where it is another cluster. Nothing of "
+        "the login above is sent there; what follows is.",
+    )
+    sink_kafka_security_protocol: Protocol | None = Field(
+        None, description="Protocol of the brokers of that cluster."
+    )
+    sink_kafka_sasl_mechanism: Mechanism | None = Field(
+        None, description="Mechanism of the login there."
+    )
+    sink_kafka_sasl_username: str | None = Field(None, description="User name there.")
+    sink_kafka_sasl_password: SecretStr | None = Field(None, description="Password there.")
+    sink_kafka_ssl_ca: Path | None = Field(
+        None, description="PEM file of the authorities trusted for it."
+    )
+    sink_kafka_ssl_certificate: Path | None = Field(
+        None, description="PEM file of the client certificate for it."
+    )
+    sink_kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
+    sink_kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
 
     schema_registry: str | None = Field(None, description="URL of the schema registry.")
     schema_registry_username: str | None = Field(None, description="User name for the registry.")
@@ -138,6 +158,7 @@ class Settings(BaseSettings):
     @field_validator(
         *("state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
+        *("sink_kafka_ssl_ca", "sink_kafka_ssl_certificate", "sink_kafka_ssl_key"),
         *("schema_registry_ssl_ca", "spark_defaults"),
     )
     @classmethod
@@ -180,6 +201,20 @@ class Settings(BaseSettings):
     def on_cluster(self) -> bool:
         """Tell whether Spark's executors run elsewhere: they reach no file of this machine."""
         return not self.spark_master.startswith("local")
+
+    def of_sink_cluster(self) -> Settings:
+        """Return the settings with the sinks' Kafka in the place of the sources'."""
+        if self.sink_kafka is None:
+            return self
+        fields = (name for name in type(self).model_fields if name.startswith("sink_kafka"))
+        there = {name.removeprefix("sink_"): getattr(self, name) for name in fields}
+        return self.model_copy(update=there)
+
+    @property
+    def kafka_variable(self) -> str:
+        """The variable that says where Kafka is; those of its security begin as it does."""
+        is_sink = self.sink_kafka is not None and self.kafka == self.sink_kafka
+        return "ONCELAKE_SINK_KAFKA" if is_sink else "ONCELAKE_KAFKA"
 
     def bootstrap_servers(self) -> str:
         """Return the brokers' addresses: the configured ones, else the embedded Kafka's.

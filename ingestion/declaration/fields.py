@@ -87,7 +87,7 @@ class Declaration(Part):
         None, description="Python function from DataFrame to DataFrame, as package.module.function."
     )
     sink: SinkSpec = Field(
-        SinkSpec(), description="What keeps the rows: delta, iceberg or postgres."
+        SinkSpec(), description="What keeps the rows: delta, iceberg, postgres or kafka."
     )
     mode: str = Field("upsert", description="How records become rows.")
     keys: tuple[str, ...] = Field((), description="Columns that identify a row.")

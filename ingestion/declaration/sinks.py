@@ -15,13 +15,18 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from ingestion.declaration.parts import Allowed, Part
 from ingestion.declaration.types import SqlType
 
-SinkName = Literal["delta", "iceberg", "postgres"]
+SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 QualifiedName = Annotated[
     str,
     StringConstraints(pattern=_QUALIFIED),
     Allowed("write two names of a-z, 0-9 and _ with a point between them, such as public.orders"),
+]
+TopicName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,240}$"),
+    Allowed("write the name of a topic: at most 240 letters, digits, points, _ and -"),
 ]
 CatalogName = Annotated[
     str,
@@ -55,12 +60,20 @@ class PostgresSink(Part):
     )
 
 
+class KafkaSink(Part):
+    """A topic: a record a row, a transaction a batch."""
+
+    topic: TopicName | None = Field(None, description="Left out: oncelake.<stream>.")
+    format: Literal["json"] = Field("json", description="How a row is written.")
+
+
 class SinkSpec(Part):
     """What keeps the rows: one of the sinks."""
 
     delta: DeltaSink | None = None
     iceberg: IcebergSink | None = None
     postgres: PostgresSink | None = None
+    kafka: KafkaSink | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> SinkSpec:
@@ -92,11 +105,13 @@ class SinkKind:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
+        is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
     """
 
     module: str
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
+    is_log: bool = False
 
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
@@ -104,6 +119,12 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     "delta": SinkKind(module="ingestion.lake.tables.delta", refused_modes=()),
     "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
+    "kafka": SinkKind(
+        module="ingestion.lake.tables.topic",
+        refused_modes=("insert_only", "scd2", "aggregate"),
+        refused=("VARIANT",),
+        is_log=True,
+    ),
 }
 
 

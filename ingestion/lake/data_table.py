@@ -25,7 +25,16 @@ from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_commi
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
-Ability = Literal["rewind", "replay", "redrive", "rebuild", "reset", "erase", "see foreign changes"]
+Ability = Literal[
+    "rewind",
+    "replay",
+    "redrive",
+    "rebuild",
+    "reset",
+    "erase",
+    "see foreign changes",
+    "look up",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
