@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from ingestion.declaration.modes import MODES
 from ingestion.declaration.parts import Allowed, Part
 from ingestion.declaration.types import SqlType
 
@@ -113,6 +114,11 @@ class SinkKind:
     refused: tuple[str, ...] = ()
     is_log: bool = False
 
+    def keeps(self, mode: str) -> bool:
+        """Tell whether it can keep a write mode."""
+        can = bool(MODES[mode].log_module) if self.is_log else True
+        return can and mode not in self.refused_modes
+
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 SINKS: Final[dict[SinkName, SinkKind]] = {
@@ -121,7 +127,6 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",
-        refused_modes=("insert_only", "scd2", "aggregate"),
         refused=("VARIANT",),
         is_log=True,
     ),

@@ -113,6 +113,7 @@ def sink_class(spec: StreamSpec) -> type[Sink]:
     mode = spec.write_mode
     module = mode.soft_module if spec.deletes == "soft" else mode.module
     module = mode.partial_module if spec.ignore_null_updates else module
+    module = mode.log_module if spec.is_log else module
     return cast("type[Sink]", import_module(module).SINK)
 
 

@@ -44,8 +44,12 @@ class TableWriter(Protocol):
             IncomparableError: the statement came to ``FAIL``.
         """
 
-    def append(self, rows: str, metadata: CommitMetadata) -> None:
-        """Commit rows of a query, which are added to those that are there."""
+    def append(self, rows: str, metadata: CommitMetadata, *, gone: str = "") -> None:
+        """Commit rows of a query, which are added to those that are there.
+
+        Args:
+            gone: Of a log, a query of the keys that it says are gone.
+        """
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
@@ -83,8 +87,9 @@ class DeltaWriter:
         """Commit a merge."""
         self._engine.merge(merge, self._stream, self._path, metadata)
 
-    def append(self, rows: str, metadata: CommitMetadata) -> None:
+    def append(self, rows: str, metadata: CommitMetadata, *, gone: str = "") -> None:
         """Commit rows."""
+        assert not gone, "only a log is told of keys that are gone"
         self._engine.append(rows, self._stream, self._path, metadata)
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
@@ -128,11 +133,12 @@ class ChangeWriter:
         """Commit what the merge comes to; where it changes no row, the metadata alone."""
         self._commit(self._resolve(merge), metadata)
 
-    def append(self, rows: str, metadata: CommitMetadata) -> None:
+    def append(self, rows: str, metadata: CommitMetadata, *, gone: str = "") -> None:
         """Commit rows."""
         new = self._engine.arrow(f"SELECT {sql.names(self.columns)} FROM ({rows}) r")
         nothing = new.slice(0, 0)
-        change = Change(inserted=new, updated=nothing, deleted=nothing.select(self._keys))
+        deleted = self._engine.arrow(gone) if gone else nothing.select(self._keys)
+        change = Change(inserted=new, updated=nothing, deleted=deleted)
         self._commit(change, metadata)
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
