@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from ingestion.declaration.modes import MODES
+from ingestion.declaration.names import SinkName
 from ingestion.declaration.parts import Allowed, Part
 from ingestion.declaration.types import SqlType
 
-SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 QualifiedName = Annotated[

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ingestion.declaration.sinks import SINKS, SinkName, SinkSpec
+from ingestion.declaration.names import SinkName
+from ingestion.declaration.sinks import SINKS, SinkSpec
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
