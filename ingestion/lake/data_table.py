@@ -151,16 +151,20 @@ class DataTable(ABC):
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept."""
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Make sure that what keeps the rows is as it was written, where that can be told.
+
+        Args:
+            log: The table's own, opened.
 
         Raises:
             DamagedTableError: it is not.
         """
-        return
+        del log
 
-    def settings_error(self) -> TableSettingsError | None:
-        """Return what somebody has set on the table that contradicts the ingestion."""
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Return what somebody has set on the table, whose log is open, against the ingestion."""
+        del log
         return None
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:

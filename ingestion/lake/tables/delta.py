@@ -20,7 +20,7 @@ from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.errors import DamagedTableError, RewindError, TableSettingsError, first_line
 from ingestion.lake.checksums import matches_checksum
-from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_log import Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import DataTable, Transaction
 from ingestion.lake.delta import open_rows, read_delta
@@ -124,13 +124,15 @@ class DeltaData(DataTable):
                 content = (log / f"{version:020d}.json").read()
                 yield version, *_fence_and_note(content, f"oncelake:{self.stream}")
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Compare the log with its checksums, and its files with what it says of them."""
-        refuse_damaged(TableLog(self.path))
+        assert isinstance(log, TableLog), "the table's own"
+        refuse_damaged(log)
 
-    def settings_error(self) -> TableSettingsError | None:
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for properties and features that the ingestion cannot live with."""
-        return settings_error(self.stream, TableLog(self.path))
+        assert isinstance(log, TableLog), "the table's own"
+        return settings_error(self.stream, log)
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Compare the files that the commit has removed with their checksums."""
