@@ -66,7 +66,7 @@ class DeltaWriter:
     def __init__(self, engine: DeltaEngine, stream: str, path: Location, version: int) -> None:
         """Take the version that the batch is measured against."""
         self._engine, self._stream, self._path = engine, stream, path
-        self._version = version
+        self._version, self._is_open = version, False
 
     @cached_property
     def columns(self) -> Sequence[str]:
@@ -77,7 +77,9 @@ class DeltaWriter:
     def open_before(self, keys: str) -> None:
         """Open the version before the batch, whole: files are skipped by their statistics."""
         del keys
-        self._engine.open_table("before", self._path, self._version)
+        if not self._is_open:
+            self._engine.open_table("before", self._path, self._version)
+            self._is_open = True
 
     def merge(self, merge: Merge, metadata: CommitMetadata) -> None:
         """Commit a merge."""
@@ -116,7 +118,9 @@ class ChangeWriter:
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        """Ask the table."""
+        """Take those of the rows that were looked up, or ask the table."""
+        if self._transaction is not None:
+            return self._engine.columns("before")
         return [column.name for column in self._table.columns()]
 
     def open_before(self, keys: str) -> None:
