@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ingestion.lake.commit_log import Commit, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
@@ -19,7 +19,9 @@ from ingestion.lake.data_table import Change, DataTable, Transaction
 from ingestion.lake.location import Location
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, DeltaEngine, Merge
-from ingestion.sinks.local_engine import LocalEngine
+
+if TYPE_CHECKING:
+    from ingestion.sinks.local_engine import LocalEngine
 
 
 class TableWriter(Protocol):
