@@ -21,7 +21,15 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError, TableSettingsError
-from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_committed
+from ingestion.lake.commit_log import (
+    DELETED,
+    INSERTED,
+    UPDATED,
+    Commit,
+    CommitLog,
+    committed,
+    unless_committed,
+)
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
@@ -46,9 +54,9 @@ class Change:
     def counts(self) -> Mapping[str, int]:
         """How many rows it concerns, as a commit's own metrics count them."""
         return {
-            "numTargetRowsInserted": self.inserted.num_rows,
-            "numTargetRowsUpdated": self.updated.num_rows,
-            "numTargetRowsDeleted": self.deleted.num_rows,
+            INSERTED: self.inserted.num_rows,
+            UPDATED: self.updated.num_rows,
+            DELETED: self.deleted.num_rows,
         }
 
 
