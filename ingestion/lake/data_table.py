@@ -21,7 +21,15 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError, TableSettingsError
-from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_committed
+from ingestion.lake.commit_log import (
+    DELETED,
+    INSERTED,
+    UPDATED,
+    Commit,
+    CommitLog,
+    committed,
+    unless_committed,
+)
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
@@ -55,9 +63,9 @@ class Change:
     def counts(self) -> Mapping[str, int]:
         """How many rows it concerns, as a commit's own metrics count them."""
         return {
-            "numTargetRowsInserted": self.inserted.num_rows,
-            "numTargetRowsUpdated": self.updated.num_rows,
-            "numTargetRowsDeleted": self.deleted.num_rows,
+            INSERTED: self.inserted.num_rows,
+            UPDATED: self.updated.num_rows,
+            DELETED: self.deleted.num_rows,
         }
 
 
@@ -160,16 +168,20 @@ class DataTable(ABC):
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept."""
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Make sure that what keeps the rows is as it was written, where that can be told.
+
+        Args:
+            log: The table's own, opened.
 
         Raises:
             DamagedTableError: it is not.
         """
-        return
+        del log
 
-    def settings_error(self) -> TableSettingsError | None:
-        """Return what somebody has set on the table that contradicts the ingestion."""
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Return what somebody has set on the table, whose log is open, against the ingestion."""
+        del log
         return None
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:

@@ -141,11 +141,10 @@ def reset(
 def _refuse_without_sink(paths: StreamPaths, sink: SinkSpec | None) -> None:
     """Make sure that a table outside the lake is found, too, by the stream's file."""
     known = load_ledger(paths).rows
-    was = known[-1].table_id.rpartition(":")[0] if known else ""
-    if was and sink is None:
+    if known and known[-1].sink != "delta" and sink is None:
         raise InvalidSpecError(
-            f"{paths.stream}: its rows are in a table of `sink: {was}`, and its file cannot be "
-            f"read. Next: mend {paths.stream}.yaml first"
+            f"{paths.stream}: its rows are in a table of `sink: {known[-1].sink}`, and its file "
+            f"cannot be read. Next: mend {paths.stream}.yaml first"
         )
 
 

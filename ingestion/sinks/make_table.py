@@ -11,8 +11,7 @@ from deltalake import Schema
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.declaration.modes import OUR_COLUMNS
+from ingestion.declaration.ddl import system_columns
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import retention_properties
@@ -42,11 +41,7 @@ def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: 
         _make_delta(engine, spark, spec, paths, schema)
         log_files(paths.data).forget()
         return
-    ours = (
-        DeclaredColumn(name=name, type=parse_type(word), nullable=True, comment="")
-        for name, word in map(str.split, OUR_COLUMNS.split(", "))
-    )
-    columns = (*spec.table_columns, *ours)
+    columns = (*spec.table_columns, *system_columns())
     paths.table.create(columns, keys=spec.row_keys, description=spec.description)
 
 

@@ -805,13 +805,13 @@ def damage(table: Table) -> None:
 def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: IcebergTable) -> None:
     """A data file that is not as it was committed is damage, with what to do."""
     commit(table, 1, change(1, inserted={1: "a"}))
-    table.refuse_damaged()
+    table.refuse_damaged(table.log())
     [path] = data_in(tmp_path)
     content = path.read_bytes()
 
     path.write_bytes(content[:-100])
     with pytest.raises(DamagedTableError, match="bytes"):
-        table.refuse_damaged()
+        table.refuse_damaged(table.log())
     with pytest.raises(DamagedTableError, match="cannot be read"), table.translate_read_errors():
         names_in(table)
     middle = content.index(b"\x28\xb5\x2f\xfd") + 8  # Of a page that is compressed.
@@ -820,7 +820,7 @@ def test_files_that_are_gone_or_cut_short_are_named(tmp_path: Path, table: Icebe
         commit(table, 2, change(2, updated={1: "A"}))
     path.unlink()
     with pytest.raises(DamagedTableError, match="missing"):
-        table.refuse_damaged()
+        table.refuse_damaged(table.log())
     with pytest.raises(DamagedTableError, match="missing"), table.translate_read_errors():
         names_in(table)
 
@@ -886,11 +886,11 @@ def delete_first_row(table: IcebergTable, foreign: Table) -> None:
 
 def test_partitions_are_refused(tmp_path: Path, table: IcebergTable) -> None:
     """A table that somebody partitions takes no commit, and says so."""
-    assert table.settings_error() is None
+    assert table.settings_error(table.log()) is None
     with others(tmp_path).update_spec() as update:
         update.add_field("_epoch", IdentityTransform())
 
-    assert "partitioned" in str(table.settings_error())
+    assert "partitioned" in str(table.settings_error(table.log()))
     with pytest.raises(RefusedError, match="partitioned"):
         table.begin(1)
 

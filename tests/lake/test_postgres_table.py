@@ -702,11 +702,11 @@ def test_a_table_that_a_crash_empties_is_named(
     server: str, schema: str, table: PostgresTable
 ) -> None:
     """UNLOGGED rows are gone after a crash of the server, and their notes are not."""
-    assert table.settings_error() is None
+    assert table.settings_error(table.log()) is None
 
     execute(server, f"ALTER TABLE {schema}.orders SET UNLOGGED")
 
-    assert "SET LOGGED" in str(table.settings_error())
+    assert "SET LOGGED" in str(table.settings_error(table.log()))
 
 
 def test_without_a_url_the_setting_is_named() -> None:

@@ -23,10 +23,6 @@ from ingestion.lake.tables.conformance import Opener, SinkConformance
 from ingestion.settings import Settings
 from tests.toys.files_sink import FilesTable, FilesTransaction
 
-from tests.tables.test_streams import postgres_address  # isort: skip
-
-__all__ = ["postgres_address"]
-
 
 class TestFiles(SinkConformance):
     """The toy: files that are linked on commit."""

@@ -3,58 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
-from pyspark.sql import SparkSession
 
 from ingestion.errors import IdentityChangedError, RefusedError, TableReplacedError
 from ingestion.operations.decisions import reset
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
-from ingestion.settings import Settings
 from tests.support.long import twins
-from tests.support.postgres import postgres
 from tests.support.proof import find_problems
-from tests.support.world import World, row, settings_in
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 MERGING = ["iceberg", "postgres"]
 # Where both take the same way, one stands for both when time is short.
 ANY = ["postgres", *twins("iceberg")]
-
-
-@pytest.fixture(scope="session")
-def postgres_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server of PostgreSQL a session; it dies with the session."""
-    folder = tmp_path_factory.mktemp("postgres")
-    with postgres(folder) as address:
-        yield address
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def settings(
-    request: pytest.FixtureRequest, tmp_path: Path, kafka_address: str, sink: str
-) -> Settings:
-    """A lake of the test's own, and where PostgreSQL is."""
-    more: dict[str, Any] = {}
-    if sink == "postgres":
-        more["postgres"] = SecretStr(request.getfixturevalue("postgres_address"))
-    return settings_in(tmp_path, kafka_address, **more)
-
-
-@pytest.fixture
-def world(settings: Settings, spark: SparkSession, sink: str) -> Iterator[World]:
-    """A topic of the test's own, and a stream of one sink that reads it."""
-    with World.made(settings, spark) as made:
-        made.declare(sink=sink)
-        yield made
 
 
 @pytest.mark.parametrize("sink", MERGING)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_log import Commit, CommitLog
+from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
 from ingestion.pipeline.schema import type_of_columns
@@ -205,13 +205,12 @@ class FilesLog(CommitLog):
         said = self.table.read(version).schema.metadata or {}
         metadata = CommitMetadata.from_json(said[_NOTE].decode())
         assert metadata is not None
-        names = Change(**dict.fromkeys(("inserted", "updated", "deleted"), pa.table({}))).counts
         counts = map(int, said[_COUNTS].decode().split(","))
         return Commit(
             version=version,
             timestamp_ms=0,
             operation="WRITE",
-            metrics=dict(zip(names, counts, strict=True)),
+            metrics=dict(zip((INSERTED, UPDATED, DELETED), counts, strict=True)),
             txns={app_id(self.table.stream): metadata.seq},
             changes_rows=True,
             metadata=metadata,

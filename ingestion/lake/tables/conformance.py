@@ -21,8 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns, parse_type
-from ingestion.declaration.modes import OUR_COLUMNS
+from ingestion.declaration.ddl import parse_columns, system_columns
 from ingestion.errors import CommitConflictError, IngestionError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
@@ -190,11 +189,8 @@ class SinkConformance:
 
 def make(table: DataTable, columns: str = "id INT NOT NULL, name STRING") -> None:
     """Make a table of these columns, and those of every table."""
-    ours = [
-        DeclaredColumn(name=name, type=parse_type(word), nullable=True, comment="")
-        for name, word in map(str.split, OUR_COLUMNS.split(", "))
-    ]
-    table.create((*parse_columns(columns), *ours), keys=["id"], description="Of a test")
+    own = parse_columns(columns)
+    table.create((*own, *system_columns()), keys=["id"], description="Of a test")
 
 
 def begin(opened: Opener) -> None:

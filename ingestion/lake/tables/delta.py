@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
-from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sinks import DeltaSink
@@ -20,10 +19,10 @@ from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.errors import DamagedTableError, RewindError, TableSettingsError, first_line
 from ingestion.lake.checksums import matches_checksum
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.commit_log import Commit, CommitLog
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.data_table import DataTable, Transaction
-from ingestion.lake.delta import open_rows, read_delta
+from ingestion.lake.delta import read_delta, scan_rows
 from ingestion.lake.integrity import (
     altered_sources,
     refuse_damaged,
@@ -38,9 +37,6 @@ from ingestion.settings import Settings
 
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
-_ROWS_AT_ONCE: Final = 8_192
-# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
-_MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaData:
@@ -72,7 +68,7 @@ class DeltaData(DataTable):
     def create(
         self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
     ) -> None:
-        """Refuse: an engine makes it; see ``ingestion.sinks.make_delta``."""
+        """Refuse: an engine makes it; see ``ingestion.sinks.make_table``."""
         raise NotImplementedError
 
     def begin(self, seq: int) -> Transaction:
@@ -103,13 +99,7 @@ class DeltaData(DataTable):
 
     def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield rows by delta-rs and Arrow, few at once."""
-        dataset = open_rows(self.path, version, read_options=_MICROS)
-        yield from dataset.to_batches(
-            columns=list(names),
-            batch_size=_ROWS_AT_ONCE,
-            batch_readahead=2,
-            fragment_readahead=1,
-        )
+        return scan_rows(self.path, names, version)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Count, in the files that statistics on ``_seq`` leave."""
@@ -122,15 +112,17 @@ class DeltaData(DataTable):
         for version in sorted(versions):
             if version <= through:
                 content = (log / f"{version:020d}.json").read()
-                yield version, *_fence_and_note(content, f"oncelake:{self.stream}")
+                yield version, *_fence_and_note(content, app_id(self.stream))
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Compare the log with its checksums, and its files with what it says of them."""
-        refuse_damaged(TableLog(self.path))
+        assert isinstance(log, TableLog), "the table's own"
+        refuse_damaged(log)
 
-    def settings_error(self) -> TableSettingsError | None:
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for properties and features that the ingestion cannot live with."""
-        return settings_error(self.stream, TableLog(self.path))
+        assert isinstance(log, TableLog), "the table's own"
+        return settings_error(self.stream, log)
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Compare the files that the commit has removed with their checksums."""

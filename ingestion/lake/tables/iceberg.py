@@ -567,8 +567,9 @@ class IcebergTable(DataTable):
             if version <= through:
                 yield version, _seq(snapshot), _said(snapshot).get(_NOTE)
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Make sure that all metadata is there; on this machine, every data file, too."""
+        del log
         table = self._place.load()
         if table is None:
             return
@@ -582,8 +583,9 @@ class IcebergTable(DataTable):
                         "committed"
                     )
 
-    def settings_error(self) -> TableSettingsError | None:
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for a format or partitions that pyiceberg, or this sink, cannot write."""
+        del log
         return _settings_error(self._place, self._place.loaded())
 
     def translate_read_errors(self, version: int | None = None) -> AbstractContextManager[None]:
@@ -631,7 +633,7 @@ class IcebergTable(DataTable):
 
     def _compact(self, target_bytes: int) -> tuple[int, int]:
         place, table = self._place, self._place.loaded()
-        if problem := self.settings_error():
+        if problem := _settings_error(place, table):
             raise problem
         with place.translated():
             all_files = place.data_files(table, table.current_snapshot())

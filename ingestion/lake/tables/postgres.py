@@ -541,8 +541,9 @@ class PostgresTable(DataTable):
                 cursor.itersize = _NOTES_AT_ONCE
                 yield from cursor.execute(query, (state.id, through))
 
-    def settings_error(self) -> TableSettingsError | None:
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for a table that the server empties after a crash, while its notes stay."""
+        del log
         with self._place.session() as connection:
             query = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = to_regclass(%s)"
             if not _value(connection, query, (self._place.table.as_string(),)):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
@@ -29,15 +28,11 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.data_table import DataTable
-from ingestion.lake.delta import is_delta, open_rows, open_whole, read_delta
+from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.verify.read.record import SYSTEM_COLUMNS
-
-_ROWS = 8_192
-# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
-_MICROS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 class OffsetRange(NamedTuple):
@@ -233,13 +228,8 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
 
 def rows_of(path: Location, columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
-    if not is_delta(path):
-        return
-    dataset = open_rows(path, read_options=_MICROS)
-    batches = dataset.to_batches(
-        columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
-    )
-    yield from rows_in(batches)
+    if is_delta(path):
+        yield from rows_in(scan_rows(path, columns))
 
 
 def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
