@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -85,7 +86,7 @@ class FilesTable(DataTable):
 
     def prepare(self, rows: pa.Table) -> Path:
         """Write a file that nobody reads."""
-        prepared = self.folder / f"{uuid.uuid4().hex}.prepared"
+        prepared = self.folder / f"{os.getpid()}-{uuid.uuid4().hex}.prepared"
         with pa.OSFile(str(prepared), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows)
         return prepared
@@ -131,7 +132,9 @@ class FilesTransaction(Transaction):
         """Look at the newest version, and compare it with the seq before."""
         self.table, self.seq = table, seq
         for left in table.folder.glob("*.prepared"):
-            left.unlink(missing_ok=True)
+            # What a dead writer has prepared, and never published; a living one still may.
+            if not psutil.pid_exists(int(left.name.partition("-")[0])):
+                left.unlink(missing_ok=True)
         self.version = table.versions()[0]
         if self.version != seq:
             raise CommitConflictError(

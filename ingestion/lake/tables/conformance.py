@@ -12,7 +12,10 @@ another place. After each attempt the rows must be those that the notes tell of:
 from __future__ import annotations
 
 import datetime as dt
+import multiprocessing
+import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from decimal import Decimal
@@ -28,6 +31,9 @@ from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.data_table import Change, DataTable
 
 Opener = Callable[[], DataTable]
+# How often a writer is killed at a random moment.
+KILLS: Final = 4
+_SECONDS: Final = 60
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
     "BOOLEAN": (True, False),
@@ -151,6 +157,29 @@ class SinkConformance:
         assert found.metadata is not None
         assert list(rows_in(opened()).values()) == winners == [found.metadata.run_id]
 
+    def test_a_writer_that_is_killed_leaves_whole_commits(self, opened: Opener) -> None:
+        """After each of several kills, rows and notes say the same, and the next one goes on."""
+        begin(opened)
+        dice, last = random.Random(1), 0
+        for _ in range(KILLS):
+            writer = multiprocessing.get_context("fork").Process(
+                target=commit_on_and_on, args=(opened, last + 1)
+            )
+            writer.start()
+            deadline = time.monotonic() + _SECONDS
+            while (opened().log().last_seq("orders") or 0) <= last:
+                assert writer.is_alive(), "the writer ended by itself"
+                assert time.monotonic() < deadline, "the writer commits nothing"
+            time.sleep(dice.random() / 10)
+            writer.kill()
+            writer.join()
+
+            last = opened().log().last_seq("orders") or 0
+            assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+            last += 1
+            commit(opened(), last, inserted={last: str(last)})
+        assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+
     def test_a_note_of_a_megabyte_is_kept(self, opened: Opener) -> None:
         """Ranges of ten thousand partitions come back as they were."""
         begin(opened)
@@ -256,6 +285,13 @@ def commit(table: DataTable, seq: int, *, run_id: str = "r", **rows: Any) -> Non
         if given is not None:
             transaction.rows_of(keys(*given.updated["id"].to_pylist(), *rows.get("deleted", ())))
         transaction.commit(given, note(seq, run_id=run_id))
+
+
+def commit_on_and_on(opened: Opener, seq: int) -> None:
+    """Commit a row a batch, until the process is killed."""
+    while True:
+        commit(opened(), seq, inserted={seq: str(seq)})
+        seq += 1
 
 
 def race(
