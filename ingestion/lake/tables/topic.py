@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -726,8 +726,12 @@ class TopicTransaction(Transaction):
         """
         try:
             yield
-        except KafkaException as error:
-            cause: KafkaError = error.args[0]
+        except (KafkaException, SystemError) as error:
+            # A fenced producer that calls back raises so, over the exception it means.
+            kafkas = error.__cause__ if isinstance(error, SystemError) else error
+            if not isinstance(kafkas, KafkaException):
+                raise
+            cause: KafkaError = kafkas.args[0]
             if _is_fenced(cause):
                 raise self._conflict(
                     "is written to by another run, or the batch took longer than its transaction "
@@ -1025,3 +1029,25 @@ class _Reader:
                 yield some
         finally:
             consumer.close()
+
+    def _some(self, consumer: Consumer) -> tuple[list[Message], int]:
+        """Return some records before the end, and where the next begin."""
+        first = consumer.poll(self._place.timeout)
+        if first is None:
+            raise unreachable(self._place.settings, "it sent no record", self._heard)
+        messages = [first, *consumer.consume(_MESSAGES_AT_ONCE, 0)]
+        found = [each for each in messages if each.error() is None]
+        if len(found) < len(messages):
+            errors = [each.error() for each in messages if each.error() is not None]
+            for error in errors:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise unreachable(self._place.settings, KafkaException(error), self._heard)
+            return [each for each in found if each.offset() < self._end], self._end
+        position = found[-1].offset() + 1
+        return [each for each in found if each.offset() < self._end], position
+
+
+def _column(
+    messages: Sequence[Message], part: Callable[[Message], Any], type_: pa.DataType | None = None
+) -> pa.Array:
+    return pa.array(map(part, messages), type_ or pa.binary(), size=len(messages))

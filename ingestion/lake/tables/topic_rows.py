@@ -163,7 +163,9 @@ class NewestPerKey:
         """Take the folder; it must be there."""
         self._engine = _connected()
         self._engine.execute(f"SET temp_directory = '{str(scratch).replace(chr(39), chr(39) * 2)}'")
-        self._engine.execute("CREATE TABLE records (key BLOB, value BLOB, is_live BOOL, at BIGINT)")
+        self._engine.execute(
+            "CREATE TABLE records (key BLOB, value BLOB, is_live BOOL, place BIGINT)"
+        )
 
     def add(self, keys: pa.Array, values: pa.Array | None, is_live: pa.Array, at: pa.Array) -> None:
         """Add records by their keys and offsets; values may be left out."""
@@ -173,12 +175,12 @@ class NewestPerKey:
         self._engine.unregister("more")
 
     _LIVE: Final = """
-        FROM records WHERE is_live AND at IN (SELECT max(at) FROM records GROUP BY key)
+        FROM records WHERE is_live AND place IN (SELECT max(place) FROM records GROUP BY key)
     """
 
     def live(self) -> Iterator[pa.RecordBatch]:
         """Yield value and offset of those that are not deleted."""
-        yield from self._engine.sql(f"SELECT value, at {self._LIVE}").to_arrow_reader(
+        yield from self._engine.sql(f"SELECT value, place {self._LIVE}").to_arrow_reader(
             RECORDS_AT_ONCE
         )
 
