@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from ingestion.declaration.sinks import IcebergSink, PostgresSink
+from ingestion.declaration.sinks import IcebergSink, KafkaSink, PostgresSink
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import Change, DataTable
 from ingestion.lake.location import Location
-from ingestion.lake.tables import iceberg
+from ingestion.lake.tables import iceberg, topic
 from ingestion.lake.tables import postgres as postgres_sink
 from ingestion.lake.tables.conformance import Opener, SinkConformance
 from ingestion.settings import Settings
@@ -53,6 +53,19 @@ class TestPostgres(SinkConformance):
         settings = Settings(postgres=SecretStr(postgres_address), lake=tmp_path)
         lake = Location.of(tmp_path)
         return lambda: postgres_sink.open_table("orders", sink, settings, lake)
+
+
+@pytest.mark.kafka
+class TestTopic(SinkConformance):
+    """A topic, at a broker of the tests' own."""
+
+    @pytest.fixture
+    def opened(self, kafka_address: str, tmp_path: Path) -> Opener:
+        """Open a topic of its own name."""
+        sink = KafkaSink(topic=f"t{uuid.uuid4().hex[:12]}")
+        settings = Settings(kafka=kafka_address, lake=tmp_path, state=tmp_path)
+        lake = Location.of(tmp_path)
+        return lambda: topic.open_table("orders", sink, settings, lake)
 
 
 class _Overwrites(FilesTable):
