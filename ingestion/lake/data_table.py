@@ -192,8 +192,7 @@ class DataTable(ABC):
             Each commit; a version that holds its rows, if any can be read; and how many of its
             own files are gone.
         """
-        can = "rewind" not in self.cannot
-        return ((each, each.version if can else None, 0) for each in self.log().newest_first())
+        return ((commit, commit.version, 0) for commit in self.log().newest_first())
 
     def altered_since(self, version: int) -> Iterator[str]:
         """Name the files of a version that would come back, and are not as they were written."""
