@@ -8,7 +8,7 @@ from typing import Final
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import MODES
-from ingestion.declaration.sinks import SINKS, refused_types
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.violations import Violation
 
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
@@ -27,7 +27,8 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
         allowed = " or ".join(f"`mode: {mode}`" for mode in MODES if mode not in kind.refused_modes)
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
     for column in columns:
-        for word in dict.fromkeys(refused_types(name, column.type)):
+        words = {part.word for part in column.type.walk()}
+        for word in (word for word in kind.refused if word in words):
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"
             if field == "schema":

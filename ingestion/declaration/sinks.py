@@ -6,14 +6,12 @@ here and imported when a stream of it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from ingestion.declaration.parts import Allowed, Part
-from ingestion.declaration.types import SqlType
 
 SinkName = Literal["delta", "iceberg", "postgres"]
 # As PostgreSQL and most catalogs take a name without quotes.
@@ -105,8 +103,3 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     "iceberg": SinkKind(module="ingestion.lake.tables.iceberg", refused=("VARIANT",)),
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
 }
-
-
-def refused_types(sink: SinkName, type_: SqlType) -> Iterator[str]:
-    """Yield the names of types, within one, that a sink cannot keep as they are."""
-    return (part.word for part in type_.walk() if part.word in SINKS[sink].refused)

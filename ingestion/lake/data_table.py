@@ -21,15 +21,7 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError, TableSettingsError
-from ingestion.lake.commit_log import (
-    DELETED,
-    INSERTED,
-    UPDATED,
-    Commit,
-    CommitLog,
-    committed,
-    unless_committed,
-)
+from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
@@ -53,11 +45,8 @@ class Change:
     @property
     def counts(self) -> Mapping[str, int]:
         """How many rows it concerns, as a commit's own metrics count them."""
-        return {
-            INSERTED: self.inserted.num_rows,
-            UPDATED: self.updated.num_rows,
-            DELETED: self.deleted.num_rows,
-        }
+        rows = (self.inserted, self.updated, self.deleted)
+        return dict(zip(ROW_COUNTS, (part.num_rows for part in rows), strict=True))
 
 
 class Transaction(ABC):
