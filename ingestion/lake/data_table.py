@@ -160,7 +160,7 @@ class DataTable(ABC):
         del log
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Return what somebody has set on the table, whose log is open, against the ingestion."""
+        """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
         del log
         return None
 
