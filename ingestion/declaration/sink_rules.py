@@ -9,7 +9,7 @@ from typing import Final
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import MODES
-from ingestion.declaration.sinks import SINKS, KafkaSink, refused_types
+from ingestion.declaration.sinks import SINKS, KafkaSink
 from ingestion.declaration.violations import Violation
 
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
@@ -32,7 +32,7 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     if spec.sink.kafka:
         yield from _loop_violations(spec, spec.sink.kafka)
     for column in columns:
-        for word in dict.fromkeys(refused_types(name, column.type)):
+        for word in kind.refused_in(column.type):
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"
             if field == "schema":

@@ -6,7 +6,6 @@ here and imported when a stream of it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -114,6 +113,11 @@ class SinkKind:
     refused: tuple[str, ...] = ()
     is_log: bool = False
 
+    def refused_in(self, type_: SqlType) -> list[str]:
+        """Name the types, within one, that it cannot keep."""
+        words = {part.word for part in type_.walk()}
+        return [word for word in self.refused if word in words]
+
     def keeps(self, mode: str) -> bool:
         """Tell whether it can keep a write mode."""
         can = bool(MODES[mode].log_module) if self.is_log else True
@@ -131,8 +135,3 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
         is_log=True,
     ),
 }
-
-
-def refused_types(sink: SinkName, type_: SqlType) -> Iterator[str]:
-    """Yield the names of types, within one, that a sink cannot keep as they are."""
-    return (part.word for part in type_.walk() if part.word in SINKS[sink].refused)

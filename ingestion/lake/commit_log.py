@@ -16,6 +16,7 @@ from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, app_id
 INSERTED: Final = "numTargetRowsInserted"
 UPDATED: Final = "numTargetRowsUpdated"
 DELETED: Final = "numTargetRowsDeleted"
+ROW_COUNTS: Final = (INSERTED, UPDATED, DELETED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,15 +21,7 @@ import pyarrow as pa
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError, TableSettingsError
-from ingestion.lake.commit_log import (
-    DELETED,
-    INSERTED,
-    UPDATED,
-    Commit,
-    CommitLog,
-    committed,
-    unless_committed,
-)
+from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
@@ -62,11 +54,8 @@ class Change:
     @property
     def counts(self) -> Mapping[str, int]:
         """How many rows it concerns, as a commit's own metrics count them."""
-        return {
-            INSERTED: self.inserted.num_rows,
-            UPDATED: self.updated.num_rows,
-            DELETED: self.deleted.num_rows,
-        }
+        rows = (self.inserted, self.updated, self.deleted)
+        return dict(zip(ROW_COUNTS, (part.num_rows for part in rows), strict=True))
 
 
 class Transaction(ABC):
@@ -180,7 +169,7 @@ class DataTable(ABC):
         del log
 
     def settings_error(self, log: CommitLog) -> TableSettingsError | None:
-        """Return what somebody has set on the table, whose log is open, against the ingestion."""
+        """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
         del log
         return None
 
@@ -201,8 +190,7 @@ class DataTable(ABC):
             Each commit; a version that holds its rows, if any can be read; and how many of its
             own files are gone.
         """
-        can = "rewind" not in self.cannot
-        return ((each, each.version if can else None, 0) for each in self.log().newest_first())
+        return ((commit, commit.version, 0) for commit in self.log().newest_first())
 
     def altered_since(self, version: int) -> Iterator[str]:
         """Name the files of a version that would come back, and are not as they were written."""

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
 from ingestion.pipeline.schema import type_of_columns
@@ -77,9 +77,9 @@ class FilesTable(DataTable):
         prepared = self.prepare(rows)
         try:
             os.link(prepared, self.folder / f"{version:08d}.arrow")
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):
             raise CommitConflictError(
-                self.stream, f"version {version} is there already.", remedy="run again"
+                self.stream, f"version {version} is another writer's.", remedy="run again"
             ) from None
         finally:
             prepared.unlink(missing_ok=True)
@@ -213,7 +213,7 @@ class FilesLog(CommitLog):
             version=version,
             timestamp_ms=0,
             operation="WRITE",
-            metrics=dict(zip((INSERTED, UPDATED, DELETED), counts, strict=True)),
+            metrics=dict(zip(ROW_COUNTS, counts, strict=True)),
             txns={app_id(self.table.stream): metadata.seq},
             changes_rows=True,
             metadata=metadata,

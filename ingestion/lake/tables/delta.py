@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
@@ -31,7 +32,7 @@ from ingestion.lake.integrity import (
 )
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
-from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog, commit_without_rows, data_files, restore_version
 from ingestion.settings import Settings
 
@@ -103,7 +104,7 @@ class DeltaData(DataTable):
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Count, in the files that statistics on ``_seq`` leave."""
-        return rows_of_seq(self.path, seq, version=commit.version)
+        return count_rows(self.path, pc.field("_seq") == seq, version=commit.version)
 
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Read the log as plain JSON, apart from ``TableLog``."""

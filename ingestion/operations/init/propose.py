@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ingestion.declaration.messages import printable
 from ingestion.declaration.names import SinkName
-from ingestion.declaration.sinks import SINKS, refused_types
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import PLAIN_NAME, SqlType
@@ -160,7 +160,7 @@ def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName
 
 def _kept(guess: Guess, sink: SinkName) -> Guess:
     """Propose no type that a sink cannot keep."""
-    refused = [] if guess.type is None else [*refused_types(sink, guess.type)]
+    refused = [] if guess.type is None else SINKS[sink].refused_in(guess.type)
     if not refused:
         return guess
     return Guess(None, f"`sink: {sink}` cannot keep a {refused[0]}; `select` can make it text")
