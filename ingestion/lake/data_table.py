@@ -25,7 +25,10 @@ from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_commi
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
-Ability = Literal["rewind", "replay", "redrive", "rebuild", "reset", "erase", "see foreign changes"]
+Ability = Literal[
+    "rewind", "replay", "redrive", "rebuild", "reset", "erase", "read the past",
+    "see foreign changes",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,8 +143,19 @@ class DataTable(ABC):
         """
 
     @abstractmethod
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of those names, as of a version or the newest, in any order."""
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of those names, as of a version or the newest, in any order.
+
+        Args:
+            names: ``_seq`` among them where ``since_seq`` is given.
+            version: Of the log; the newest without one.
+            since_seq: Of the rows, those of this batch and later ones alone.
+
+        Raises:
+            TableBusyError: the table has gone on from that version, and keeps no past.
+        """
 
     @abstractmethod
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 from pyarrow.dataset import ParquetReadOptions
 
@@ -101,11 +102,14 @@ class DeltaData(DataTable):
         spark.sql(self.alteration(column, is_new=is_new))
         log_files(self.path).forget()
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield rows by delta-rs and Arrow, few at once."""
         dataset = open_rows(self.path, version, read_options=_MICROS)
         yield from dataset.to_batches(
             columns=list(names),
+            filter=None if since_seq is None else pc.field("_seq") >= since_seq,
             batch_size=_ROWS_AT_ONCE,
             batch_readahead=2,
             fragment_readahead=1,
