@@ -26,9 +26,8 @@ from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
 Ability = Literal[
-    "rewind", "replay", "redrive", "rebuild", "reset", "erase", "read the past",
-    "see foreign changes",
-]  # fmt: skip
+    "rewind", "replay", "redrive", "rebuild", "reset", "erase", "time travel", "see foreign changes"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

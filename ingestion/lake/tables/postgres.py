@@ -110,10 +110,7 @@ _BESIDE: Final = """
         committed_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (table_id, seq)
     )
 """
-_WHAT_IS_THERE: Final = """
-    SELECT t::oid, obj_description(t, 'pg_class'), to_regclass(%s) IS NOT NULL
-    FROM to_regclass(%s) t
-"""
+_TABLE: Final = "SELECT t::oid, obj_description(t, 'pg_class') FROM to_regclass(%s) t"
 # Whether a unique index is over exactly these columns, in any order.
 _HAS_UNIQUE: Final = """
     SELECT EXISTS (
@@ -319,7 +316,7 @@ class _Place:
     def _translation(self, error: psycopg.Error) -> IngestionError:
         reason, state = self._reason(error), error.sqlstate or ""
         if state in _BUSY:
-            return self.busy(f"somebody else has changed the same rows ({reason})")
+            return self.busy(f"others have changed the same rows ({reason}). Nothing was changed")
         is_down = isinstance(error, psycopg.OperationalError) and state[:2] not in _LIMITS
         if is_down or state == _IDLE_TOO_LONG:
             return DependencyError(
@@ -340,9 +337,7 @@ class _Place:
 
     def busy(self, why: str) -> TableBusyError:
         """Return the error of what somebody else's work stands in the way of."""
-        return TableBusyError(
-            f"{self.stream}: {self.where}: {why}. Nothing was changed. Next: {_AGAIN}"
-        )
+        return TableBusyError(f"{self.stream}: {self.where}: {why}. Next: {_AGAIN}")
 
     def damaged(self, why: str) -> DamagedTableError:
         """Return the error of a note that is not as it was written."""
@@ -382,9 +377,9 @@ class _State:
 
 def _look(place: _Place, connection: Connection, *, lock: LiteralString = "") -> _State:
     """Read what a table is, and where it stands; ``lock`` is put to the query of its head."""
-    there = (place.heads.as_string(), place.table.as_string())
-    [(oid, comment, has_heads)] = connection.execute(_WHAT_IS_THERE, there)
-    match = _ID.match(comment or "") if has_heads else None
+    [(oid, comment)] = connection.execute(_TABLE, (place.table.as_string(),))
+    [(heads, _)] = connection.execute(_TABLE, (place.heads.as_string(),))
+    match = _ID.match(comment or "") if heads else None
     if match is None:
         return _State(oid=oid)
     query = place.sql("SELECT stream, seq, rows FROM {heads} WHERE table_id = %s {}", SQL(lock))
@@ -402,7 +397,7 @@ class PostgresTable(DataTable):
 
     cannot: ClassVar[Mapping[Ability, str]] = {
         "rewind": _PAST,
-        "read the past": _PAST,
+        "time travel": _PAST,
         "rebuild": "a table of PostgreSQL that is made beside another cannot take its place yet; "
         "reset the stream instead, and the next run reads the topic into a new table",
         "erase": "the way to erase a key from PostgreSQL is its own DELETE and VACUUM, and the "
@@ -560,10 +555,9 @@ class PostgresTable(DataTable):
                     f"committed to meanwhile, and {_PAST}. If it happens again, pause the stream"
                 )
             by_name = {column.name: column for column in columns_of(connection, place.table)}
-            rows = (
-                "FROM {table} AS t" if since_seq is None else "FROM {table} AS t WHERE _seq >= {}"
-            )
-            source = place.sql(rows, Literal(since_seq))
+            source = place.sql("FROM {table} t")
+            if since_seq is not None:
+                source = place.sql("FROM {table} t WHERE _seq >= {}", Literal(since_seq))
             yield from rows_by_copy.read_rows(connection, [by_name[n] for n in names], source)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
@@ -642,8 +636,7 @@ class PostgresTransaction(Transaction):
             holds = "holds no commit of this stream"
         raise CommitConflictError(
             place.stream,
-            f"{place.where} {holds}, so that seq {self._seq} is another writer's, or another "
-            "table's.",
+            f"{place.where} {holds}, so that seq {self._seq} is not the next here.",
             remedy=f"oncelake status {place.stream}, then run again from the table's offsets",
         )
 
@@ -667,8 +660,8 @@ class PostgresTransaction(Transaction):
                 counts = self._change_rows(change)
                 if counts != change.counts:
                     raise self._place.busy(
-                        "somebody else has changed the same rows: the server counts "
-                        f"{_in_words(counts)}, where the batch has {_in_words(change.counts)}"
+                        f"others have changed the same rows: {_in_words(counts)} by the server, "
+                        f"{_in_words(change.counts)} by the batch. Nothing was changed"
                     )
             self._note(counts, metadata)
             self._place.commit(self._connection)
@@ -723,7 +716,9 @@ class PostgresTransaction(Transaction):
             "deleted": counts[DELETED],
         }
         if self._connection.execute(self._place.sql(_NOTE), values).rowcount != 1:
-            raise self._place.busy("its row of oncelake_tables is not as it was locked")
+            raise self._place.busy(
+                "its row of oncelake_tables was not changed, by a trigger or rule"
+            )
 
 
 class PostgresLog(CommitLog):
@@ -751,17 +746,10 @@ class PostgresLog(CommitLog):
 
     def _settle(self) -> None:
         """After a commit without an answer, wait for the session that may still be making it."""
-        if not self._place.is_unsettled:
-            return
-        try:
+        if self._place.is_unsettled:
             with self._place.session() as connection:
                 _look(self._place, connection, lock="FOR UPDATE")
-        except TableBusyError as error:
-            raise DependencyError(
-                f"{self._place.stream}: {self._place.where}: the server is still deciding about a "
-                f"commit that got no answer. Next: {_AGAIN}"
-            ) from error
-        self._place.is_unsettled = False
+            self._place.is_unsettled = False
 
     def _read(self, connection: Connection, state: _State) -> None:
         self._is_empty = state.rows == 0

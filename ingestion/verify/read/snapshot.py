@@ -311,7 +311,7 @@ def _refuse_past(
     stream: str, table: DataTable, unfinished: LoggedCommit, holder: Holder | None
 ) -> None:
     """Refuse where the rows before an unfinished commit cannot be read any more."""
-    why = table.cannot.get("read the past")
+    why = table.cannot.get("time travel")
     if why and holder:
         raise TableBusyError(
             f"{stream}: run {holder.run_id} is committing to {table.where} right now, and {why}. "
