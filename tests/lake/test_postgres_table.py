@@ -39,10 +39,10 @@ from ingestion.lake.commit_log import UnknownOutcomeError
 from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.lake.data_table import Change
 from ingestion.lake.location import Location
-from ingestion.lake.tables import postgres as sink
-from ingestion.lake.tables import postgres_copy
+from ingestion.lake.tables import postgres_copy, postgres_server
 from ingestion.lake.tables.postgres import PostgresTable, open_table
-from ingestion.lake.tables.postgres_copy import arrow_schema
+from ingestion.lake.tables.postgres_copy import Connection, arrow_schema
+from ingestion.lake.tables.postgres_server import PostgresPlace
 from ingestion.settings import Settings
 from tests.support.postgres import postgres
 
@@ -112,6 +112,12 @@ def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
+
+
+def shorten(patch: pytest.MonkeyPatch, timeout: str) -> None:
+    """Let a timeout of our sessions be short."""
+    session = postgres_server._SESSION.replace(timeout, "100ms")
+    patch.setattr(postgres_server, "_SESSION", session)
 
 
 def rows(names: dict[int, str | None], *, seq: int) -> pa.Table:
@@ -389,7 +395,7 @@ def test_who_waits_for_a_lock_is_told_whose_it_is(
     server: str, schema: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for another run, or for somebody's lock, ends, and names the session."""
-    monkeypatch.setattr(sink, "_SESSION", sink._SESSION.replace("30s", "100ms"))
+    shorten(monkeypatch, "30s")
     with closing(table.begin(1)), pytest.raises(TableBusyError) as by_a_run:
         opened(server, schema).begin(1)
     with psycopg.connect(server, application_name="psql") as somebody:
@@ -406,7 +412,7 @@ def test_a_run_that_is_frozen_loses_its_lock(
 ) -> None:
     """The server ends what does nothing for too long; the next one commits, and that one cannot."""
     with monkeypatch.context() as patch:
-        patch.setattr(sink, "_SESSION", sink._SESSION.replace("10min", "100ms"))
+        shorten(patch, "10min")
         frozen = table.begin(1)
     commit(opened(server, schema), 1, change(1, inserted={1: "a"}))
 
@@ -772,15 +778,15 @@ DYING = "import sys; from tests.lake.test_postgres_table import die; die(*sys.ar
 
 def die(url: str, schema: str, moment: str) -> None:
     """Commit seq 2, and be killed before or right after COMMIT."""
-    commits = sink._Place.commit
+    commits = PostgresPlace.commit
 
-    def commit_and_die(place: sink._Place, connection: sink.Connection) -> None:
+    def commit_and_die(place: PostgresPlace, connection: Connection) -> None:
         if moment == "after":
             commits(place, connection)
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink._Place, "commit", commit_and_die)
+        patch.setattr(PostgresPlace, "commit", commit_and_die)
         commit(opened(url, schema), 2, change(2, inserted={2: "b"}, updated={1: "A"}))
 
 
@@ -789,15 +795,15 @@ def test_a_session_that_the_server_ends_leaves_nothing(
     server: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     """Whoever has sent COMMIT does not know it, and asks the log; the batch is written again."""
-    commits = sink._Place.commit
+    commits = PostgresPlace.commit
 
-    def terminated(place: sink._Place, connection: sink.Connection) -> None:
+    def terminated(place: PostgresPlace, connection: Connection) -> None:
         terminate(server)
         commits(place, connection)
 
     with monkeypatch.context() as patch, closing(table.begin(1)) as transaction:
         if is_late:
-            patch.setattr(sink._Place, "commit", terminated)
+            patch.setattr(PostgresPlace, "commit", terminated)
         else:
             terminate(server)
         with pytest.raises(DependencyError) as raised:
@@ -812,15 +818,15 @@ def test_a_failed_transaction_is_not_taken_for_a_commit(
     table: PostgresTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server answers the COMMIT of one with ROLLBACK, and that is an error."""
-    commits = sink._Place.commit
+    commits = PostgresPlace.commit
 
-    def failed(place: sink._Place, connection: sink.Connection) -> None:
+    def failed(place: PostgresPlace, connection: Connection) -> None:
         with pytest.raises(psycopg.errors.DivisionByZero):
             connection.execute("SELECT 1 / 0")
         commits(place, connection)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sink._Place, "commit", failed)
+        patch.setattr(PostgresPlace, "commit", failed)
         with pytest.raises(DependencyError, match="ROLLBACK"):
             commit(table, 1, change(1, inserted={1: "a"}))
 
@@ -867,7 +873,7 @@ def test_a_server_that_does_not_decide_is_waited_for_to_an_end(
 ) -> None:
     """After a commit without an answer no log is read while its session may still commit."""
     place = table._place
-    monkeypatch.setattr(sink, "_SESSION", sink._SESSION.replace("30s", "100ms"))
+    shorten(monkeypatch, "30s")
     with closing(opened(server, schema).begin(1)):
         place.is_unsettled = True
         with pytest.raises(TableBusyError, match="oncelake orders"):
@@ -885,7 +891,7 @@ class Cutter(socketserver.ThreadingTCPServer):
     """Leads to a server, and once, at a COMMIT, cuts the client off."""
 
     def __init__(self, url: str, cut: Cut) -> None:
-        super().__init__(("127.0.0.1", 0), Connection)
+        super().__init__(("127.0.0.1", 0), CutConnection)
         self.upstream, self.cut = url, cut
         self.is_cut = False
 
@@ -895,7 +901,7 @@ class Cutter(socketserver.ThreadingTCPServer):
         return int(self.upstream.rsplit(":", 1)[1].split("/")[0])
 
 
-class Connection(socketserver.BaseRequestHandler):
+class CutConnection(socketserver.BaseRequestHandler):
     """One connection of a client."""
 
     server: Cutter

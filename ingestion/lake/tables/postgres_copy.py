@@ -97,7 +97,7 @@ def _arrow_type(type_: SqlType) -> pa.DataType:
     return _TYPES["STRING" if type_.word == "VARCHAR" else type_.word][1]
 
 
-def names(columns: Sequence[str], *, of: str = "") -> Composed:
+def column_list(columns: Sequence[str], *, of: str = "") -> Composed:
     """Write the names of columns, of a table."""
     prefix = (of,) if of else ()
     return SQL(", ").join(Identifier(*prefix, column) for column in columns)
@@ -139,7 +139,9 @@ def send_rows(connection: Connection, target: Identifier, rows: pa.Table) -> int
     """Copy rows to a table; return how many the server has taken."""
     if not rows.num_rows:
         return 0
-    statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(target, names(rows.column_names))
+    statement = SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+        target, column_list(rows.column_names)
+    )
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy, closing(duckdb.connect()) as engine:
             texts = engine.from_arrow(_in_utc(rows)).project(", ".join(map(_as_text, rows.schema)))
