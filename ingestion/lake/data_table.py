@@ -34,6 +34,7 @@ Ability = Literal[
     "erase",
     "see foreign changes",
     "look up",
+    "time travel",
 ]
 
 
@@ -146,8 +147,19 @@ class DataTable(ABC):
         """
 
     @abstractmethod
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of those names, as of a version or the newest, in any order."""
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of those names, as of a version or the newest, in any order.
+
+        Args:
+            names: ``_seq`` among them where ``since_seq`` is given.
+            version: Of the log; the newest without one.
+            since_seq: Of the rows, those of this batch and later ones alone.
+
+        Raises:
+            TableBusyError: the table has gone on from that version, and keeps no past.
+        """
 
     @abstractmethod
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, FileSystemDataset, ParquetReadOptions
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
@@ -82,11 +83,19 @@ def open_rows(
 
 
 def scan_rows(
-    table: Location, names: Sequence[str], version: int | None = None
+    table: Location,
+    names: Sequence[str],
+    version: int | None = None,
+    *,
+    since_seq: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of those names, as of a version or the newest, few rows at once."""
+    """Yield the columns of those names, as of a version or the newest, few rows at once.
+
+    With ``since_seq``, those rows alone that this batch or a later one has written.
+    """
     yield from open_rows(table, version).to_batches(
         columns=list(names),
+        filter=None if since_seq is None else pc.field("_seq") >= since_seq,
         batch_size=_ROWS_AT_ONCE,
         batch_readahead=2,
         fragment_readahead=1,

@@ -6,13 +6,21 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from ingestion.errors import IdentityChangedError, RefusedError, TableReplacedError
+from ingestion.errors import (
+    IdentityChangedError,
+    RefusedError,
+    TableBusyError,
+    TableReplacedError,
+)
+from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import reset
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
+from ingestion.verify.verify import verify
 from tests.support.long import twins
-from tests.support.proof import find_problems
+from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -136,6 +144,30 @@ def test_what_a_sink_cannot_do_is_refused_with_the_reason(world: World) -> None:
 
     with pytest.raises(RefusedError, match="cannot rewind: PostgreSQL keeps no earlier state"):
         rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="r")
+
+
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_a_proof_compares_no_rows_but_those_it_has_folded(world: World) -> None:
+    """Where no past is kept, a commit in between ends the proof, and says what to run."""
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(1, "b"))
+    world.run()
+    DeltaTable(world.paths.ledger.path).delete("seq = 2")
+
+    with pytest.raises(RefusedError, match=f"oncelake run {world.name}, which finishes it"):
+        prove(world)
+    with (
+        held_by_jvm(world.spark, world.paths, Holder.me("run-x")),
+        pytest.raises(TableBusyError, match="run run-x is committing"),
+    ):
+        prove(world)
+    world.run()
+    world.send(row(2, "c"))
+    with pytest.raises(TableBusyError, match="it was committed to meanwhile"):
+        verify(world.spec, world.settings, tell=lambda *_: world.run() and None)
+
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize("sink", MERGING)

@@ -107,9 +107,13 @@ class FilesTable(DataTable):
         """Look at the newest version."""
         return FilesTransaction(self, seq)
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read a version."""
         rows = self.read(self.versions()[0] if version is None else version)
+        if since_seq is not None:
+            rows = rows.filter(pc.field("_seq") >= since_seq)
         yield from rows.select(list(names)).to_batches()
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:

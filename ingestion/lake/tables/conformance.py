@@ -85,6 +85,8 @@ class SinkConformance:
         assert found.metadata == note(2)
         assert sorted(found.metrics.values()) == [1, 1, 1]
         assert opened().rows_of_seq(2, commit=found) == 2
+        newest = opened().scan(["id", "_seq"], found.version, since_seq=2)
+        assert sorted(row["id"] for batch in newest for row in batch.to_pylist()) == [1, 4]
 
     def test_an_empty_batch_is_a_note(self, opened: Opener) -> None:
         """A commit without rows is a commit, and the rows stay."""

@@ -98,9 +98,11 @@ class DeltaData(DataTable):
         spark.sql(self.alteration(column, is_new=is_new))
         log_files(self.path).forget()
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield rows by delta-rs and Arrow, few at once."""
-        return scan_rows(self.path, names, version)
+        return scan_rows(self.path, names, version, since_seq=since_seq)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Count, in the files that statistics on ``_seq`` leave."""

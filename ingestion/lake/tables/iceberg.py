@@ -532,14 +532,17 @@ class IcebergTable(DataTable):
         """Load the table, and make sure that it stands at the seq before."""
         return IcebergTransaction(self._place, seq)
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield rows file by file; a column that was not there then is null."""
         table = self._place.loaded()
         snapshot = table.current_snapshot() if version is None else self._at(table, version)
         columns = _selected(table.schema(), names)
         for file in self._place.data_files(table, snapshot):
             for _, batch in files.read_file(table.io, file, columns):
-                yield batch
+                is_wanted = None if since_seq is None else pc.field("_seq") >= since_seq
+                yield batch if is_wanted is None else batch.filter(is_wanted)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Count, in the files that statistics on ``_seq`` leave."""

@@ -19,7 +19,9 @@ import pyarrow as pa
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     InvalidSpecError,
+    RefusedError,
     SchemaChangedError,
+    TableBusyError,
     TableReplacedError,
     TerminalError,
     no_table_yet,
@@ -194,6 +196,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         TableReplacedError: the table is gone, and its ledger is not.
         TableRolledBackError: the table ends before its ledger.
         TerminalError: the ledger is gone, and the log does not begin with the table.
+        RefusedError, TableBusyError: a commit is unfinished, and what was before it is not kept.
         SchemaChangedError: the table's columns are not the declared ones.
     """
     ledger = read_ledger(paths.ledger)
@@ -215,6 +218,8 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
             f"{unfinished[0].seq}), so that nothing can be proven. Next: oncelake run {spec.name}, "
             "which writes it again, as far as its copy and the log reach"
         )
+    if unfinished:
+        _refuse_past(spec.name, paths.table, unfinished[0], holder)
     version = unfinished[0].version - 1 if unfinished else newest
     return Snapshot(
         table_id=table_id,
@@ -290,6 +295,25 @@ def _unfinished(
 ) -> tuple[LoggedCommit, ...]:
     last = max((batch.seq for batch in ledger), default=0)
     return tuple(commit for commit in commits if commit.is_ours and commit.seq > last)
+
+
+def _refuse_past(
+    stream: str, table: DataTable, unfinished: LoggedCommit, holder: Holder | None
+) -> None:
+    """Refuse where the rows before an unfinished commit cannot be read any more."""
+    why = table.cannot.get("time travel")
+    if why and holder:
+        raise TableBusyError(
+            f"{stream}: run {holder.run_id} is committing to {table.where} right now, and {why}. "
+            "Next: run the same command again"
+        )
+    if why:
+        raise RefusedError(
+            stream,
+            f"seq {unfinished.seq} of {table.where} is not in the ledger, so that the proof would "
+            f"stop before it, and {why}.",
+            remedy=f"oncelake run {stream}, which finishes it, then the same command again",
+        )
 
 
 def _until(
