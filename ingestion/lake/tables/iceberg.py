@@ -498,7 +498,9 @@ class IcebergTransaction(Transaction):
         keys = pa.concat_tables(
             self._as_stored(rows.select(names)) for rows in (change.updated, change.deleted)
         )
-        places = files.match(keys, *self._looked_up) if self._looked_up else None
+        looked_up, places = self._looked_up, None
+        if looked_up and looked_up[0].column_names == names:
+            places = files.match(keys, *looked_up)
         if places is None or not _is_one_each(places, keys):
             places = files.find(self._table.io, self._files, keys, self._table.schema())
         if not _is_one_each(places, keys):
@@ -547,10 +549,11 @@ class IcebergTransaction(Transaction):
             )
 
     def _gone(self, what: str) -> RewindError:
+        stream = self._entry.stream
         return RewindError(
-            self._entry.stream,
+            stream,
             f"{self._entry.where}: {what}.",
-            remedy=f"oncelake rebuild {self._entry.stream} makes the table anew from the topic",
+            remedy=f"oncelake reset {stream} --yes, to ingest the topic into a new table",
         )
 
     def _commit(
