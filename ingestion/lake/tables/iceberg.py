@@ -91,11 +91,7 @@ _WORDS: Final = {type_: word for word, type_ in _TYPES.items()}
 
 
 def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Location) -> IcebergTable:
-    """Open a stream's table; it need not be there.
-
-    Raises:
-        InvalidSpecError: there is no such catalog.
-    """
+    """Open a stream's table; it need not be there."""
     del settings
     return IcebergTable(CatalogEntry.of(stream, sink, lake))
 
@@ -417,12 +413,7 @@ class IcebergTransaction(Transaction):
     """One snapshot to be, on top of the one that was current when it was begun."""
 
     def __init__(self, entry: CatalogEntry, seq: int) -> None:
-        """Load the table.
-
-        Raises:
-            CommitConflictError: it does not stand at the seq before.
-            TableSettingsError: it cannot be written.
-        """
+        """Load the table, which must stand at the seq before, and be one that can be written."""
         table = entry.load()
         last = snapshots.last_seq(table, entry.stream)
         if table is None or seq != (-1 if last is None else last) + 1:
@@ -512,11 +503,7 @@ class IcebergTransaction(Transaction):
         return places
 
     def _as_stored(self, rows: pa.Table) -> pa.Table:
-        """Cast rows of any of the columns to the table's types.
-
-        Raises:
-            RefusedError: one does not fit.
-        """
+        """Cast rows of any of the columns to the table's types, or refuse them."""
         columns = _selected(self._table.schema(), rows.column_names)
         try:
             return rows.cast(files.arrow_schema(columns))

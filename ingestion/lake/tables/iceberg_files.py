@@ -29,7 +29,7 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -70,8 +70,6 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 def read_file(io: FileIO, file: DataFile, columns: Schema) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in their order; a column that the file does not have is null."""
-    if file.file_format != FileFormat.PARQUET:
-        raise pa.ArrowInvalid(f"{file.file_path} is {file.file_format}, not Parquet")
     schema = arrow_schema(columns)
     with (
         io.new_input(file.file_path).open() as source,
