@@ -207,7 +207,7 @@ def _print_rebuild(rebuilt: RebuildReport) -> None:
     if not rebuilt.archived:
         output.say(f"{rebuilt.stream}: the new table is not ready; the old one is in its place")
         return
-    rows = counted(rebuilt.report.row_count, "row")
+    rows = counted(rebuilt.report.row_count or 0, "row")
     output.say(f"{rebuilt.stream}: the new table is in place, {rows}, lag {rebuilt.report.lag:,}")
     for path in rebuilt.archived:
         output.say(f"  archived {path}")

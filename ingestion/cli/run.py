@@ -278,10 +278,10 @@ class RunResult:
             return
         verdict = "balanced" if report.is_balanced else "NOT balanced"
         batches = counted(len(report.batches), "batch") if report.batches else "nothing new"
-        rows = counted(report.row_count, "row")
+        rows = "" if report.row_count is None else f"{counted(report.row_count, 'row')} · "
         output.say(
             f"{report.stream}: {verdict} · {batches} · seq {report.seq} · Delta version "
-            f"{report.delta_version} · {rows} · lag {report.lag:,}",
+            f"{report.delta_version} · {rows}lag {report.lag:,}",
             "bold green" if report.is_balanced else "bold red",
         )
         for notice in report.notices:

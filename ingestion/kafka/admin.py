@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from ingestion.errors import DependencyError, TopicMissingError
 from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
@@ -42,6 +42,7 @@ _LEADER_IS_MOVING = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 _MOVED_WITHIN_SECONDS = 0.5
+_SHOWN_WITHIN_SECONDS = 0.05
 _NOT_SEEN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _Timestamps = dict[TopicPartition, dt.datetime]
 # Up to this distance, reading on is faster than seeking.
@@ -190,6 +191,33 @@ class Kafka:
             topic.name: {name: entry.value for name, entry in self._answer(answer).items()}
             for topic, answer in asked.items()
         }
+
+    def create_topic(self, name: str, config: Mapping[str, str], *, partitions: int = -1) -> None:
+        """Make a topic, unless it is there, and wait until the broker shows it.
+
+        Args:
+            partitions: How many; left out, as the brokers are set.
+        """
+        topic = NewTopic(name, partitions, -1, config=dict(config))
+        asked = self._admin.create_topics([topic], request_timeout=self._timeout)[name]
+        try:
+            self._answer(asked, of=f"to make topic {name!r}")
+        except DependencyError as error:
+            if code_of(error.__cause__) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        deadline = time.monotonic() + self._timeout
+        while name not in self.known_topics([name]).ids:
+            if time.monotonic() > deadline:
+                problem = f"topic {name!r} was made, and is not shown"
+                raise unreachable(self._settings, problem, self._heard)
+            time.sleep(_SHOWN_WITHIN_SECONDS)
+
+    def longest_transaction_ms(self) -> int:
+        """Return how long a transaction may be open."""
+        broker = self._answer(self._admin.describe_cluster(request_timeout=self._timeout)).nodes[0]
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker.id))
+        asked = self._admin.describe_configs([resource], request_timeout=self._timeout)
+        return int(self._answer(asked[resource])["transaction.max.timeout.ms"].value)
 
     def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
         """Return when the first record at or behind each offset was written, by its timestamp.

@@ -100,8 +100,8 @@ class CommitLog(ABC):
         """
 
     @abstractmethod
-    def row_count(self) -> int:
-        """Count the table's rows."""
+    def row_count(self) -> int | None:
+        """Count the table's rows; ``None`` where only reading all of them would tell."""
 
     @abstractmethod
     def highest_epoch(self) -> int:

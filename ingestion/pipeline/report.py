@@ -50,6 +50,7 @@ class RunReport(BatchReport):
         notices: What a person may want to know, one line each: a checkpoint that was discarded,
             what stood in for commits that have aged out, what an open transaction holds back.
         lag: Offsets in the topic, up to the last stable one, that the table has not reached.
+        row_count: ``None`` where only reading all of the table would tell.
         stalls: Partitions that an open transaction has held back for long.
         engine: What committed, ``delta_rs`` or ``spark``; ``None`` when nothing was new.
         seconds: How long the run took, Spark's start included.
@@ -61,7 +62,7 @@ class RunReport(BatchReport):
     next: Offsets
     lag: int
     delta_version: int
-    row_count: int
+    row_count: int | None
     table: str
     stalls: tuple[Stall, ...] = ()
     engine: str | None = None

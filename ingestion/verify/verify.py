@@ -222,7 +222,7 @@ class _Proof:
         version = self._snapshot.version
         table = self._paths.table
         with self._damage_is_different("rows", table.translate_read_errors()):
-            done, total = 0, table.log().row_count()
+            done, total = 0, table.log().row_count() or 0
             for rows in rows_in(table.scan(proof.names, version)):
                 self._differences.add(proof.differences(rows))
                 done += len(rows)

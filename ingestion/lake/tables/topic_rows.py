@@ -23,7 +23,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
 import duckdb
@@ -42,45 +41,40 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-_ARROW: Final = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "STRING": pa.string(),
-    "VARCHAR": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "TIMESTAMP_NTZ": pa.timestamp("us"),
+# Each type without parts: DuckDB's name of it, and Arrow's.
+_TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
+    "BOOLEAN": ("BOOLEAN", pa.bool_()),
+    "TINYINT": ("TINYINT", pa.int8()),
+    "SMALLINT": ("SMALLINT", pa.int16()),
+    "INT": ("INTEGER", pa.int32()),
+    "BIGINT": ("BIGINT", pa.int64()),
+    "FLOAT": ("FLOAT", pa.float32()),
+    "DOUBLE": ("DOUBLE", pa.float64()),
+    "STRING": ("VARCHAR", pa.string()),
+    "VARCHAR": ("VARCHAR", pa.string()),
+    # As its base64.
+    "BINARY": ("VARCHAR", pa.binary()),
+    "DATE": ("DATE", pa.date32()),
+    "TIMESTAMP": ("TIMESTAMPTZ", pa.timestamp("us", "UTC")),
+    "TIMESTAMP_NTZ": ("TIMESTAMP", pa.timestamp("us")),
 }
-_NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _TEXTS: Final = ("STRING", "VARCHAR")
-# What DuckDB's own JSON would not give back as it was.
-_WRITTEN_OTHERWISE: Final = (
-    *("FLOAT", "DOUBLE", "DECIMAL", "BINARY"),
-    *("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"),
+# How a value is written where DuckDB's own JSON would not give it back as it was.
+_FINITE: Final = (
+    "CASE WHEN isfinite({0}) THEN {1} WHEN isnan({0}) THEN to_json('NaN') "
+    "WHEN {0} > 0 THEN to_json('Infinity') WHEN {0} < 0 THEN to_json('-Infinity') END"
 )
-_FORMATS: Final = {
-    "DATE": "%Y-%m-%d",
-    "TIMESTAMP": "%Y-%m-%dT%H:%M:%S.%fZ",
-    "TIMESTAMP_NTZ": "%Y-%m-%dT%H:%M:%S.%f",
+_WRITTEN: Final = {
+    # As a DOUBLE a FLOAT has more digits than it needs.
+    "FLOAT": _FINITE.format("{0}", "CAST(CAST({0} AS VARCHAR) AS JSON)"),
+    "DOUBLE": _FINITE.format("{0}", "to_json({0})"),
+    "DECIMAL": "CAST({0} AS VARCHAR)",
+    "BINARY": "to_base64({0})",
+    "DATE": "strftime({0}, '%Y-%m-%d')",
+    "TIMESTAMP": "strftime({0}, '%Y-%m-%dT%H:%M:%S.%fZ')",
+    "TIMESTAMP_NTZ": "strftime({0}, '%Y-%m-%dT%H:%M:%S.%f')",
 }
-
-
-class UndecodableError(ValueError):
-    """A record's value is not as it should be; its cause quotes from it.
-
-    Attributes:
-        index: Which of the values.
-    """
-
-    def __init__(self, index: int) -> None:
-        super().__init__(f"value {index} cannot be decoded")
-        self.index = index
+_READ: Final = {"BINARY": "from_base64({0})"}
 
 
 def arrow_schema(columns: Sequence[DeclaredColumn]) -> pa.Schema:
@@ -93,7 +87,7 @@ def unwritable(column: DeclaredColumn) -> str | None:
     for part in column.type.walk():
         if part.word == "MAP" and part.parts["key"].word not in _TEXTS:
             return f"its type {column.type} has a MAP whose keys are not STRING"
-        if not part.parts and part.word not in _ARROW and part.word != "DECIMAL":
+        if not part.parts and part.word not in _TYPES and part.word != "DECIMAL":
             return f"its type {column.type} has no form in JSON"
     return None
 
@@ -110,13 +104,13 @@ def records(
         are_gone: Whether the records have no value.
     """
     by_name = {column.name: column for column in columns}
-    names = keys if are_gone else tuple(by_name)
-    stored = rows.select(names).cast(arrow_schema([by_name[name] for name in names]))
-    value = "NULL" if are_gone else _written(_row_type(columns), "r")
-    key = _written(_row_type([by_name[name] for name in keys]), "r") if keys else "NULL"
+    of_key = [by_name[name] for name in keys]
+    written = of_key if are_gone else columns
+    stored = rows.select([column.name for column in written]).cast(arrow_schema(written))
+    texts = [_object(of_key), "NULL" if are_gone else _object(columns)]
     with closing(_connected()) as engine:
-        query = f"SELECT {_text(key)}, {_text(value)} FROM (SELECT stored AS r FROM stored)"
         engine.register("stored", stored)
+        query = f"SELECT {', '.join(texts)} FROM stored"
         for batch in engine.sql(query).to_arrow_reader(RECORDS_AT_ONCE):
             pairs = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             yield [{"key": key, "value": value} for key, value in pairs]
@@ -126,68 +120,52 @@ def decode(values: pa.Array, columns: Sequence[DeclaredColumn]) -> pa.Table:
     """Read some columns of the values of records.
 
     Raises:
-        UndecodableError: one is not such an object.
+        ValueError: one is no such object.
+    """
+    shape = json.dumps({column.name: "JSON" for column in columns})
+    fields = ", ".join(_read(column.type, f"r.{_name(column.name)}") for column in columns)
+    query = f"""
+        WITH objects AS (
+            SELECT CASE WHEN json_type(value) = 'OBJECT' THEN value ELSE error('no object') END v
+            FROM texts
+        ), rows AS (SELECT from_json(v, {_literal(shape)}) AS r FROM objects)
+        SELECT {fields} FROM rows
     """
     try:
-        return _decoded(values, columns)
-    except (duckdb.Error, pa.ArrowInvalid) as error:
-        raise UndecodableError(_first_undecodable(values, columns)) from error
-
-
-def _decoded(values: pa.Array, columns: Sequence[DeclaredColumn]) -> pa.Table:
-    texts = pa.table({"value": values.cast(pa.string())})
-    with closing(_connected()) as engine:
-        engine.register("texts", texts)
-        row = f"coalesce({_read(_row_type(columns), 'value')}, error('OBJECT expected'))"
-        found = engine.sql(f"SELECT unnest(r) FROM (SELECT {row} AS r FROM texts)").to_arrow_table()
-    return found.cast(arrow_schema(columns))
-
-
-def _first_undecodable(values: pa.Array, columns: Sequence[DeclaredColumn]) -> int:
-    """Find it by halves."""
-    start, end = 0, len(values)
-    while end - start > 1:
-        middle = (start + end) // 2
-        try:
-            _decoded(values[start:middle], columns)
-            start = middle
-        except (duckdb.Error, pa.ArrowInvalid):
-            end = middle
-    return start
+        texts = pa.table({"value": values.cast(pa.string())})
+        with closing(_connected()) as engine:
+            engine.register("texts", texts)
+            read = engine.sql(query).to_arrow_table()
+        schema = arrow_schema(columns)
+        return read.rename_columns(schema.names).cast(schema)
+    except (duckdb.Error, pa.ArrowInvalid):
+        # What they say quotes the record.
+        raise ValueError("a value is no object of these columns") from None
 
 
 class NewestPerKey:
     """The newest record of each key; what does not fit into memory goes to a folder."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: str) -> None:
         """Take the folder; it must be there."""
         self._engine = _connected()
-        self._engine.execute(f"SET temp_directory = '{str(scratch).replace(chr(39), chr(39) * 2)}'")
-        self._engine.execute(
-            "CREATE TABLE records (key BLOB, value BLOB, is_live BOOL, place BIGINT)"
-        )
+        self._engine.execute(f"SET temp_directory = {_literal(scratch)}")
+        self._engine.execute("CREATE TABLE records (key BLOB, value BLOB, place BIGINT)")
 
-    def add(self, keys: pa.Array, values: pa.Array | None, is_live: pa.Array, at: pa.Array) -> None:
-        """Add records by their keys and offsets; values may be left out."""
-        values = pa.nulls(len(keys), pa.binary()) if values is None else values
-        self._engine.register("more", pa.table([keys, values, is_live, at], list("kvla")))
-        self._engine.execute("INSERT INTO records SELECT k, v, l, a FROM more")
+    def add(self, more: pa.Table) -> None:
+        """Add records by key, value and offset."""
+        self._engine.register("more", more)
+        self._engine.execute("INSERT INTO records SELECT * FROM more")
         self._engine.unregister("more")
 
-    _LIVE: Final = """
-        FROM records WHERE is_live AND place IN (SELECT max(place) FROM records GROUP BY key)
-    """
-
-    def live(self) -> Iterator[pa.RecordBatch]:
-        """Yield value and offset of those that are not deleted."""
-        yield from self._engine.sql(f"SELECT value, place {self._LIVE}").to_arrow_reader(
-            RECORDS_AT_ONCE
-        )
-
-    def count(self) -> int:
-        """Count those that are not deleted."""
-        [(count,)] = self._engine.sql(f"SELECT count(*) {self._LIVE}").fetchall()
-        return int(count)
+    def values(self) -> Iterator[pa.Array]:
+        """Yield the values of those that are not deleted."""
+        query = """
+            SELECT value FROM records
+            WHERE value IS NOT NULL AND place IN (SELECT max(place) FROM records GROUP BY key)
+        """
+        for batch in self._engine.sql(query).to_arrow_reader(RECORDS_AT_ONCE):
+            yield batch.column(0)
 
     def close(self) -> None:
         """Forget them."""
@@ -200,114 +178,79 @@ def _connected() -> duckdb.DuckDBPyConnection:
     return engine
 
 
-def _row_type(columns: Sequence[DeclaredColumn]) -> SqlType:
-    return SqlType(word="STRUCT", parts={column.name: column.type for column in columns})
-
-
 def _arrow_type(type_: SqlType) -> pa.DataType:
     parts = {name: _arrow_type(part) for name, part in type_.parts.items()}
-    if type_.word == "DECIMAL":
-        return pa.decimal128(type_.precision, type_.scale)
-    if type_.word == "ARRAY":
-        return pa.list_(parts["element"])
-    if type_.word == "MAP":
-        return pa.map_(parts["key"], parts["value"])
-    return pa.struct(list(parts.items())) if parts else _ARROW[type_.word]
+    match type_.word:
+        case "DECIMAL":
+            return pa.decimal128(type_.precision, type_.scale)
+        case "ARRAY":
+            return pa.list_(parts["element"])
+        case "MAP":
+            return pa.map_(parts["key"], parts["value"])
+        case "STRUCT":
+            return pa.struct(list(parts.items()))
+    return _TYPES[type_.word][1]
 
 
-def _text(value: str) -> str:
-    return value if value == "NULL" else f"CAST(to_json({value}) AS VARCHAR)"
+def _json_type(type_: SqlType) -> str:
+    """Name the type, for DuckDB, that a JSON of this type has."""
+    parts = {name: _json_type(part) for name, part in type_.parts.items()}
+    match type_.word:
+        case "DECIMAL":
+            return str(type_)
+        case "ARRAY":
+            return f"{parts['element']}[]"
+        case "MAP":
+            return f"MAP(VARCHAR, {parts['value']})"
+        case "STRUCT":
+            return f"STRUCT({', '.join(f'{_name(name)} {part}' for name, part in parts.items())})"
+    return _TYPES[type_.word][0]
 
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _field(value: str, name: str) -> str:
-    return f"struct_extract({value}, {_literal(name)})"
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
-def _written(type_: SqlType, value: str, depth: int = 0) -> str:
-    """Write, for DuckDB, what its ``to_json`` writes as a value of this type should be."""
-    each = f"e{depth}"
-    match type_.word:
-        case "STRUCT" if depth == 0 or type_.contains(*_WRITTEN_OTHERWISE):
-            fields = (
-                f"{_literal(name)}: {_written(part, _field(value, name), depth + 1)}"
-                for name, part in type_.parts.items()
-            )
-            return f"CASE WHEN {value} IS NOT NULL THEN {{{', '.join(fields)}}} END"
-        case "ARRAY" if type_.contains(*_WRITTEN_OTHERWISE):
-            element = _written(type_.parts["element"], each, depth + 1)
-            return f"list_transform({value}, lambda {each}: {element})"
-        case "MAP" if type_.contains(*_WRITTEN_OTHERWISE):
-            return _mapped(value, each, _written(type_.parts["value"], f"{each}.value", depth + 1))
-        case "FLOAT" | "DOUBLE":
-            # As a DOUBLE a FLOAT has more digits than it needs.
-            exact = f"CAST(CAST({value} AS VARCHAR) AS JSON)"
-            return (
-                f"CASE WHEN isfinite({value}) THEN {exact} "
-                f"WHEN isnan({value}) THEN to_json('NaN') WHEN {value} > 0 THEN "
-                f"to_json('Infinity') WHEN {value} < 0 THEN to_json('-Infinity') END"
-            )
-        case "DECIMAL":
-            return f"CAST({value} AS VARCHAR)"
-        case "BINARY":
-            return f"to_base64({value})"
-        case "DATE" | "TIMESTAMP" | "TIMESTAMP_NTZ" as word:
-            return f"strftime({value}, '{_FORMATS[word]}')"
-    return value
-
-
-def _mapped(value: str, each: str, inner: str) -> str:
-    entry = f"{{'key': {each}.key, 'value': {inner}}}"
-    return f"map_from_entries(list_transform(map_entries({value}), lambda {each}: {entry}))"
-
-
-def _read(type_: SqlType, value: str, depth: int = 0) -> str:
-    """Write, for DuckDB, the value of this type that a JSON says; any other is an error."""
-    each = f"e{depth}"
-    text = f"{value} ->> '$'"
-    match type_.word:
-        case "STRUCT":
-            # A list of one, so that an object is parsed once, whatever is taken from it.
-            shape = _literal(json.dumps(dict.fromkeys(type_.parts, "JSON")))
-            fields = (
-                f"{_literal(name)}: {_read(part, _field(each, name), depth + 1)}"
-                for name, part in type_.parts.items()
-            )
-            body = f"lambda {each}: {{{', '.join(fields)}}}"
-            return _if(value, f"list_transform([from_json({value}, {shape})], {body})[1]", "OBJECT")
-        case "ARRAY":
-            inner = _read(type_.parts["element"], each, depth + 1)
-            elements = f"CAST({value} AS JSON[])"
-            return _if(value, f"list_transform({elements}, lambda {each}: {inner})", "ARRAY")
-        case "MAP":
-            inner = _read(type_.parts["value"], f"{each}.value", depth + 1)
-            return _if(
-                value, _mapped(f"CAST({value} AS MAP(VARCHAR, JSON))", each, inner), "OBJECT"
-            )
-        case "FLOAT" | "DOUBLE" as word:
-            there = ("UBIGINT", "BIGINT", "DOUBLE", "VARCHAR")
-            return _if(value, f"CAST({text} AS {word})", *there)
-        case "BOOLEAN":
-            return _if(value, f"CAST({value} AS BOOLEAN)", "BOOLEAN")
-        case word if word in _NUMBERS:
-            return _if(value, f"CAST({value} AS {word})", "UBIGINT", "BIGINT")
-        case word if word in _TEXTS:
-            return _if(value, text, "VARCHAR")
-        case "BINARY":
-            return _if(value, f"from_base64({text})", "VARCHAR")
-    target = {"TIMESTAMP": "TIMESTAMPTZ", "TIMESTAMP_NTZ": "TIMESTAMP"}.get(type_.word, str(type_))
-    return _if(value, f"CAST({text} AS {target})", "VARCHAR")
-
-
-def _if(value: str, then: str, *types: str) -> str:
-    """Write what takes a JSON of some types alone; null stays null."""
-    found = f"json_type({value})"
-    problem = f"error(concat('{types[-1]} expected, found ', {found}))"
-    allowed = ", ".join(map(_literal, types))
-    return (
-        f"CASE WHEN {found} IN ({allowed}) THEN {then} "
-        f"WHEN {value} IS NULL OR {found} = 'NULL' THEN NULL ELSE {problem} END"
+def _object(columns: Sequence[DeclaredColumn]) -> str:
+    """Write, for DuckDB, the text of an object of columns; null without any."""
+    fields = (
+        f"{_literal(column.name)}: {_converted(column.type, _name(column.name), _WRITTEN)}"
+        for column in columns
     )
+    return f"CAST(to_json({{{', '.join(fields)}}}) AS VARCHAR)" if columns else "NULL"
+
+
+def _read(type_: SqlType, value: str) -> str:
+    """Write, for DuckDB, the value of this type that a JSON says."""
+    is_text = _json_type(type_) == "VARCHAR"
+    plain = f"({value} ->> '$')" if is_text else f"CAST({value} AS {_json_type(type_)})"
+    return _converted(type_, plain, _READ)
+
+
+def _converted(type_: SqlType, value: str, forms: dict[str, str], depth: int = 0) -> str:
+    """Write, for DuckDB, a value with all in it that has a form of its own put into that."""
+    each, parts = f"e{depth}", type_.parts
+
+    def inner(name: str, value: str) -> str:
+        return _converted(parts[name], value, forms, depth + 1)
+
+    match type_.word if type_.contains(*forms) else "":
+        case "STRUCT":
+            fields = (
+                f"{_literal(name)}: {inner(name, f'struct_extract({each}, {_literal(name)})')}"
+                for name in parts
+            )
+            # A list of one, so that what the struct comes from is computed once.
+            made = f"list_transform([{value}], lambda {each}: {{{', '.join(fields)}}})[1]"
+            return f"CASE WHEN {value} IS NOT NULL THEN {made} END"
+        case "ARRAY":
+            return f"list_transform({value}, lambda {each}: {inner('element', each)})"
+        case "MAP":
+            entry = f"{{'key': {each}.key, 'value': {inner('value', f'{each}.value')}}}"
+            entries = f"list_transform(map_entries({value}), lambda {each}: {entry})"
+            return f"map_from_entries({entries})"
+    return forms.get(type_.word, "{0}").format(value)
