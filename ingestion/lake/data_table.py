@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
@@ -256,6 +257,11 @@ class DataTable(ABC):
         ):
             transaction.commit(None, metadata)
         return committed(self.log(), self.stream, metadata)
+
+
+def since(batch: pa.RecordBatch, seq: int | None) -> pa.RecordBatch:
+    """Keep the rows that this batch or a later one has written; all of them without one."""
+    return batch if seq is None else batch.filter(pc.greater_equal(batch["_seq"], seq))
 
 
 def refuse_unable(stream: str, table: DataTable, ability: Ability) -> None:

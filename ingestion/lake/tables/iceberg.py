@@ -53,12 +53,13 @@ from ingestion.lake.commit_log import (
     INSERTED,
     UPDATED,
     Commit,
+    CommitLog,
     UnknownOutcomeError,
     committed,
     unless_committed,
 )
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
+from ingestion.lake.data_table import Ability, Change, DataTable, Transaction, since
 from ingestion.lake.location import Location
 from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables import iceberg_log as snapshots
@@ -202,7 +203,7 @@ class IcebergTable(DataTable):
         columns = _selected(table.schema(), names)
         for file in self._entry.data_files(table, snapshot):
             for batch in files.read_file(table.io, file, columns):
-                yield batch if since_seq is None else batch.filter(pc.field("_seq") >= since_seq)
+                yield since(batch, since_seq)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Count, in the files that statistics on ``_seq`` leave."""
