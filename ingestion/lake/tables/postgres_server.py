@@ -64,7 +64,8 @@ _SESSION: Final = """
 """
 # Who has written to the table, or locked it, and not ended yet.
 _HOLDERS: Final = """
-    SELECT string_agg(DISTINCT format('%%s (process %%s)', application_name, pid), ', ')
+    SELECT string_agg(DISTINCT format('%%s (process %%s)',
+                      coalesce(nullif(application_name, ''), 'a session'), pid), ', ')
     FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE relation = to_regclass(%s) AND granted AND mode <> 'AccessShareLock'
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
