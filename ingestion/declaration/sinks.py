@@ -135,3 +135,5 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
         is_log=True,
     ),
 }
+# Those to which rows are only added: they need no memory of deletes.
+LOGS: Final = frozenset(name for name, kind in SINKS.items() if kind.is_log)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final, Literal
 
+from ingestion.declaration.sinks import LOGS
 from ingestion.errors import DamagedTableError, RecordsForgottenError, RefusedError, counted
 from ingestion.lake.attempts import MARKS, ROWS, Columns, attempt_of
 from ingestion.lake.damage import remedy_for
@@ -157,6 +158,8 @@ def _since_written_off(name: SideName, rows: Sequence[LedgerRow]) -> Iterator[Le
 
 
 def _written(name: SideName, row: LedgerRow) -> int:
+    if name == "tombstones" and row.sink in LOGS:
+        return 0
     return sum(row.counts.get(disposition, 0) for disposition in _WRITTEN[name])
 
 

@@ -140,6 +140,8 @@ def _prepare(world: World, cell: Cell, dice: random.Random) -> Traffic:
 def _declare_sink(world: World, dice: random.Random) -> None:
     """Keep the rows in another sink, half of the time all of them."""
     world.declare(sink=SINK)
+    if SINK == "kafka":
+        world.declare(sequence_by=[])
     if dice.random() < 0.5:
         world.declare(mode="append", keys=[], sequence_by=[], tombstones="quarantine")
         del world.declared["apply_as_deletes"]

@@ -26,7 +26,9 @@ CELLS = (
     [
         pytest.param("postgres", CELLS[0], id="postgres before"),
         pytest.param("iceberg", CELLS[1], id="iceberg behind"),
+        pytest.param("kafka", CELLS[1], id="kafka behind"),
         *twins(
+            pytest.param("kafka", CELLS[0], id="kafka before"),
             pytest.param("iceberg", CELLS[0], id="iceberg before"),
             pytest.param("postgres", CELLS[1], id="postgres behind"),
         ),
