@@ -6,9 +6,8 @@ import datetime as dt
 
 import dagster as dg
 
-from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.ddl import DeclaredColumn, system_columns
 from ingestion.declaration.loader import DeclaredStream
-from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.spec import StreamSpec
 
 GROUP = "ingest"
@@ -123,10 +122,8 @@ def topic_specs(specs: list[StreamSpec]) -> list[dg.AssetSpec]:
 def column_schema(spec: StreamSpec) -> dg.TableSchema:
     """Return the columns of a stream's table: the declared ones, then ours."""
     ours = (
-        dg.TableColumn(name=name, type=type_, description=says)
-        for (name, type_), says in zip(
-            map(str.split, OUR_COLUMNS.split(", ")), _IN_OUR_COLUMNS, strict=True
-        )
+        dg.TableColumn(name=column.name, type=str(column.type), description=says)
+        for column, says in zip(system_columns(), _IN_OUR_COLUMNS, strict=True)
     )
     return dg.TableSchema(columns=[*map(_column, spec.table_columns), *ours])
 

@@ -132,10 +132,12 @@ class Reset(dg.Config):
     def execute(self, at: At) -> dict[str, Any]:
         """Archive the tables."""
         name = at.spec.name
-        moved = decisions.reset(name, at.settings, reason=self.reason, run_id=at.run_id)
+        done = decisions.reset(
+            name, at.settings, reason=self.reason, run_id=at.run_id, sink=at.spec.sink
+        )
         return {
-            "archived": [str(path) for path in moved],
-            "quarantined_archived": waiting_records(moved),
+            "archived": done.named,
+            "quarantined_archived": waiting_records(done.archived),
         }
 
 

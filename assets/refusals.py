@@ -7,7 +7,7 @@ Until that state changes, a rerun would meet the same refusal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import dagster as dg
 
 from ingestion.declaration.loader import DeclaredStream, reload_stream
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import IngestionError, SetupError, TerminalError
+from ingestion.errors import DependencyError, IngestionError, SetupError, TerminalError
 from ingestion.kafka.java import find_java
+from ingestion.lake.commit_log import CommitLog
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import is_writable_folder
 from ingestion.lake.stream import Stream
@@ -77,7 +78,7 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
     current = reload_stream(declared)
     spec = current.spec if current else None
     parts = [
-        *_versions(declared.name, settings),
+        *_versions(declared, settings),
         _text(declared.path),
         _transformation(spec),
         _kafka(spec, settings),
@@ -86,9 +87,16 @@ def state_of(declared: DeclaredStream, settings: Settings) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _versions(stream: str, settings: Settings) -> list[str]:
-    paths = StreamPaths.of(stream, settings)
-    return [str(TableLog(each).versions()[:1]) for each in (paths.data, paths.ledger)]
+def _versions(declared: DeclaredStream, settings: Settings) -> list[str]:
+    paths = StreamPaths.of(declared.name, settings, declared.sink)
+    return [_newest(paths.table.log), _newest(lambda: TableLog(paths.ledger))]
+
+
+def _newest(open_log: Callable[[], CommitLog]) -> str:
+    try:
+        return str(open_log().versions()[:1])
+    except DependencyError as error:
+        return type(error).__name__
 
 
 def _machine(settings: Settings) -> list[str]:

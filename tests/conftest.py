@@ -15,7 +15,9 @@ from ingestion.local import broker
 from ingestion.pipeline.session import start_session
 from ingestion.pipeline.store_session import append_store_jars, store_config
 from ingestion.settings import Settings
+from tests.cli.shell import home  # noqa: F401 (a fixture)
 from tests.support.frail_broker import frail, frail_broker, frail_world  # noqa: F401 (fixtures)
+from tests.support.postgres import postgres
 from tests.support.registry import Subject, schema_registry
 from tests.support.schedule import (  # noqa: F401 (hooks)
     pytest_collection_modifyitems,
@@ -70,6 +72,15 @@ def registry_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One schema registry a session; it dies with the session."""
     with schema_registry(tmp_path_factory.mktemp("registry")) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def postgres_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server of PostgreSQL a session; it dies with the session."""
+    folder = tmp_path_factory.mktemp("postgres")
+    with postgres(folder) as address:
+        yield address
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

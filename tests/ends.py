@@ -49,8 +49,9 @@ from ingestion.lake.location import Location
 table = open_rows(paths.data).to_table()
 """,
     "count_rows": """
-from ingestion.lake.side_tables import rows_of_seq
-count = rows_of_seq(paths.data, 1)
+import pyarrow.compute as pc
+from ingestion.lake.side_tables import count_rows
+count = count_rows(paths.data, pc.field("_seq") == 1)
 """,
     "highest_epoch": """
 from ingestion.lake.table_log import TableLog

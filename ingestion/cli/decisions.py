@@ -79,20 +79,22 @@ def reset(stream: Stream, reason: Why = "", yes: Yes = False, as_json: AsJson = 
             output.note(f"  {path}")
     question = f"Archive these of {stream}{with_waiting(tables)}?"
     confirm(question, yes=yes, refusal=f"{stream}: reset archives its tables")
-    moved = reset_stream(
+    done = reset_stream(
         stream,
         settings,
         run_id=new_run_id(),
         reason=reason.strip(),
         sink=declared_sink(stream, settings),
     )
-    waiting = note_waiting(stream, moved)
+    waiting = note_waiting(stream, done.archived)
     if as_json:
-        output.document({"stream": stream, "archived": moved, "quarantined": waiting})
+        output.document({"stream": stream, "archived": done.named, "quarantined": waiting})
         return
-    for path in moved:
+    for path in done.archived:
         output.say(f"{stream}: archived {path}")
-    if not moved:
+    if done.renamed:
+        output.say(f"{stream}: its table is called {done.renamed} now")
+    if not done.named:
         output.say(f"{stream}: there was nothing to archive")
 
 

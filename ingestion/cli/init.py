@@ -12,6 +12,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson
 from ingestion.cli.streams import load_settings
+from ingestion.declaration.names import SinkName
 from ingestion.errors import counted
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def init(
     stream: Annotated[
         str | None, typer.Option(help="The stream's name; default: one like the topic's.")
     ] = None,
+    sink: Annotated[
+        SinkName, typer.Option(help="What shall keep the rows: docs/sinks.md says what each can.")
+    ] = "delta",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the YAML, and write nothing.")
     ] = False,
@@ -50,7 +54,7 @@ def init(
     path = path_of(nearest_allowed(topic) if stream is None else stream, settings)
     if not dry_run:
         refuse_existing(path)
-    proposed = initialize(topic, path, limit=sample, settings=settings)
+    proposed = initialize(topic, path, limit=sample, settings=settings, sink=sink)
     if not dry_run:
         proposed.write()
     if as_json:

@@ -155,11 +155,8 @@ def _plan_of(declared: DeclaredStream, settings: Settings, reader: StatusReader)
     spec, diff = declared.spec, None
     status = reader.read_status(declared)
     try:
-        diff = (
-            plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
-            if spec
-            else None
-        )
+        if spec:
+            diff = plan_schema_change(spec, StreamPaths.of(spec.name, settings, spec.sink))
     except IngestionError as error:
         status.add(error)
     sampled = tuple[str, ...]()

@@ -9,7 +9,7 @@ import typer
 from ingestion.cli import output
 from ingestion.cli.command import AsJson, Stream, new_run_id
 from ingestion.cli.output import progress, session
-from ingestion.cli.streams import load_settings, load_stream, refuse_unknown
+from ingestion.cli.streams import declared_sink, load_settings, load_stream, refuse_unknown
 from ingestion.errors import DONE, WRONG, InvalidSpecError, counted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def quarantine(
     from ingestion.operations.inspect_quarantine import inspect
 
     settings = load_settings()
-    paths = StreamPaths.of(stream, settings)
+    paths = StreamPaths.of(stream, settings, declared_sink(stream, settings))
     refuse_unknown(stream, settings, exists=paths.quarantine.exists())
     inspection = inspect(stream, paths, reason=reason, limit=limit)
     if reason and not (inspection.groups or inspection.redriven):

@@ -33,8 +33,9 @@ def history(
     from ingestion.operations.rewind import read_history
 
     settings = load_settings()
-    refuse_unknown(stream, settings, exists=StreamPaths.of(stream, settings).data.exists())
-    points = read_history(stream, settings, declared_sink(stream, settings))[:last]
+    paths = StreamPaths.of(stream, settings, declared_sink(stream, settings))
+    refuse_unknown(stream, settings, exists=paths.data.exists())
+    points = read_history(paths)[:last]
     if as_json:
         output.document({"stream": stream, "savepoints": list(map(_document, points))})
         return

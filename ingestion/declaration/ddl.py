@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from ingestion.declaration.modes import OUR_COLUMNS
 from ingestion.declaration.names import nearest
 from ingestion.declaration.types import PLAIN_NAME, SqlType
 from ingestion.declaration.violations import RuleViolationsError
@@ -110,6 +111,11 @@ def parse_columns(ddl: str) -> tuple[DeclaredColumn, ...]:
         problem = "names with _ in front are Oncelake's own"
         raise RuleViolationsError(((), f"column {name}: {problem}") for name in own)
     return columns
+
+
+def system_columns() -> tuple[DeclaredColumn, ...]:
+    """Return the columns that every table has behind its own."""
+    return _read_all(OUR_COLUMNS, _Reader.columns)
 
 
 def parse_type(text: str) -> SqlType:

@@ -279,7 +279,7 @@ class Declaration(Part):
         if not self.format.options.may_lack_columns:
             return None
         keeps = self.write_mode.keeps_columns and not self.ignore_null_updates
-        keeps = keeps and not self._makes_columns
+        keeps = keeps and not (self._makes_columns or self.is_log)
         return "keep" if keeps else "null"
 
     @cached_property
@@ -287,7 +287,7 @@ class Declaration(Part):
         """Columns that a record may not leave out: key and order, and what is asked of it."""
         if self.unavailable is None:
             return frozenset()
-        if self._makes_columns:
+        if self._makes_columns or self.is_log:
             return frozenset(column.name for column in self.value_columns)
         asked = names_in(self.where) | names_in(self.apply_as_deletes)
         of_columns = (column.name for column in self.columns if column.name.lower() in asked)
@@ -316,8 +316,16 @@ class Declaration(Part):
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        """Columns by which a row of the table is the same one: its keys, or its place in Kafka."""
-        return self.keys or ("_epoch", *self.origin)
+        """Columns by which a row of the table is the same one: its keys, or its place in Kafka.
+
+        A log without keys has none.
+        """
+        return self.keys if self.is_log else self.keys or ("_epoch", *self.origin)
+
+    @property
+    def is_log(self) -> bool:
+        """Tell whether rows are only ever added to what keeps them."""
+        return SINKS[self.sink.name].is_log
 
     @property
     def origin(self) -> tuple[str, ...]:

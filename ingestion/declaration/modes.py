@@ -34,6 +34,7 @@ class Mode:
         module: Where its sink is.
         soft_module: Where it is when deletes only mark their rows.
         partial_module: Where it is when nulls leave columns alone.
+        log_module: Where it is when rows can only be added to what keeps them.
         has_keys: Whether ``keys`` identify its rows; else a record's coordinates do.
         has_order: Whether ``sequence_by`` means anything in it.
         has_deletes: Whether a record can say that a row should be gone.
@@ -44,6 +45,7 @@ class Mode:
     module: str
     soft_module: str = ""
     partial_module: str = ""
+    log_module: str = ""
     has_keys: bool = True
     has_order: bool = True
     has_deletes: bool = True
@@ -56,11 +58,16 @@ MODES: Final[dict[str, Mode]] = {
         module="ingestion.sinks.upsert",
         soft_module="ingestion.sinks.soft_upsert",
         partial_module="ingestion.sinks.partial_upsert",
+        log_module="ingestion.sinks.log",
         keeps_columns=True,
         fields=("deletes", "ignore_null_updates"),
     ),
     "append": Mode(
-        module="ingestion.sinks.append", has_keys=False, has_order=False, has_deletes=False
+        module="ingestion.sinks.append",
+        log_module="ingestion.sinks.append",
+        has_keys=False,
+        has_order=False,
+        has_deletes=False,
     ),
     "insert_only": Mode(module="ingestion.sinks.insert_only", has_deletes=False),
     "scd2": Mode(module="ingestion.sinks.scd2", keeps_columns=True),

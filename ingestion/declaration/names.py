@@ -9,8 +9,10 @@ import keyword
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, Literal
 
+# What can keep a stream's rows; here so that a command line completes them without more.
+SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
 MAX_LENGTH: Final = 100
 
 # An asset of that name cannot exist in Dagster, and would take every other one down with it.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.fields import Declaration
 from ingestion.declaration.modes import MODES
-from ingestion.declaration.sinks import SINKS, refused_types
+from ingestion.declaration.sinks import SINKS, KafkaSink
 from ingestion.declaration.violations import Violation
 
 _AS_TEXT: Final = "declare it as STRING, and `select` it as text, for example by to_json({0})"
@@ -23,13 +24,35 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     """
     name = spec.sink.name
     kind = SINKS[name]
-    if spec.mode in kind.refused_modes:
-        allowed = " or ".join(f"`mode: {mode}`" for mode in MODES if mode not in kind.refused_modes)
+    if not kind.keeps(spec.mode):
+        allowed = " or ".join(f"`mode: {mode}`" for mode in MODES if kind.keeps(mode))
         yield "mode", f"`sink: {name}` cannot keep `mode: {spec.mode}`; write {allowed}"
+    if kind.is_log:
+        yield from _log_violations(spec)
+    if spec.sink.kafka:
+        yield from _loop_violations(spec, spec.sink.kafka)
     for column in columns:
-        for word in dict.fromkeys(refused_types(name, column.type)):
+        for word in kind.refused_in(column.type):
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"
             if field == "schema":
                 remedy = _AS_TEXT.format(column.name)
             yield field, f"{column.name}: `sink: {name}` cannot keep a {word}; {remedy}"
+
+
+def _log_violations(spec: Declaration) -> Iterator[Violation]:
+    """Yield what needs a look at the rows that are there."""
+    no_look = f"`sink: {spec.sink.name}` is a log, which "
+    if spec.sequence_by:
+        yield "sequence_by", f"{no_look}keeps the order in which records come; remove it"
+    if spec.deletes == "soft":
+        yield "deletes", f"{no_look}cannot mark a row that is there; remove it"
+    if spec.ignore_null_updates:
+        yield "ignore_null_updates", f"{no_look}cannot look up what a column was; remove it"
+
+
+def _loop_violations(spec: Declaration, sink: KafkaSink) -> Iterator[Violation]:
+    """Yield that a stream would read what it has written."""
+    topic, pattern = sink.topic or f"oncelake.{spec.name}", spec.topic_pattern
+    if topic in spec.subscribed or (pattern and re.fullmatch(pattern, topic)):
+        yield "sink", f"it would write to a topic that it reads, {topic}; name another"

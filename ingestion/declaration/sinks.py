@@ -6,16 +6,16 @@ here and imported when a stream of it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from ingestion.declaration.modes import MODES
+from ingestion.declaration.names import SinkName
 from ingestion.declaration.parts import Allowed, Part
 from ingestion.declaration.types import SqlType
 
-SinkName = Literal["delta", "iceberg", "postgres", "kafka"]
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
 QualifiedName = Annotated[
@@ -113,6 +113,16 @@ class SinkKind:
     refused: tuple[str, ...] = ()
     is_log: bool = False
 
+    def refused_in(self, type_: SqlType) -> list[str]:
+        """Name the types, within one, that it cannot keep."""
+        words = {part.word for part in type_.walk()}
+        return [word for word in self.refused if word in words]
+
+    def keeps(self, mode: str) -> bool:
+        """Tell whether it can keep a write mode."""
+        can = bool(MODES[mode].log_module) if self.is_log else True
+        return can and mode not in self.refused_modes
+
 
 _NESTED: Final = ("ARRAY", "MAP", "STRUCT")
 SINKS: Final[dict[SinkName, SinkKind]] = {
@@ -121,13 +131,7 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     "postgres": SinkKind(module="ingestion.lake.tables.postgres", refused=("VARIANT", *_NESTED)),
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",
-        refused_modes=("insert_only", "scd2", "aggregate"),
         refused=("VARIANT",),
         is_log=True,
     ),
 }
-
-
-def refused_types(sink: SinkName, type_: SqlType) -> Iterator[str]:
-    """Yield the names of types, within one, that a sink cannot keep as they are."""
-    return (part.word for part in type_.walk() if part.word in SINKS[sink].refused)

@@ -16,6 +16,7 @@ from ingestion.lake.commit_metadata import REWOUND_TO, CommitMetadata, app_id
 INSERTED: Final = "numTargetRowsInserted"
 UPDATED: Final = "numTargetRowsUpdated"
 DELETED: Final = "numTargetRowsDeleted"
+ROW_COUNTS: Final = (INSERTED, UPDATED, DELETED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,8 +172,7 @@ def unless_committed(
     try:
         yield
     except of_sinks + errors:
-        commit = log.find(stream, metadata.seq)
-        if commit is None or commit.metadata != metadata:
+        if _find(log, stream, metadata) is None:
             raise
 
 
@@ -182,11 +182,15 @@ def committed(log: CommitLog, stream: str, metadata: CommitMetadata) -> Commit:
     Raises:
         CommitConflictError: the log does not hold what was meant.
     """
+    if commit := _find(log, stream, metadata):
+        return commit
+    raise CommitConflictError(
+        stream,
+        f"a {metadata.kind} (seq {metadata.seq}) is not in the table's log as it was meant.",
+        remedy="run the same command again",
+    )
+
+
+def _find(log: CommitLog, stream: str, metadata: CommitMetadata) -> Commit | None:
     commit = log.find(stream, metadata.seq)
-    if commit is None or commit.metadata != metadata:
-        raise CommitConflictError(
-            stream,
-            f"a {metadata.kind} (seq {metadata.seq}) is not in the table's log as it was meant.",
-            remedy="run the same command again",
-        )
-    return commit
+    return commit if commit and commit.metadata == metadata else None

@@ -17,12 +17,11 @@ from ingestion.lake.damage import damaged_table
 from ingestion.lake.delta import open_delta, read_delta
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
-from ingestion.lake.log_files import log_files
+from ingestion.lake.log_files import COMMIT, log_files
 from ingestion.lake.table_log import EXACTLY, append_nothing, data_files, translate_conflicts
 
 # No data file is called so, or lies there.
 _KEPT: Final = re.compile(r"_delta_log/.*|(.*/)?[._][^/]*")
-_COMMIT: Final = re.compile(r"\d{20}\.json")
 _SIDECAR: Final = re.compile(r"\.(.+)\.crc")
 _HOUR: Final = dt.timedelta(hours=1)
 # Delta's own; commits must outlive the files that they name.
@@ -184,7 +183,7 @@ def _remove_orphans(folder: Location) -> None:
     if not folder.is_local:
         return
     there = {name for name in folder.files() if "/" not in name}
-    newest = max((name for name in there if _COMMIT.fullmatch(name)), default=None)
+    newest = max((name for name in there if COMMIT.fullmatch(name)), default=None)
     for sidecar in (found for found in map(_SIDECAR.fullmatch, there) if found):
         file = sidecar[1]
         is_newer = newest is not None and file.endswith(".json") and file > newest

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
 from ingestion.errors import RefusedError, TableSettingsError
-from ingestion.lake.commit_log import Commit, CommitLog, committed, unless_committed
+from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 
 # What a sink may be unable to do; each is refused then, with the sink's own reason.
@@ -34,6 +35,7 @@ Ability = Literal[
     "erase",
     "see foreign changes",
     "look up",
+    "time travel",
 ]
 
 
@@ -54,11 +56,8 @@ class Change:
     @property
     def counts(self) -> Mapping[str, int]:
         """How many rows it concerns, as a commit's own metrics count them."""
-        return {
-            "numTargetRowsInserted": self.inserted.num_rows,
-            "numTargetRowsUpdated": self.updated.num_rows,
-            "numTargetRowsDeleted": self.deleted.num_rows,
-        }
+        rows = (self.inserted, self.updated, self.deleted)
+        return dict(zip(ROW_COUNTS, (part.num_rows for part in rows), strict=True))
 
 
 class Transaction(ABC):
@@ -149,8 +148,19 @@ class DataTable(ABC):
         """
 
     @abstractmethod
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of those names, as of a version or the newest, in any order."""
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of those names, as of a version or the newest, in any order.
+
+        Args:
+            names: ``_seq`` among them where ``since_seq`` is given.
+            version: Of the log; the newest without one.
+            since_seq: Of the rows, those of this batch and later ones alone.
+
+        Raises:
+            TableBusyError: the table has gone on from that version, and keeps no past.
+        """
 
     @abstractmethod
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int | None:
@@ -160,16 +170,20 @@ class DataTable(ABC):
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Yield version, fence and note of each commit up to a version, oldest first, as kept."""
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Make sure that what keeps the rows is as it was written, where that can be told.
+
+        Args:
+            log: The table's own, opened.
 
         Raises:
             DamagedTableError: it is not.
         """
-        return
+        del log
 
-    def settings_error(self) -> TableSettingsError | None:
-        """Return what somebody has set on the table that contradicts the ingestion."""
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
+        """Return what is set on the table that contradicts the ingestion; ``log`` is its own."""
+        del log
         return None
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
@@ -189,8 +203,7 @@ class DataTable(ABC):
             Each commit; a version that holds its rows, if any can be read; and how many of its
             own files are gone.
         """
-        can = "rewind" not in self.cannot
-        return ((each, each.version if can else None, 0) for each in self.log().newest_first())
+        return ((commit, commit.version, 0) for commit in self.log().newest_first())
 
     def altered_since(self, version: int) -> Iterator[str]:
         """Name the files of a version that would come back, and are not as they were written."""
@@ -244,6 +257,11 @@ class DataTable(ABC):
         ):
             transaction.commit(None, metadata)
         return committed(self.log(), self.stream, metadata)
+
+
+def since(batch: pa.RecordBatch, seq: int | None) -> pa.RecordBatch:
+    """Keep the rows that this batch or a later one has written; all of them without one."""
+    return batch if seq is None else batch.filter(pc.greater_equal(batch["_seq"], seq))
 
 
 def refuse_unable(stream: str, table: DataTable, ability: Ability) -> None:

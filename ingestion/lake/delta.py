@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, FileSystemDataset, ParquetReadOptions
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
@@ -23,6 +25,9 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "max_retries": "5",
     "retry_timeout": "30s",
 }
+# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
+_MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+_ROWS_AT_ONCE: Final = 8_192
 
 
 def storage_options(table: Location) -> dict[str, str] | None:
@@ -58,11 +63,7 @@ def is_delta(table: Location) -> bool:
 
 
 def open_rows(
-    table: Location,
-    version: int | None = None,
-    *,
-    snapshot: DeltaTable | None = None,
-    read_options: ParquetReadOptions | None = None,
+    table: Location, version: int | None = None, *, snapshot: DeltaTable | None = None
 ) -> Dataset:
     """Open a table's rows for a scan, with Arrow's own file system under it.
 
@@ -76,9 +77,29 @@ def open_rows(
     snapshot = snapshot or read_delta(table, version)
     files, folder = _arrows_files(table)
     found = snapshot.to_pyarrow_dataset(
-        filesystem=SubTreeFileSystem(folder, files), parquet_read_options=read_options
+        filesystem=SubTreeFileSystem(folder, files), parquet_read_options=_MICROS
     )
     return found if table.is_local else _with_sizes(found, snapshot)
+
+
+def scan_rows(
+    table: Location,
+    names: Sequence[str],
+    version: int | None = None,
+    *,
+    since_seq: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of those names, as of a version or the newest, few rows at once.
+
+    With ``since_seq``, those rows alone that this batch or a later one has written.
+    """
+    yield from open_rows(table, version).to_batches(
+        columns=list(names),
+        filter=None if since_seq is None else pc.field("_seq") >= since_seq,
+        batch_size=_ROWS_AT_ONCE,
+        batch_readahead=2,
+        fragment_readahead=1,
+    )
 
 
 def open_whole(table: Location, snapshot: DeltaTable | None = None) -> Dataset:

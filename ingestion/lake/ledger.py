@@ -136,6 +136,11 @@ class LedgerRow:
         )
 
     @property
+    def sink(self) -> str:
+        """The sink that its table is of: but for Delta, the ids begin so."""
+        return self.table_id.rpartition(":")[0] or "delta"
+
+    @property
     def is_red(self) -> bool:
         """Tell whether the books of this batch do not balance and nobody has accepted that."""
         return not self.balanced and self.accepted is None

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ingestion.declaration.sinks import SINKS, SinkName, SinkSpec
+from ingestion.declaration.names import SinkName
+from ingestion.declaration.sinks import SINKS, SinkSpec
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
@@ -60,6 +61,7 @@ class StreamPaths:
     @classmethod
     def of(cls, stream: str, settings: Settings, sink: SinkSpec | None = None) -> StreamPaths:
         """Return the places of a stream, whose rows are in the lake unless ``sink`` says where."""
+        sink = sink or SinkSpec()
         lake = Location.of(settings.lake, cache=settings.state / "mirror")
         locks = lake / ".locks"
         has_lease = settings.lock == "lease" or not lake.is_local
@@ -67,8 +69,8 @@ class StreamPaths:
             stream=stream,
             lake=lake,
             data=lake / stream,
-            sink=sink.name if sink else "delta",
-            table=_table_of(stream, sink or SinkSpec(), settings, lake),
+            sink=sink.name,
+            table=_table_of(stream, sink, settings, lake),
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",
             ledger=lake / f"{stream}__ledger",

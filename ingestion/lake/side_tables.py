@@ -33,11 +33,6 @@ def count_rows(path: Location, condition: pc.Expression, *, version: int | None 
         return int(open_rows(path, version).count_rows(filter=condition))
 
 
-def rows_of_seq(path: Location, seq: int, *, version: int | None = None) -> int:
-    """Count the rows that carry a batch's number."""
-    return count_rows(path, pc.field("_seq") == seq, version=version)
-
-
 def count_of(path: Location, attempt: Attempt, columns: Columns = ROWS) -> int:
     """Count the rows of a side table that name an attempt."""
     with translate_read_errors(path):

@@ -129,12 +129,11 @@ def _find(paths: StreamPaths, entry: str) -> Archived:
 def _refuse_elsewhere(paths: StreamPaths, chosen: Archived) -> None:
     """Make sure that the rows are in the entry, and not in a table outside the lake."""
     rows = Ledger(chosen.path / paths.ledger.name).rows()
-    if rows and ":" in rows[-1].table_id:
+    if rows and rows[-1].sink != "delta":
         raise RefusedError(
             paths.stream,
-            f"the rows of {chosen.name} are in a table of `sink: "
-            f"{rows[-1].table_id.rpartition(':')[0]}`, which a reset has renamed, and not in the "
-            "lake: nothing was changed.",
+            f"the rows of {chosen.name} are in a table of `sink: {rows[-1].sink}`, which a reset "
+            "has renamed, and not in the lake: nothing was changed.",
             remedy="read that table where it is",
         )
 

@@ -115,6 +115,24 @@ def adopt_topic(
         return _commit_decision(stream, metadata, position.table_id)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResetReport:
+    """Where the tables of a stream went.
+
+    Attributes:
+        archived: Places in the lake's archive.
+        renamed: What a table outside the lake is called now.
+    """
+
+    archived: tuple[Location, ...]
+    renamed: str | None
+
+    @property
+    def named(self) -> list[str]:
+        """Name all of them."""
+        return [*map(str, self.archived), *filter(None, [self.renamed])]
+
+
 def reset(
     stream: str,
     settings: Settings,
@@ -122,30 +140,30 @@ def reset(
     run_id: str,
     reason: str = "",
     sink: SinkSpec | None = None,
-) -> tuple[Location, ...]:
+) -> ResetReport:
     """Move a stream's tables into the lake's archive, and drop its checkpoints.
 
     A table outside the lake gets another name where it is. The reason is kept in the archive. The
-    next run makes a new table and begins at ``starting``. Returns where each table went.
+    next run makes a new table and begins at ``starting``.
     """
     paths = StreamPaths.of(stream, settings, sink)
     refuse_unable(stream, paths.table, "reset")
     _refuse_without_sink(paths, sink)
     with held(paths, run_id):
         # It goes first: what is left beside it then misses it, and nothing reads on.
-        paths.table.set_aside(new_entry())
+        renamed = paths.table.set_aside(new_entry())
         why = f"reset: {reason or 'no reason given'}"
-        return *finish_swap(paths), *swap_tables(paths, why=why)
+        archived = (*finish_swap(paths), *swap_tables(paths, why=why))
+        return ResetReport(archived=archived, renamed=renamed)
 
 
 def _refuse_without_sink(paths: StreamPaths, sink: SinkSpec | None) -> None:
     """Make sure that a table outside the lake is found, too, by the stream's file."""
     known = load_ledger(paths).rows
-    was = known[-1].table_id.rpartition(":")[0] if known else ""
-    if was and sink is None:
+    if known and known[-1].sink != "delta" and sink is None:
         raise InvalidSpecError(
-            f"{paths.stream}: its rows are in a table of `sink: {was}`, and its file cannot be "
-            f"read. Next: mend {paths.stream}.yaml first"
+            f"{paths.stream}: its rows are in a table of `sink: {known[-1].sink}`, and its file "
+            f"cannot be read. Next: mend {paths.stream}.yaml first"
         )
 
 

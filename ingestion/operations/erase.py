@@ -31,6 +31,7 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.attempts import Attempts, find_leftovers
+from ingestion.lake.commit_log import DELETED
 from ingestion.lake.commit_metadata import MOVING, CommitMetadata
 from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.data_table import refuse_unable
@@ -200,7 +201,7 @@ class _Erasing:
         hit(Failpoint.DECIDED)
         commit = TableLog(self.paths.data).read(version)
         erased = {
-            "erased_rows": commit.metrics.get("numTargetRowsDeleted", 0),
+            "erased_rows": commit.metrics.get(DELETED, 0),
             "erased_tombstones": sum(lost.values()),
         }
         return LedgerRow.of(metadata, commit, position.table_id, counts={**lost, **erased})

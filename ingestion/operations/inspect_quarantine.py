@@ -110,7 +110,7 @@ def inspect(
         DamagedTableError: a file of it, or the table's log, is missing, or not as it was written.
         RecordsForgottenError: it is gone, or lacks records that a batch wrote there.
     """
-    with translate_read_errors(paths.data):
+    with paths.table.translate_read_errors():
         snapshot = read_snapshot(paths)
     ledger = snapshot.ledger.rows
     of_newest = [row for row in ledger if row.table_id == ledger[-1].table_id]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, TopicPartition
@@ -44,7 +43,6 @@ class LagReader:
         self._kafka: Kafka | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
         self._known: dict[str, tuple[LakeState, Position | None]] = {}
-        self._sinks: dict[str, SinkSpec] = {}
         self._states: dict[str, tuple[float, LakeState]] = {}
 
     def lake_state(self, stream: str) -> LakeState:
@@ -73,15 +71,14 @@ class LagReader:
         """
         if not specs:
             return {}
-        self._sinks |= {spec.name: spec.sink for spec in specs}
         kafka, self._kafka = self._kafka or Kafka(self._settings), None
         existing = kafka.names() if any(spec.topic_pattern for spec in specs) else ()
-        subscribed = {spec.name: tuple(_topics_of(spec, existing)) for spec in specs}
-        topics = kafka.known_topics({name for names in subscribed.values() for name in names})
+        subscribed = [(spec, tuple(_topics_of(spec, existing))) for spec in specs]
+        topics = kafka.known_topics({name for _, names in subscribed for name in names})
         ends = kafka.known_ends(topics.partitions)
         # Kept only now: after a failure the address is looked up again.
         self._kafka, self._partitions = kafka, topics.partitions
-        return {name: self._lag(name, of, topics, ends) for name, of in subscribed.items()}
+        return {spec.name: self._lag(spec, names, topics, ends) for spec, names in subscribed}
 
     def stalls(self, topics: Collection[str]) -> tuple[Stall, ...]:
         """Find what open transactions hold back in topics of which the lag was just read.
@@ -97,10 +94,10 @@ class LagReader:
         return find_stalls(partitions, self._kafka, self._settings)
 
     def _lag(
-        self, stream: str, names: Sequence[str], topics: Topics, ends: Offsets
+        self, spec: StreamSpec, names: Sequence[str], topics: Topics, ends: Offsets
     ) -> dict[str, int] | None:
         try:
-            position = self._position_of(stream)
+            position = self._position_of(spec)
         except Exception:  # noqa: BLE001 (a run says what is wrong, in its own words)
             return None
         if position is None or not names or not topics.ids.keys() >= {*names}:
@@ -118,17 +115,17 @@ class LagReader:
             for name in names
         }
 
-    def _position_of(self, stream: str) -> Position | None:
+    def _position_of(self, spec: StreamSpec) -> Position | None:
         """Return where a table stands; ``None`` while a run is due whatever is unread."""
-        state = self.lake_state(stream)
-        known = self._known.get(stream)
+        state = self.lake_state(spec.name)
+        known = self._known.get(spec.name)
         if known is None or known[0] != state:
-            snapshot = read_snapshot(StreamPaths.of(stream, self._settings, self._sinks[stream]))
+            snapshot = read_snapshot(StreamPaths.of(spec.name, self._settings, spec.sink))
             position = None if awaits_run(snapshot) else position_of(snapshot)
             known = (state, position)
             # A table without a batch changes nothing in the lake when it is opened.
             if position is not None:
-                self._known[stream] = known
+                self._known[spec.name] = known
         return known[1]
 
 

@@ -98,7 +98,7 @@ def maintain(
         paths.restored.delete_all(partial(refuse_lost_lease, paths))
         rows = standing_rows(table.rows)
         keep = window if window is not None else dt.timedelta(days=spec.rewind_window_days)
-        forgotten = _forget_deletes(spec, settings, rows, table.position.committed)
+        forgotten = _forget_deletes(spec, paths, rows, table.position.committed)
         bare = _remove_old_payloads(spec, paths, rows)
         copy_ledger(paths)
         hit(Failpoint.RETIRED)
@@ -137,7 +137,7 @@ def _maintain_table(
 
 
 def _forget_deletes(
-    spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow], committed: Attempts
+    spec: StreamSpec, paths: StreamPaths, rows: Sequence[LedgerRow], committed: Attempts
 ) -> int:
     """Forget the deletes that a newer one of their key covers, or that are older than declared.
 
@@ -145,11 +145,11 @@ def _forget_deletes(
     has moved. A rewind finds what it needs: nothing changes in the newest batch that wrote deletes
     before the oldest savepoint, nor behind it.
     """
-    path = StreamPaths.of(spec.name, settings, spec.sink).tombstones
+    path = paths.tombstones
     needs_all = spec.mode == "scd2" or spec.unavailable == "keep"
     if needs_all or not is_delta(path):
         return 0
-    limit = _settled_seq(spec, settings, rows)
+    limit = _settled_seq(paths, rows)
     if limit is None:
         return 0
     aged = _seq_before(rows, spec.maintenance.keep_tombstones_days)
@@ -172,7 +172,7 @@ def _forget_deletes(
     return forgotten
 
 
-def _settled_seq(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow]) -> int | None:
+def _settled_seq(paths: StreamPaths, rows: Sequence[LedgerRow]) -> int | None:
     """Return the last batch whose deletes no rewind can need one by one; ``None`` without any.
 
     From every savepoint that can be reached, the newest batch that wrote deletes must be whole.
@@ -180,7 +180,7 @@ def _settled_seq(spec: StreamSpec, settings: Settings, rows: Sequence[LedgerRow]
     wrote = [row.seq for row in rows if row.counts["deleted"] or row.counts["deleted_absent"]]
     needed = (
         max((seq for seq in wrote if seq <= point.seq), default=None)
-        for point in read_history(spec.name, settings, spec.sink)
+        for point in read_history(paths)
         if point.obstacle is None
     )
     return min((seq - 1 for seq in needed if seq is not None), default=None)

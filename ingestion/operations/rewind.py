@@ -19,7 +19,6 @@ from functools import partial
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     InvalidSpecError,
@@ -71,21 +70,18 @@ class Savepoint:
     metadata: CommitMetadata | None = None
 
 
-def read_history(
-    stream: str, settings: Settings, sink: SinkSpec | None = None
-) -> tuple[Savepoint, ...]:
+def read_history(paths: StreamPaths) -> tuple[Savepoint, ...]:
     """Return what a stream's batches left, newest first; changes nothing.
 
     Raises:
         InvalidSpecError: there is no table of the stream.
         DamagedTableError: a commit is not as it was written.
     """
-    paths = StreamPaths.of(stream, settings, sink)
     ledger = load_ledger(paths)
     with paths.table.translate_read_errors():
         log = paths.table.log()
         if not log.exists:
-            raise no_table_yet(stream)
+            raise no_table_yet(paths.stream)
         return _savepoints(paths, ledger.rows_of(log.table_id()))
 
 
@@ -212,8 +208,7 @@ def _savepoints_in_log(paths: StreamPaths) -> Iterator[Savepoint]:
             obstacle = f"{_UNDONE} of seq {rewound_by}"
         elif metadata.kind == "rewind":
             undone_beyond, rewound_by = metadata.counts[REWOUND_TO], metadata.seq
-        if obstacle is None and (why := paths.table.cannot.get("rewind")):
-            obstacle = why
+        obstacle = obstacle or paths.table.cannot.get("rewind")
         if obstacle is None and restored_from is None:
             removed = counted(
                 missing, "of its data files was removed", "of its data files were removed"

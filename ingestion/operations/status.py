@@ -22,6 +22,7 @@ from ingestion.errors import (
 from ingestion.kafka.client import code_of
 from ingestion.kafka.transactions import Stall, find_stalls
 from ingestion.lake.attempts import Attempts
+from ingestion.lake.commit_log import CommitLog
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
 from ingestion.lake.integrity import translate_read_errors
@@ -178,8 +179,8 @@ def _find_holder(status: StreamStatus, paths: StreamPaths) -> None:
 
 
 def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
-    table, ledger = paths.table, load_ledger(paths)
-    status.exists = table.log().exists
+    log, ledger = paths.table.log(), load_ledger(paths)
+    status.exists = log.exists
     status.committed_at = max((row.committed_at for row in ledger.rows), default=None)
     status.red = tuple(row.seq for row in standing_rows(ledger.rows) if row.is_red)
     try:
@@ -187,7 +188,7 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         status.position = position_of(snapshot)
     finally:
         if status.exists:
-            status.delta_version, status.row_count = _size(table)
+            status.delta_version, status.row_count = _size(paths.table, log)
     if status.position is not None:
         status.unknown = unknown_seqs(snapshot)
         read = [row for row in snapshot.rows if row.kind == "ingest"]
@@ -201,11 +202,10 @@ def _read_table(status: StreamStatus, paths: StreamPaths) -> None:
         refuse_incomplete_side_tables(sides)
 
 
-def _size(table: DataTable) -> tuple[int | None, int | None]:
+def _size(table: DataTable, log: CommitLog) -> tuple[int | None, int | None]:
     """Return version and rows of a table, as far as a damaged one lets them be read."""
     try:
         with table.translate_read_errors():
-            log = table.log()
             return max(log.versions(), default=None), log.row_count()
     except DamagedTableError:
         return None, None

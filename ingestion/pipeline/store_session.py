@@ -97,17 +97,17 @@ def read_rows(
     settings: Settings,
     *,
     version: int,
-    within: pc.Expression,
+    since_seq: int,
 ) -> DataFrame:
-    """Return a stream's rows ``within`` a condition as a frame, whatever keeps them."""
+    """Return the rows that a batch or a later one has written, as a frame, whatever keeps them."""
     if paths.sink == "delta":
-        return read_table(spark, paths.data, settings, version=version, within=within)
+        within = pc.field("_seq") >= since_seq
+        frame = read_table(spark, paths.data, settings, version=version, within=within)
+        return frame.where(frame["_seq"] >= since_seq)
     names = [column.name for column in paths.table.columns()]
     nothing = pa.table({name: pa.nulls(0) for name in names})
-    found = [
-        pa.Table.from_batches([batch]).filter(within) for batch in paths.table.scan(names, version)
-    ]
-    return spark.createDataFrame(pa.concat_tables(found or [nothing]))
+    batches = list(paths.table.scan(names, version, since_seq=since_seq))
+    return spark.createDataFrame(pa.Table.from_batches(batches) if batches else nothing)
 
 
 def append_store_jars(settings: Settings) -> None:

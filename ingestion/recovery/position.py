@@ -184,15 +184,13 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
 
 
 def _refuse_another_sink(snapshot: TableSnapshot) -> None:
-    """Make sure that the rows are where the file says: of a sink but Delta, the ids begin so."""
+    """Make sure that the rows are where the file says."""
     known, paths = snapshot.ledger.rows, snapshot.paths
-    if not known:
-        return
-    sink = known[-1].table_id.rpartition(":")[0] or "delta"
-    if sink != paths.sink:
+    if known and known[-1].sink != paths.sink:
         raise IdentityChangedError(
             paths.stream,
-            f"its rows are in a table of `sink: {sink}`; the file declares `sink: {paths.sink}`.",
+            f"its rows are in a table of `sink: {known[-1].sink}`; the file declares `sink: "
+            f"{paths.sink}`.",
             remedy=f"put `sink` back in {paths.stream}.yaml; or oncelake reset {paths.stream} "
             "--yes, and the next run reads the topic into the new sink",
         )

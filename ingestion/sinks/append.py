@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_log import INSERTED, Commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, Merge
@@ -76,7 +76,7 @@ class AppendSink(Sink):
 def _inserted(commit: Commit) -> int:
     """Take what Delta counted: MERGE's own word where it was one, else that of the append."""
     of = commit.metrics
-    return of.get("numTargetRowsInserted", of.get("numOutputRows", 0))
+    return of.get(INSERTED, of.get("numOutputRows", 0))
 
 
 SINK = AppendSink

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import SparkSession
 
@@ -12,8 +12,10 @@ from ingestion.lake.delta import is_delta, read_delta
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.stream import Stream
 from ingestion.sinks.engine import DeltaEngine, Engine
-from ingestion.sinks.local_engine import LocalEngine
 from ingestion.sinks.table_writer import ChangeWriter, DeltaWriter, TableWriter
+
+if TYPE_CHECKING:
+    from ingestion.sinks.local_engine import LocalEngine
 
 EngineName = Literal["spark", "delta_rs"]
 # Features of a table that delta-rs writes.
@@ -55,6 +57,8 @@ def open_engine(name: EngineName, spark: SparkSession, stream: Stream) -> Engine
         from ingestion.sinks.spark_engine import SparkEngine
 
         return SparkEngine(spark)
+    from ingestion.sinks.local_engine import LocalEngine
+
     scratch = scratch_of_this_process(stream.settings.state)
     scratch.mkdir(parents=True, exist_ok=True)
     return LocalEngine(stream.name, scratch)
@@ -72,8 +76,9 @@ def open_writer(engine: Engine, stream: Stream, *, seq: int, version: int) -> Ta
     if stream.spec.sink.name == "delta":
         delta = cast("DeltaEngine", engine)
         return DeltaWriter(delta, stream.name, stream.paths.data, version)
-    assert isinstance(engine, LocalEngine), "what is no Delta table is written from this process"
-    return ChangeWriter(engine, stream.paths.table, stream.spec.row_keys, seq)
+    # What is no Delta table is written from this process.
+    local = cast("LocalEngine", engine)
+    return ChangeWriter(local, stream.paths.table, stream.spec.row_keys, seq)
 
 
 def _obstacles(stream: Stream, *, alters: bool) -> Iterator[str]:

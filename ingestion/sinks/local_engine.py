@@ -117,8 +117,7 @@ class LocalEngine:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Return the rows of a query."""
-        with translate_failure(duckdb.Error):
-            found: list[dict[str, Any]] = self.arrow(sql).to_pylist()
+        found: list[dict[str, Any]] = self.arrow(sql).to_pylist()
         return found
 
     def columns(self, name: str) -> list[str]:

@@ -11,14 +11,11 @@ from deltalake import Schema
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.declaration.modes import OUR_COLUMNS
-from ingestion.declaration.spec import StreamSpec
+from ingestion.declaration.ddl import system_columns
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.compaction import retention_properties
 from ingestion.lake.delta import storage_options
 from ingestion.lake.log_files import log_files
-from ingestion.lake.paths import StreamPaths
 from ingestion.lake.stream import Stream
 from ingestion.sinks.choose_engine import EngineName
 
@@ -37,26 +34,19 @@ def make_table(engine: EngineName, spark: SparkSession, stream: Stream, schema: 
         stream: The stream.
         schema: The table's columns, as Spark has read the declaration.
     """
-    spec, paths = stream.spec, stream.paths
+    spec = stream.spec
     if spec.sink.name == "delta":
-        _make_delta(engine, spark, spec, paths, schema)
-        log_files(paths.data).forget()
+        _make_delta(engine, spark, stream, schema)
+        log_files(stream.paths.data).forget()
         return
-    ours = (
-        DeclaredColumn(name=name, type=parse_type(word), nullable=True, comment="")
-        for name, word in map(str.split, OUR_COLUMNS.split(", "))
-    )
-    columns = (*spec.table_columns, *ours)
-    paths.table.create(columns, keys=spec.row_keys, description=spec.description)
+    columns = (*spec.table_columns, *system_columns())
+    stream.paths.table.create(columns, keys=spec.row_keys, description=spec.description)
 
 
 def _make_delta(
-    engine: EngineName,
-    spark: SparkSession,
-    spec: StreamSpec,
-    paths: StreamPaths,
-    schema: StructType,
+    engine: EngineName, spark: SparkSession, stream: Stream, schema: StructType
 ) -> None:
+    spec, path = stream.spec, stream.paths.data
     # Statistics on what MERGE prunes by and the audit reads; on every other column they cost a
     # third of the write.
     keys = [name for name in spec.keys if spec.types[name].word not in _WITHOUT_STATISTICS]
@@ -69,17 +59,17 @@ def _make_delta(
     }
     if engine == "delta_rs":
         LocalTable.create(
-            str(paths.data),
+            str(path),
             # Delta keeps a schema as Spark writes it.
             Schema.from_json(schema.json()),
             mode="ignore",
             description=spec.description,
             configuration=properties,
-            storage_options=storage_options(paths.data),
+            storage_options=storage_options(path),
         )
-        seal_commit(paths.data, 0)
+        seal_commit(path, 0)
         return
-    builder = DeltaTable.createIfNotExists(spark).location(str(paths.data))
+    builder = DeltaTable.createIfNotExists(spark).location(str(path))
     builder = builder.addColumns(schema).comment(spec.description)
     for name, value in properties.items():
         builder = builder.property(name, value)

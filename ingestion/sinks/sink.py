@@ -10,7 +10,7 @@ from typing import cast
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.lake.attempts import Attempt, Attempts
-from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.paths import StreamPaths
 from ingestion.sinks import sql
@@ -113,6 +113,7 @@ def sink_class(spec: StreamSpec) -> type[Sink]:
     mode = spec.write_mode
     module = mode.soft_module if spec.deletes == "soft" else mode.module
     module = mode.partial_module if spec.ignore_null_updates else module
+    module = mode.log_module if spec.is_log else module
     return cast("type[Sink]", import_module(module).SINK)
 
 
@@ -120,9 +121,9 @@ def merge_counts(commit: Commit) -> dict[str, int]:
     """Take what MERGE itself counted; a commit of the metadata alone counted nothing."""
     of = commit.metrics
     return {
-        "inserted": of.get("numTargetRowsInserted", 0),
-        "updated": of.get("numTargetRowsUpdated", 0),
-        "deleted": of.get("numTargetRowsDeleted", 0),
+        "inserted": of.get(INSERTED, 0),
+        "updated": of.get(UPDATED, 0),
+        "deleted": of.get(DELETED, 0),
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ingestion.lake.commit_log import Commit, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
@@ -19,7 +19,9 @@ from ingestion.lake.data_table import Change, DataTable, Transaction
 from ingestion.lake.location import Location
 from ingestion.sinks import sql
 from ingestion.sinks.engine import Clause, DeltaEngine, Merge
-from ingestion.sinks.local_engine import LocalEngine
+
+if TYPE_CHECKING:
+    from ingestion.sinks.local_engine import LocalEngine
 
 
 class TableWriter(Protocol):
@@ -44,8 +46,12 @@ class TableWriter(Protocol):
             IncomparableError: the statement came to ``FAIL``.
         """
 
-    def append(self, rows: str, metadata: CommitMetadata) -> None:
-        """Commit rows of a query, which are added to those that are there."""
+    def append(self, rows: str, metadata: CommitMetadata, *, gone: str = "") -> None:
+        """Commit rows of a query, which are added to those that are there.
+
+        Args:
+            gone: Of a log, a query of the keys that it says are gone.
+        """
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
         """Commit the metadata alone."""
@@ -66,7 +72,7 @@ class DeltaWriter:
     def __init__(self, engine: DeltaEngine, stream: str, path: Location, version: int) -> None:
         """Take the version that the batch is measured against."""
         self._engine, self._stream, self._path = engine, stream, path
-        self._version = version
+        self._version, self._is_open = version, False
 
     @cached_property
     def columns(self) -> Sequence[str]:
@@ -77,14 +83,17 @@ class DeltaWriter:
     def open_before(self, keys: str) -> None:
         """Open the version before the batch, whole: files are skipped by their statistics."""
         del keys
-        self._engine.open_table("before", self._path, self._version)
+        if not self._is_open:
+            self._engine.open_table("before", self._path, self._version)
+            self._is_open = True
 
     def merge(self, merge: Merge, metadata: CommitMetadata) -> None:
         """Commit a merge."""
         self._engine.merge(merge, self._stream, self._path, metadata)
 
-    def append(self, rows: str, metadata: CommitMetadata) -> None:
+    def append(self, rows: str, metadata: CommitMetadata, *, gone: str = "") -> None:
         """Commit rows."""
+        assert not gone, "only a log is told of keys that are gone"
         self._engine.append(rows, self._stream, self._path, metadata)
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:
@@ -116,7 +125,9 @@ class ChangeWriter:
 
     @cached_property
     def columns(self) -> Sequence[str]:
-        """Ask the table."""
+        """Take those of the rows that were looked up, or ask the table."""
+        if self._transaction is not None:
+            return self._engine.columns("before")
         return [column.name for column in self._table.columns()]
 
     def open_before(self, keys: str) -> None:
@@ -128,11 +139,12 @@ class ChangeWriter:
         """Commit what the merge comes to; where it changes no row, the metadata alone."""
         self._commit(self._resolve(merge), metadata)
 
-    def append(self, rows: str, metadata: CommitMetadata) -> None:
+    def append(self, rows: str, metadata: CommitMetadata, *, gone: str = "") -> None:
         """Commit rows."""
         new = self._engine.arrow(f"SELECT {sql.names(self.columns)} FROM ({rows}) r")
         nothing = new.slice(0, 0)
-        change = Change(inserted=new, updated=nothing, deleted=nothing.select(self._keys))
+        deleted = self._engine.arrow(gone) if gone else nothing.select(self._keys)
+        change = Change(inserted=new, updated=nothing, deleted=deleted)
         self._commit(change, metadata)
 
     def commit_nothing(self, metadata: CommitMetadata) -> None:

@@ -11,9 +11,7 @@ import pytest
 
 from ingestion.lake.ledger import Ledger
 from ingestion.lake.location import Location
-from tests.cli.shell import ORDERS, answer, declare, home, oncelake, row
-
-__all__ = ["home"]
+from tests.cli.shell import ORDERS, answer, declare, oncelake, row
 
 COMMANDS = (
     *("run", "status", "ledger", "verify", "doctor", "validate", "schema", "accept"),

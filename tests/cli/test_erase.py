@@ -9,9 +9,7 @@ import pytest
 from ingestion.kafka.offsets import Range
 from ingestion.lake.location import Location
 from ingestion.operations.erase import Certificate
-from tests.cli.shell import home, oncelake, row
-
-__all__ = ["home"]
+from tests.cli.shell import oncelake, row
 
 ROW = {"erased_rows": 1}
 

@@ -21,11 +21,9 @@ from ingestion import errors
 from ingestion.cli.command import read_duration
 from ingestion.declaration.spec import StreamSpec
 from ingestion.pipeline.report import RunReport
-from tests.cli.shell import ORDERS, declare, home, oncelake, quarantine, row
+from tests.cli.shell import ORDERS, declare, oncelake, quarantine, row
 from tests.cli.test_run import report
 from tests.operations.test_inspect_quarantine import held
-
-__all__ = ["home"]
 
 REFUSED = errors.TopicMissingError("refused", "no topic [a, b].", remedy="make it")
 

@@ -15,10 +15,8 @@ from ingestion.operations.failure import Failure
 from ingestion.operations.remedies import REMEDIES, remedy_of
 from ingestion.pipeline import validate
 from ingestion.sinks import keep_columns
-from tests.cli.shell import ORDERS, answer, declare, home, oncelake, quarantine, row
+from tests.cli.shell import ORDERS, answer, declare, oncelake, quarantine, row
 from tests.operations.test_inspect_quarantine import held
-
-__all__ = ["home"]
 
 ORDERED = ORDERS + "sequence_by: [total]\n"
 

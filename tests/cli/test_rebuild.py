@@ -13,10 +13,8 @@ from deltalake import write_deltalake
 from ingestion.lake.location import Location
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.pipeline.report import RunReport
-from tests.cli.shell import answer, home, oncelake, row
+from tests.cli.shell import answer, oncelake, row
 from tests.cli.test_run import report
-
-__all__ = ["home"]
 
 RED = report("orders", batches=(row(1, balanced=False, problems=("1 ≠ 2",)),))
 

@@ -17,10 +17,8 @@ from ingestion.lake.books import COUNTS
 from ingestion.lake.paths import StreamPaths
 from ingestion.pipeline.report import RunReport
 from ingestion.settings import load_settings
-from tests.cli.shell import ORDERS, answer, declare, home, oncelake, quarantine, row
+from tests.cli.shell import ORDERS, answer, declare, oncelake, quarantine, row
 from tests.operations.test_inspect_quarantine import held
-
-__all__ = ["home"]
 
 
 class FakeRun:

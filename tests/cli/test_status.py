@@ -16,10 +16,8 @@ import pytest
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.operations.status import StreamStatus
-from tests.cli.shell import home, oncelake
+from tests.cli.shell import oncelake
 from tests.support.world import ROOT
-
-__all__ = ["home"]
 
 
 @pytest.mark.usefixtures("home")

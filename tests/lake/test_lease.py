@@ -28,9 +28,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.lake.processes import ProcessId, this_machine
 from ingestion.operations.decisions import unlock
 from ingestion.settings import Settings
-from tests.cli.shell import home, oncelake
-
-__all__ = ["home"]
+from tests.cli.shell import oncelake
 
 
 @pytest.fixture(params=["folder", "store"])

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_log import Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata
 from tests.model.process import step
 
@@ -34,11 +34,13 @@ class ModelData:
         state = self._table.states[commit.version]
         return sum(row.seq == seq for row in state.values())
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Find nothing: memory is not damaged."""
+        del log
 
-    def settings_error(self) -> None:
+    def settings_error(self, log: CommitLog) -> None:
         """Find nothing."""
+        del log
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Find nothing."""

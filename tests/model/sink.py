@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Attempts, Columns
-from ingestion.lake.commit_log import Commit
+from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.quarantine import Waiting
 from ingestion.sinks.sink import Good, Target, WriteResult
@@ -121,9 +121,9 @@ class ModelUpsert:
 
 
 _METRICS = {
-    "inserted": "numTargetRowsInserted",
-    "updated": "numTargetRowsUpdated",
-    "deleted": "numTargetRowsDeleted",
+    "inserted": INSERTED,
+    "updated": UPDATED,
+    "deleted": DELETED,
 }
 
 

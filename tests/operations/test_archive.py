@@ -28,9 +28,7 @@ from ingestion.lake.paths import StreamPaths
 from ingestion.operations import archive
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings, load_settings
-from tests.cli.shell import home, oncelake, row, type_on_terminal
-
-__all__ = ["home"]
+from tests.cli.shell import oncelake, row, type_on_terminal
 
 WAITING = "1 record in quarantine that no redrive has sent in"
 

@@ -34,9 +34,7 @@ from ingestion.operations.doctor.findings import NO_DAEMON, Finding
 from ingestion.operations.retention import Retention
 from ingestion.operations.status import StreamStatus
 from ingestion.settings import load_settings
-from tests.cli.shell import answer, home, oncelake, row
-
-__all__ = ["home"]
+from tests.cli.shell import answer, oncelake, row
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20

@@ -257,6 +257,27 @@ def test_garbage_gets_one_sentence(registered: World) -> None:
     assert not list(registered.settings.streams.glob("*"))
 
 
+@pytest.mark.parametrize(
+    ("sink", "case"),
+    [("postgres", "json nested"), ("kafka", "json flat")],
+    ids=["postgres", "kafka"],
+)
+def test_a_sink_is_proposed_what_it_can_keep(
+    registered: World, subject: Subject, sink: str, case: str
+) -> None:
+    """A type that it cannot hold, or an order that it cannot keep, is left out, and named."""
+    world = registered
+    send(world, CASES[case].records(subject))
+
+    told = answer(oncelake("init", world.topic, "--sink", sink, "--json"))
+
+    assert oncelake("validate", world.topic).exit_code == 0
+    spec = find_stream(world.settings.streams, world.topic)
+    assert (spec.sink.name, spec.sequence_by) == (sink, ())
+    assert not {"ARRAY", "STRUCT", "MAP"} & {column.type.word for column in spec.columns}
+    assert (f"`sink: {sink}` cannot keep a STRUCT" in told["yaml"]) is (case == "json nested")
+
+
 def test_a_file_that_is_there_is_never_overwritten(registered: World) -> None:
     """The second time the file is named, exit 2; another name, or only printing, is possible."""
     world = registered

@@ -83,9 +83,7 @@ def test_small_files_become_one_and_nothing_else_changes(ingested: World, world:
     assert before > 1
     assert all(each.after.files == 1 for each in sizes.values())
     assert world.rows() == ingested.rows()
-    assert [p.seq for p in read_history(world.topic, world.settings) if not p.obstacle] == [
-        *range(BATCHES, -1, -1)
-    ]
+    assert [p.seq for p in read_history(world.paths) if not p.obstacle] == [*range(BATCHES, -1, -1)]
     assert problems(world) == ()
     rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
     world.run()
@@ -105,9 +103,7 @@ def test_files_beyond_the_window_are_removed_with_their_checksums(world: World) 
         f".{n}.crc" for n in names if n.endswith((".parquet", ".copy"))
     }
     assert len([n for n in names if n.endswith(".parquet")]) == 1
-    assert {p.seq for p in read_history(world.topic, world.settings) if not p.obstacle} == {
-        *(0, BATCHES)
-    }
+    assert {p.seq for p in read_history(world.paths) if not p.obstacle} == {*(0, BATCHES)}
     assert problems(world) == ()
 
 

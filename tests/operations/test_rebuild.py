@@ -196,7 +196,7 @@ def test_a_table_that_came_meanwhile_is_not_replaced(written: World) -> None:
 
     def decide(*_: Any) -> None:
         if not archived:
-            archived.extend(reset(written.topic, written.settings, run_id="me"))
+            archived.extend(reset(written.topic, written.settings, run_id="me").archived)
 
     archived: list[Location] = []
     with pytest.raises(RefusedError, match=r"was replaced, .*oncelake rebuild"):

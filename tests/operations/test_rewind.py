@@ -102,9 +102,9 @@ def test_everything_goes_back_together(world: World) -> None:
 
 def test_history_lists_what_can_be_reached(world: World) -> None:
     """Each batch is a savepoint, until a rewind undoes it; the empty table is the first."""
-    before = read_history(world.topic, world.settings)
+    before = read_history(world.paths)
     go_back(world, "seq:1")
-    after = read_history(world.topic, world.settings)
+    after = read_history(world.paths)
 
     assert [(point.seq, point.obstacle) for point in before] == [
         (seq, None) for seq in (4, 3, 2, 1, 0)
@@ -118,7 +118,7 @@ def test_history_lists_what_can_be_reached(world: World) -> None:
 
 def test_a_moment_means_the_batch_before_it(world: World) -> None:
     """The stream goes back to the last batch that was committed by then."""
-    second = next(each for each in read_history(world.topic, world.settings) if each.seq == 2)
+    second = next(each for each in read_history(world.paths) if each.seq == 2)
 
     go_back(world, second.committed_at.isoformat())
 
@@ -167,7 +167,7 @@ def test_files_that_are_gone_are_named(world: World) -> None:
         go_back(world, "seq:1")
 
     assert world.log.versions()[0] == before
-    point = next(each for each in read_history(world.topic, world.settings) if each.seq == 1)
+    point = next(each for each in read_history(world.paths) if each.seq == 1)
     assert "VACUUM" in str(point.obstacle)
 
 

@@ -141,7 +141,7 @@ def test_who_only_looks_is_told_of_a_damaged_log(copied: World, file: object) ->
     do("truncated", damaged)
 
     for look in (
-        lambda: read_history(copied.topic, copied.settings),
+        lambda: read_history(copied.paths),
         lambda: inspect(copied.topic, copied.paths),
     ):
         with pytest.raises(DamagedTableError, match=damaged.name.split(".")[0]):

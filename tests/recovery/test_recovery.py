@@ -124,7 +124,7 @@ def test_a_table_gone_beside_its_ledger_is_refused_until_reset(behind: World) ->
 
     with pytest.raises(TableReplacedError, match=f"oncelake reset {behind.topic}"):
         behind.run()
-    moved = reset(behind.topic, behind.settings, run_id="me")
+    moved = reset(behind.topic, behind.settings, run_id="me").archived
     behind.run()
 
     assert {at.name.removeprefix(behind.topic) for at in moved} == {"__ledger", "__quarantine"}

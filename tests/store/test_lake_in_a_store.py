@@ -80,7 +80,7 @@ def test_what_waits_in_quarantine_is_inspected_and_redriven(placed: World) -> No
 
 def test_a_stream_is_rewound_and_reads_on(placed: World) -> None:
     """Table, quarantine and offsets go back together, and the next run ends where it was."""
-    assert [point.seq for point in read_history(placed.topic, placed.settings)] == [3, 2, 1, 0]
+    assert [point.seq for point in read_history(placed.paths)] == [3, 2, 1, 0]
 
     rewind(placed.spec, placed.settings, to="seq:1", reason="why", run_id="rewind")
     rewound = placed.rows()

@@ -145,8 +145,10 @@ class World:
             assert time.monotonic() < deadline, "the topic never appeared"
 
     def delete_topic(self) -> None:
-        """Delete the topic."""
-        self.admin.delete_topics([self.topic])[self.topic].result(30)
+        """Delete the topic, and those that its stream has written to."""
+        names = [name for name in self.admin.list_topics(timeout=30).topics if self.topic in name]
+        for deleted in self.admin.delete_topics(names).values():
+            deleted.result(30)
 
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions."""

@@ -7,9 +7,7 @@ import pytest
 
 from tests.assets.shell import materialize
 from tests.support.world import World, row
-from tests.tables.test_streams import postgres_address, settings, world
 
-__all__ = ["postgres_address", "settings", "world"]
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 

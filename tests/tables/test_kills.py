@@ -12,9 +12,7 @@ from tests.crash import trial
 from tests.crash.trial import Cell, attempt
 from tests.support.long import twins
 from tests.support.world import World
-from tests.tables.test_streams import postgres_address, settings, world
 
-__all__ = ["postgres_address", "settings", "world"]
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 CELLS = (

@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable
 
-from ingestion.errors import IdentityChangedError, RefusedError, TableReplacedError
+from ingestion.errors import (
+    IdentityChangedError,
+    RefusedError,
+    TableBusyError,
+    TableReplacedError,
+)
+from ingestion.lake.lock import Holder, held_by_jvm
 from ingestion.operations.decisions import reset
 from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import rewind
-from ingestion.settings import Settings
+from ingestion.verify.verify import verify
 from tests.support.long import twins
-from tests.support.postgres import postgres
-from tests.support.proof import find_problems
-from tests.support.world import World, row, settings_in
+from tests.support.proof import find_problems, prove
+from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 MERGING = ["iceberg", "postgres"]
 # Where both take the same way, one stands for both when time is short.
 ANY = ["postgres", *twins("iceberg")]
-
-
-@pytest.fixture(scope="session")
-def postgres_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server of PostgreSQL a session; it dies with the session."""
-    folder = tmp_path_factory.mktemp("postgres")
-    with postgres(folder) as address:
-        yield address
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def settings(
-    request: pytest.FixtureRequest, tmp_path: Path, kafka_address: str, sink: str
-) -> Settings:
-    """A lake of the test's own, and where PostgreSQL is."""
-    more: dict[str, Any] = {}
-    if sink == "postgres":
-        more["postgres"] = SecretStr(request.getfixturevalue("postgres_address"))
-    return settings_in(tmp_path, kafka_address, **more)
-
-
-@pytest.fixture
-def world(settings: Settings, spark: SparkSession, sink: str) -> Iterator[World]:
-    """A topic of the test's own, and a stream of one sink that reads it."""
-    with World.made(settings, spark) as made:
-        made.declare(sink=sink)
-        yield made
 
 
 @pytest.mark.parametrize("sink", MERGING)
@@ -171,6 +144,30 @@ def test_what_a_sink_cannot_do_is_refused_with_the_reason(world: World) -> None:
 
     with pytest.raises(RefusedError, match="cannot rewind: PostgreSQL keeps no earlier state"):
         rewind(world.spec, world.settings, to="seq:0", reason="a test", run_id="r")
+
+
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_a_proof_compares_no_rows_but_those_it_has_folded(world: World) -> None:
+    """Where no past is kept, a commit in between ends the proof, and says what to run."""
+    world.send(row(1, "a"))
+    world.run()
+    world.send(row(1, "b"))
+    world.run()
+    DeltaTable(world.paths.ledger.path).delete("seq = 2")
+
+    with pytest.raises(RefusedError, match=f"oncelake run {world.name}, which finishes it"):
+        prove(world)
+    with (
+        held_by_jvm(world.spark, world.paths, Holder.me("run-x")),
+        pytest.raises(TableBusyError, match="run run-x is committing"),
+    ):
+        prove(world)
+    world.run()
+    world.send(row(2, "c"))
+    with pytest.raises(TableBusyError, match="it was committed to meanwhile"):
+        verify(world.spec, world.settings, tell=lambda *_: world.run() and None)
+
+    assert find_problems(world) == ()
 
 
 @pytest.mark.parametrize("sink", MERGING)

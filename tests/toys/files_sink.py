@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.errors import CommitConflictError
-from ingestion.lake.commit_log import Commit, CommitLog
+from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
 from ingestion.pipeline.schema import type_of_columns
@@ -76,16 +77,16 @@ class FilesTable(DataTable):
         prepared = self.prepare(rows)
         try:
             os.link(prepared, self.folder / f"{version:08d}.arrow")
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):
             raise CommitConflictError(
-                self.stream, f"version {version} is there already.", remedy="run again"
+                self.stream, f"version {version} is another writer's.", remedy="run again"
             ) from None
         finally:
             prepared.unlink(missing_ok=True)
 
     def prepare(self, rows: pa.Table) -> Path:
         """Write a file that nobody reads."""
-        prepared = self.folder / f"{uuid.uuid4().hex}.prepared"
+        prepared = self.folder / f"{os.getpid()}-{uuid.uuid4().hex}.prepared"
         with pa.OSFile(str(prepared), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows)
         return prepared
@@ -106,9 +107,13 @@ class FilesTable(DataTable):
         """Look at the newest version."""
         return FilesTransaction(self, seq)
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read a version."""
         rows = self.read(self.versions()[0] if version is None else version)
+        if since_seq is not None:
+            rows = rows.filter(pc.field("_seq") >= since_seq)
         yield from rows.select(list(names)).to_batches()
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
@@ -131,7 +136,9 @@ class FilesTransaction(Transaction):
         """Look at the newest version, and compare it with the seq before."""
         self.table, self.seq = table, seq
         for left in table.folder.glob("*.prepared"):
-            left.unlink(missing_ok=True)
+            # What a dead writer has prepared, and never published; a living one still may.
+            if not psutil.pid_exists(int(left.name.partition("-")[0])):
+                left.unlink(missing_ok=True)
         self.version = table.versions()[0]
         if self.version != seq:
             raise CommitConflictError(
@@ -205,13 +212,12 @@ class FilesLog(CommitLog):
         said = self.table.read(version).schema.metadata or {}
         metadata = CommitMetadata.from_json(said[_NOTE].decode())
         assert metadata is not None
-        names = Change(**dict.fromkeys(("inserted", "updated", "deleted"), pa.table({}))).counts
         counts = map(int, said[_COUNTS].decode().split(","))
         return Commit(
             version=version,
             timestamp_ms=0,
             operation="WRITE",
-            metrics=dict(zip(names, counts, strict=True)),
+            metrics=dict(zip(ROW_COUNTS, counts, strict=True)),
             txns={app_id(self.table.stream): metadata.seq},
             changes_rows=True,
             metadata=metadata,

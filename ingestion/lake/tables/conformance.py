@@ -3,16 +3,20 @@
     class TestMySink(SinkConformance):
         @pytest.fixture
         def opened(self, tmp_path: Path) -> Callable[[], DataTable]:
-            return lambda: MyTable("orders", tmp_path)
+            return partial(MyTable, "orders", tmp_path)
 
-Each call of ``opened`` opens the same place anew, as another process would; each test asks for
-another place. After each attempt the rows must be those that the notes tell of: no more, no less.
+Each call of ``opened`` opens the same place anew, in this process and, pickled, in another; each
+test asks for another place. After each attempt the rows must be those that the notes tell of: no
+more, no less.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import multiprocessing
+import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from decimal import Decimal
@@ -21,8 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns, parse_type
-from ingestion.declaration.modes import OUR_COLUMNS
+from ingestion.declaration.ddl import parse_columns, system_columns
 from ingestion.errors import CommitConflictError, IngestionError
 from ingestion.kafka.offsets import Offsets
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
@@ -30,6 +33,9 @@ from ingestion.lake.data_table import Change, DataTable
 from ingestion.lake.tables.topic_rows import arrow_schema
 
 Opener = Callable[[], DataTable]
+# How often a writer is killed at a random moment.
+KILLS: Final = 3
+_SECONDS: Final = 60
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
     "BOOLEAN": (True, False),
@@ -79,6 +85,8 @@ class SinkConformance:
         assert found.metadata == note(2)
         assert sorted(found.metrics.values()) == [1, 1, 1]
         assert opened().rows_of_seq(2, commit=found) == 2
+        newest = opened().scan(["id", "_seq"], found.version, since_seq=2)
+        assert sorted(row["id"] for batch in newest for row in batch.to_pylist()) == [1, 4]
 
     def test_an_empty_batch_is_a_note(self, opened: Opener) -> None:
         """A commit without rows is a commit, and the rows stay."""
@@ -155,6 +163,29 @@ class SinkConformance:
         assert found.metadata is not None
         assert list(rows_in(opened()).values()) == winners == [found.metadata.run_id]
 
+    def test_a_writer_that_is_killed_leaves_whole_commits(self, opened: Opener) -> None:
+        """After each of several kills, rows and notes say the same, and the next one goes on."""
+        begin(opened)
+        dice, last = random.Random(1), 0
+        for _ in range(KILLS):
+            writer = multiprocessing.get_context("spawn").Process(
+                target=commit_on_and_on, args=(opened, last + 1)
+            )
+            writer.start()
+            deadline = time.monotonic() + _SECONDS
+            while (opened().log().last_seq("orders") or 0) <= last:
+                assert writer.is_alive(), "the writer ended by itself"
+                assert time.monotonic() < deadline, "the writer commits nothing"
+            time.sleep(dice.random() / 10)
+            writer.kill()
+            writer.join()
+
+            last = opened().log().last_seq("orders") or 0
+            assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+            last += 1
+            commit(opened(), last, inserted={last: str(last)})
+        assert rows_in(opened()) == {seq: str(seq) for seq in range(1, last + 1)}
+
     def test_a_note_of_a_megabyte_is_kept(self, opened: Opener) -> None:
         """Ranges of ten thousand partitions come back as they were."""
         begin(opened)
@@ -197,11 +228,8 @@ class SinkConformance:
 
 def make(table: DataTable, columns: str = "id INT NOT NULL, name STRING") -> None:
     """Make a table of these columns, and those of every table."""
-    ours = [
-        DeclaredColumn(name=name, type=parse_type(word), nullable=True, comment="")
-        for name, word in map(str.split, OUR_COLUMNS.split(", "))
-    ]
-    table.create((*parse_columns(columns), *ours), keys=["id"], description="Of a test")
+    own = parse_columns(columns)
+    table.create((*own, *system_columns()), keys=["id"], description="Of a test")
 
 
 def begin(opened: Opener) -> None:
@@ -272,6 +300,13 @@ def commit(table: DataTable, seq: int, *, run_id: str = "r", **rows: Any) -> Non
         if given is not None and can_look_up(table):
             transaction.rows_of(keys(*given.updated["id"].to_pylist(), *rows.get("deleted", ())))
         transaction.commit(given, note(seq, run_id=run_id))
+
+
+def commit_on_and_on(opened: Opener, seq: int) -> None:
+    """Commit a row a batch, until the process is killed."""
+    while True:
+        commit(opened(), seq, inserted={seq: str(seq)})
+        seq += 1
 
 
 def race(

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
-from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sinks import DeltaSink
@@ -20,10 +20,10 @@ from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.errors import DamagedTableError, RewindError, TableSettingsError, first_line
 from ingestion.lake.checksums import matches_checksum
-from ingestion.lake.commit_log import Commit
-from ingestion.lake.commit_metadata import CommitMetadata
+from ingestion.lake.commit_log import Commit, CommitLog
+from ingestion.lake.commit_metadata import CommitMetadata, app_id
 from ingestion.lake.data_table import DataTable, Transaction
-from ingestion.lake.delta import open_rows, read_delta
+from ingestion.lake.delta import read_delta, scan_rows
 from ingestion.lake.integrity import (
     altered_sources,
     refuse_damaged,
@@ -32,15 +32,12 @@ from ingestion.lake.integrity import (
 )
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
-from ingestion.lake.side_tables import rows_of_seq
+from ingestion.lake.side_tables import count_rows
 from ingestion.lake.table_log import TableLog, commit_without_rows, data_files, restore_version
 from ingestion.settings import Settings
 
 # Where Spark notes a type with a VARCHAR in it.
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
-_ROWS_AT_ONCE: Final = 8_192
-# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
-_MICROS: Final = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 def open_table(stream: str, sink: DeltaSink, settings: Settings, lake: Location) -> DeltaData:
@@ -72,7 +69,7 @@ class DeltaData(DataTable):
     def create(
         self, columns: Sequence[DeclaredColumn], *, keys: Sequence[str], description: str
     ) -> None:
-        """Refuse: an engine makes it; see ``ingestion.sinks.make_delta``."""
+        """Refuse: an engine makes it; see ``ingestion.sinks.make_table``."""
         raise NotImplementedError
 
     def begin(self, seq: int) -> Transaction:
@@ -101,19 +98,15 @@ class DeltaData(DataTable):
         spark.sql(self.alteration(column, is_new=is_new))
         log_files(self.path).forget()
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield rows by delta-rs and Arrow, few at once."""
-        dataset = open_rows(self.path, version, read_options=_MICROS)
-        yield from dataset.to_batches(
-            columns=list(names),
-            batch_size=_ROWS_AT_ONCE,
-            batch_readahead=2,
-            fragment_readahead=1,
-        )
+        return scan_rows(self.path, names, version, since_seq=since_seq)
 
     def rows_of_seq(self, seq: int, *, commit: Commit) -> int:
         """Count, in the files that statistics on ``_seq`` leave."""
-        return rows_of_seq(self.path, seq, version=commit.version)
+        return count_rows(self.path, pc.field("_seq") == seq, version=commit.version)
 
     def notes(self, through: int) -> Iterator[tuple[int, int | None, str | None]]:
         """Read the log as plain JSON, apart from ``TableLog``."""
@@ -122,15 +115,17 @@ class DeltaData(DataTable):
         for version in sorted(versions):
             if version <= through:
                 content = (log / f"{version:020d}.json").read()
-                yield version, *_fence_and_note(content, f"oncelake:{self.stream}")
+                yield version, *_fence_and_note(content, app_id(self.stream))
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Compare the log with its checksums, and its files with what it says of them."""
-        refuse_damaged(TableLog(self.path))
+        assert isinstance(log, TableLog), "the table's own"
+        refuse_damaged(log)
 
-    def settings_error(self) -> TableSettingsError | None:
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for properties and features that the ingestion cannot live with."""
-        return settings_error(self.stream, TableLog(self.path))
+        assert isinstance(log, TableLog), "the table's own"
+        return settings_error(self.stream, log)
 
     def altered_sources(self, commit: Commit) -> Iterator[str]:
         """Compare the files that the commit has removed with their checksums."""

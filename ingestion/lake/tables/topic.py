@@ -32,9 +32,9 @@ from ingestion.errors import (
 )
 from ingestion.kafka.client import ClientErrors, client_options, unreachable
 from ingestion.kafka.offsets import Range
-from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit
+from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
+from ingestion.lake.data_table import Ability, Change, DataTable, Transaction, since
 from ingestion.lake.location import Location
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.tables.topic_notes import TopicLog, TopicNote, TopicSchema, columns_record
@@ -77,6 +77,7 @@ class TopicTable(DataTable):
         "erase": f"{_KEPT}, until compaction or retention removes it",
         "see foreign changes": "Kafka does not tell which producer has written a record",
         "look up": "a log finds no row by its key",
+        "time travel": "compaction may have removed what its rows were before",
     }
 
     def __init__(self, place: TopicPlace) -> None:
@@ -110,7 +111,7 @@ class TopicTable(DataTable):
         """
         del description
         stored, place, log = tuple(map(self._stored, columns)), self._place, self.log()
-        self.refuse_damaged()
+        self.refuse_damaged(log)
         if log.schema is None and not log.is_empty:
             problem = f"{self.where} has records, and no commit of this stream is in its notes."
             raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
@@ -138,13 +139,14 @@ class TopicTable(DataTable):
         with writer.transaction():
             writer.send(self._place.notes.topic, [columns_record(topic_id, schema)])
 
-    def refuse_damaged(self) -> None:
+    def refuse_damaged(self, log: CommitLog) -> None:
         """Make sure that the topic is not another stream's.
 
         Raises:
             ForeignTableError: it is.
         """
-        schema = self.log().schema
+        assert isinstance(log, TopicLog), "the log is the topic's own"
+        schema = log.schema
         if schema is not None and schema.stream != self.stream:
             problem = f"{self.where} is the topic of stream {schema.stream}."
             raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
@@ -173,7 +175,9 @@ class TopicTable(DataTable):
         """Take over the topic's transactional id, and then compare its last note."""
         return TopicTransaction(self, self._place, seq)
 
-    def scan(self, names: Sequence[str], version: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, names: Sequence[str], version: int | None = None, *, since_seq: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read the topic up to where a commit left it; with keys, each key's newest record.
 
         Of an earlier version, compaction may have removed what was the newest then.
@@ -190,7 +194,8 @@ class TopicTable(DataTable):
         for span in self._spans(note):
             for values in self._values(span, has_keys=bool(note.schema.keys)):
                 try:
-                    yield from decode(values, columns).to_batches()
+                    for batch in decode(values, columns).to_batches():
+                        yield since(batch, since_seq)
                 except ValueError as error:
                     raise self._damaged(
                         f"a record of {span} is no row of this stream",
@@ -245,9 +250,9 @@ class TopicTable(DataTable):
             if note.seq <= through:
                 yield note.seq, note.seq, note.note
 
-    def settings_error(self) -> TableSettingsError | None:
+    def settings_error(self, log: CommitLog) -> TableSettingsError | None:
         """Look for settings by which notes or rows would be refused, or go."""
-        log = self.log()
+        assert isinstance(log, TopicLog), "the log is the topic's own"
         return self._settings_error(log, log.schema) if log.schema else None
 
     def _settings_error(self, log: TopicLog, schema: TopicSchema) -> TableSettingsError | None:

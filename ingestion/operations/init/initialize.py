@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ingestion.declaration.loader import shown_path
 from ingestion.declaration.messages import printable
-from ingestion.declaration.names import name_problem, nearest_allowed
+from ingestion.declaration.names import SinkName, name_problem, nearest_allowed
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.yaml_reader import read_tree
 from ingestion.errors import InvalidSpecError, counted
@@ -86,7 +86,9 @@ def refuse_existing(path: Path) -> None:
         raise _exists(path)
 
 
-def initialize(topic: str, path: Path, *, limit: int, settings: Settings) -> Initialized:
+def initialize(
+    topic: str, path: Path, *, limit: int, settings: Settings, sink: SinkName = "delta"
+) -> Initialized:
     """Propose the declaration of a topic; nothing is written yet.
 
     Args:
@@ -94,6 +96,7 @@ def initialize(topic: str, path: Path, *, limit: int, settings: Settings) -> Ini
         path: The file to be written.
         limit: How many records are read, at most.
         settings: Where Kafka and the schema registry are.
+        sink: What shall keep the rows.
 
     Raises:
         InvalidSpecError: the topic is empty or missing, or cannot be understood.
@@ -101,7 +104,7 @@ def initialize(topic: str, path: Path, *, limit: int, settings: Settings) -> Ini
     """
     name = path.stem
     sample = read_sample(topic, limit, settings)
-    proposal = propose(name, sample, settings)
+    proposal = propose(name, sample, settings, sink=sink)
     text = write_text(proposal, sample, has_schema=_schema_of(path).exists())
     spec = StreamSpec.model_validate({**read_tree(text).content, "name": name})
     records = validate_sample(sample, spec, settings)

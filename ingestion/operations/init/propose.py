@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.declaration.messages import printable
+from ingestion.declaration.names import SinkName
+from ingestion.declaration.sinks import SINKS
 from ingestion.declaration.spec import StreamSpec
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import PLAIN_NAME, SqlType
@@ -26,7 +28,7 @@ from ingestion.operations.init.identify import (
     find_order,
     is_never_null,
 )
-from ingestion.operations.init.json_types import without_twins
+from ingestion.operations.init.json_types import Guess, without_twins
 from ingestion.operations.init.sample import TopicSample
 from ingestion.settings import Settings
 
@@ -81,20 +83,28 @@ class _Order:
 _NO_ORDER: Final = _Order(columns=(), why=())
 
 
-def propose(stream: str, sample: TopicSample, settings: Settings) -> Proposal:
+def propose(
+    stream: str, sample: TopicSample, settings: Settings, *, sink: SinkName = "delta"
+) -> Proposal:
     """Propose a declaration for the topic of a sample.
+
+    Args:
+        sink: What shall keep the rows.
 
     Raises:
         InvalidSpecError: the sample cannot be understood.
         DependencyError: the schema registry does not answer.
     """
-    evidence = _gather(stream, sample, settings)
+    evidence = _gather(stream, sample, settings, sink)
     keys = find_keys(stream, evidence)
     evidence = evidence.with_keys(keys.columns)
-    order = _find_order(stream, keys, evidence) if keys.columns else _NO_ORDER
+    has_order = bool(keys.columns) and not SINKS[sink].is_log
+    order = _find_order(stream, keys, evidence) if has_order else _NO_ORDER
     proposal = Proposal()
     proposal.add("topic", sample.topic)
     proposal.add("format", _format(evidence.detected, order), evidence.detected.why)
+    if sink != "delta":
+        proposal.add("sink", sink, "the rows are kept there; what it can do: docs/sinks.md")
     _propose_schema(proposal, evidence, keys, order)
     if keys.columns:
         proposal.add(
@@ -128,10 +138,12 @@ def _if_events(evidence: TopicEvidence, keys: Keys) -> Sequence[str]:
     )
 
 
-def _gather(stream: str, sample: TopicSample, settings: Settings) -> TopicEvidence:
+def _gather(stream: str, sample: TopicSample, settings: Settings, sink: SinkName) -> TopicEvidence:
     """Detect the format, and decode the sample with its columns."""
     detected = detect_format(sample, settings)
-    detected = replace(detected, columns=without_twins(detected.columns))
+    columns = without_twins(detected.columns)
+    columns = {name: _kept(guess, sink) for name, guess in columns.items()}
+    detected = replace(detected, columns=columns)
     types = {name: each.type for name, each in detected.columns.items() if each.type is not None}
     if not types:
         why = "; ".join(f"{name}: {each.note}" for name, each in detected.columns.items())
@@ -144,6 +156,14 @@ def _gather(stream: str, sample: TopicSample, settings: Settings) -> TopicEviden
     return TopicEvidence(
         sample=sample, detected=detected, types=types, records=records, settings=settings
     )
+
+
+def _kept(guess: Guess, sink: SinkName) -> Guess:
+    """Propose no type that a sink cannot keep."""
+    refused = [] if guess.type is None else SINKS[sink].refused_in(guess.type)
+    if not refused:
+        return guess
+    return Guess(None, f"`sink: {sink}` cannot keep a {refused[0]}; `select` can make it text")
 
 
 def _appending(

@@ -11,6 +11,7 @@ import os
 import time
 from functools import cache
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from openlineage.client import OpenLineageClient
 from openlineage.client.event_v2 import (
@@ -29,7 +30,7 @@ from openlineage.client.facet_v2 import (
     processing_engine_run,
     schema_dataset,
 )
-from openlineage.client.naming.dataset import Kafka, LocalFileSystem
+from openlineage.client.naming.dataset import Kafka
 from openlineage.client.uuid import generate_new_uuid
 
 from ingestion.declaration.spec import StreamSpec, engine_version
@@ -137,8 +138,8 @@ class RunLineage:
         return [InputDataset(name.get_namespace(), name.get_name()) for name in names]
 
     def _output(self, report: RunReport | None) -> OutputDataset:
-        path = StreamPaths.of(self._spec.name, self._settings).data
-        name = LocalFileSystem(str(path))
+        paths = StreamPaths.of(self._spec.name, self._settings, self._spec.sink)
+        namespace, name = _dataset_of(paths.table.uri)
         columns = [
             schema_dataset.SchemaDatasetFacetFields(
                 column.name, str(column.type), column.comment or None
@@ -149,11 +150,19 @@ class RunLineage:
             rowCount=report.total("inserted") + report.total("updated") if report else None
         )
         return OutputDataset(
-            name.get_namespace(),
-            name.get_name(),
+            namespace,
+            name,
             facets={"schema": schema_dataset.SchemaDatasetFacet(fields=columns)},
             outputFacets={"outputStatistics": written} if report else {},
         )
+
+
+def _dataset_of(uri: str) -> tuple[str, str]:
+    """Return namespace and name of a table, as OpenLineage parts them."""
+    at = urlsplit(uri)
+    if not at.netloc:
+        return at.scheme or "file", unquote(at.path)
+    return f"{at.scheme}://{at.netloc}", unquote(at.path).lstrip("/")
 
 
 def _first_server(servers: str) -> tuple[str, str]:

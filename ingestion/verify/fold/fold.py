@@ -24,6 +24,7 @@ from ingestion.verify.read.spill import SpillTable
 
 _MODES: Final[dict[str, type[Rule]]] = {
     "upsert": upsert.UpsertRule,
+    "log": upsert.LogRule,
     "soft_upsert": upsert.SoftUpsertRule,
     "partial_upsert": upsert.PartialUpsertRule,
     "append": AppendRule,
@@ -38,7 +39,9 @@ def rule_of(context: FoldContext) -> Rule:
     spec, mode = context.spec, context.spec.mode
     if mode not in _MODES:
         raise UnprovableError(f"{mode} is not provable")
-    if mode == "upsert" and (spec.deletes == "soft" or spec.ignore_null_updates):
+    if mode == "upsert" and spec.is_log:
+        mode = "log"
+    elif mode == "upsert" and (spec.deletes == "soft" or spec.ignore_null_updates):
         mode = "soft_upsert" if spec.deletes == "soft" else "partial_upsert"
     return _MODES[mode](context)
 

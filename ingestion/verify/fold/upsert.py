@@ -98,6 +98,15 @@ class UpsertRule(Rule):
         return self.outranks(one.place, other.place)
 
 
+class LogRule(UpsertRule):
+    """Remembers the newest winner of each key: a later batch is never compared with an earlier."""
+
+    def _apply(self, winners: Mapping[str, RowChange], recount: Recount) -> None:
+        deletes = sum(map(self._is_delete, winners.values()))
+        recount.dispositions.update(deleted=deletes, inserted=len(winners) - deletes)
+        self._rows.put(dict(winners))
+
+
 class InsertOnlyRule(UpsertRule):
     """Remembers the oldest record of each key."""
 

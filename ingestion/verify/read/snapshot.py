@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyarrow.dataset import ParquetReadOptions
 
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import (
     InvalidSpecError,
+    RefusedError,
     SchemaChangedError,
+    TableBusyError,
     TableReplacedError,
     TerminalError,
     no_table_yet,
@@ -29,15 +30,11 @@ from ingestion.errors import (
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_metadata import UNKNOWN, Identity
 from ingestion.lake.data_table import DataTable
-from ingestion.lake.delta import is_delta, open_rows, open_whole, read_delta
+from ingestion.lake.delta import is_delta, open_whole, read_delta, scan_rows
 from ingestion.lake.location import Location
 from ingestion.lake.lock import Holder, holder_of
 from ingestion.lake.paths import StreamPaths
 from ingestion.verify.read.record import SYSTEM_COLUMNS
-
-_ROWS = 8_192
-# Moments of 96 bits, of which files may be older than this version, reach beyond nanoseconds.
-_MICROS = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
 class OffsetRange(NamedTuple):
@@ -199,6 +196,7 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
         TableReplacedError: the table is gone, and its ledger is not.
         TableRolledBackError: the table ends before its ledger.
         TerminalError: the ledger is gone, and the log does not begin with the table.
+        RefusedError, TableBusyError: a commit is unfinished, and what was before it is not kept.
         SchemaChangedError: the table's columns are not the declared ones.
     """
     ledger = read_ledger(paths.ledger)
@@ -220,6 +218,8 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
             f"{unfinished[0].seq}), so that nothing can be proven. Next: oncelake run {spec.name}, "
             "which writes it again, as far as its copy and the log reach"
         )
+    if unfinished:
+        _refuse_past(spec.name, paths.table, unfinished[0], holder)
     version = unfinished[0].version - 1 if unfinished else newest
     return Snapshot(
         table_id=table_id,
@@ -233,13 +233,8 @@ def take_snapshot(spec: StreamSpec, paths: StreamPaths) -> Snapshot:
 
 def rows_of(path: Location, columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield a table's rows in chunks, by delta-rs; nothing when there is no table."""
-    if not is_delta(path):
-        return
-    dataset = open_rows(path, read_options=_MICROS)
-    batches = dataset.to_batches(
-        columns=list(columns), batch_size=_ROWS, batch_readahead=2, fragment_readahead=1
-    )
-    yield from rows_in(batches)
+    if is_delta(path):
+        yield from rows_in(scan_rows(path, columns))
 
 
 def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
@@ -300,6 +295,25 @@ def _unfinished(
 ) -> tuple[LoggedCommit, ...]:
     last = max((batch.seq for batch in ledger), default=0)
     return tuple(commit for commit in commits if commit.is_ours and commit.seq > last)
+
+
+def _refuse_past(
+    stream: str, table: DataTable, unfinished: LoggedCommit, holder: Holder | None
+) -> None:
+    """Refuse where the rows before an unfinished commit cannot be read any more."""
+    why = table.cannot.get("time travel")
+    if why and holder:
+        raise TableBusyError(
+            f"{stream}: run {holder.run_id} is committing to {table.where} right now, and {why}. "
+            "Next: run the same command again"
+        )
+    if why:
+        raise RefusedError(
+            stream,
+            f"seq {unfinished.seq} of {table.where} is not in the ledger, so that the proof would "
+            f"stop before it, and {why}.",
+            remedy=f"oncelake run {stream}, which finishes it, then the same command again",
+        )
 
 
 def _until(

@@ -1,0 +1,33 @@
+"""A stream whose rows are kept by the sink that a test names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from ingestion.settings import Settings
+from tests.support.world import World, settings_in
+
+
+@pytest.fixture
+def settings(
+    request: pytest.FixtureRequest, tmp_path: Path, kafka_address: str, sink: str
+) -> Settings:
+    """A lake of the test's own, and where PostgreSQL is."""
+    more: dict[str, Any] = {}
+    if sink == "postgres":
+        more["postgres"] = SecretStr(request.getfixturevalue("postgres_address"))
+    return settings_in(tmp_path, kafka_address, **more)
+
+
+@pytest.fixture
+def world(settings: Settings, spark: SparkSession, sink: str) -> Iterator[World]:
+    """A topic of the test's own, and a stream of one sink that reads it."""
+    with World.made(settings, spark) as made:
+        made.declare(sink=sink)
+        yield made

@@ -1,0 +1,144 @@
+"""A stream into a topic keeps the promises that a log can keep: from Kafka to the proof."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from ingestion.errors import KeyInTwoPartitionsError, RefusedError
+from ingestion.operations.decisions import reset
+from tests.support.proof import find_problems
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture
+def sink() -> str:
+    """The sink of every stream here."""
+    return "kafka"
+
+
+def records_of(world: World) -> list[tuple[Any, Any]]:
+    """Read the output topic as a consumer of committed records does: key and value of each."""
+    name = f"oncelake.{world.name}"
+    consumer = Consumer(
+        {
+            "bootstrap.servers": world.settings.kafka,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+        }
+    )
+    found = []
+    for partition in consumer.list_topics(name, timeout=10).topics[name].partitions:
+        at = TopicPartition(name, partition, 0)
+        _, end = consumer.get_watermark_offsets(at, timeout=10)
+        consumer.assign([at])
+        while consumer.position([at])[0].offset < end:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                found.append(
+                    [json.loads(part or "null") for part in (message.key(), message.value())]
+                )
+    consumer.close()
+    return found
+
+
+def test_an_upsert_is_a_record_a_key_and_batch(world: World) -> None:
+    """Who keeps the last record of each key has the table; deletes have no value."""
+    world.send(row(1, "a"), row(2, "b"), row(2, "c"), b"not JSON")
+    world.send(row(3, "d"), partition=1)
+    first = world.run()
+    world.send(row(1, "e"), None, id=1)
+    world.send(row(2, "f"))
+
+    second = world.run()
+
+    assert world.rows() == [row(2, "f"), row(3, "d")]
+    assert [first.total(name) for name in ("inserted", "superseded")] == [3, 1]
+    assert [second.total(name) for name in ("inserted", "superseded", "deleted")] == [1, 1, 1]
+    assert first.is_balanced
+    assert second.is_balanced
+    assert find_problems(world) == ()
+    written = [(key, value and value["name"]) for key, value in records_of(world)]
+    assert sorted(written, key=str) == sorted(
+        [({"id": 1}, "a"), ({"id": 2}, "c"), ({"id": 3}, "d"), ({"id": 1}, None), ({"id": 2}, "f")],
+        key=str,
+    )
+
+
+def test_an_append_is_what_was_read_filtered_and_computed(world: World) -> None:
+    """Read, process, write: each record that passes is one record of other columns."""
+    world.declare(
+        mode="append",
+        keys=[],
+        value_schema="id INT, name STRING, at INT",
+        where="at > 0",
+        schema="id INT, loud STRING",
+        select={"loud": "upper(name)"},
+    )
+    world.send(row(1, "a", 1), row(1, "a", 1), row(2, "b", 0), b"not JSON")
+    world.run()
+    world.send(row(3, "c", 2))
+
+    world.run()
+
+    names = sorted((value["id"], value["loud"]) for _, value in records_of(world))
+    assert names == [(1, "A"), (1, "A"), (3, "C")]
+    assert find_problems(world) == ()
+
+
+def test_a_new_column_is_in_new_records(world: World) -> None:
+    """Records that are there stay as they are, and lack it."""
+    world.send(row(1, "a"))
+    world.run()
+    world.declare(schema="id INT NOT NULL, name STRING, at INT, more INT", schema_change="evolve")
+    world.send({**row(2, "b"), "more": 7})
+
+    world.run()
+
+    assert [each["more"] for each in world.rows()] == [None, 7]
+    assert find_problems(world) == ()
+
+
+def test_a_key_in_two_partitions_of_a_batch_is_refused(world: World) -> None:
+    """Nothing says which record is the newer one, and nothing is written."""
+    world.send(row(1, "a"))
+    world.send(row(1, "b"), partition=1)
+
+    with pytest.raises(KeyInTwoPartitionsError, match="came from"):
+        world.run()
+
+    assert world.rows() == []
+
+
+@pytest.mark.parametrize("operation", ["redrive", "replay", "rebuild"])
+def test_what_would_come_behind_newer_records_is_refused(world: World, operation: str) -> None:
+    """A log keeps what was written to it; the reason is said, and nothing is done."""
+    world.send(row(1, "a"), b"not JSON")
+    world.run()
+
+    with pytest.raises(RefusedError, match=f"cannot {operation}: a topic keeps what was written"):
+        getattr(world, operation)()
+
+    assert find_problems(world) == ()
+
+
+def test_a_stream_moves_into_a_topic_by_a_reset(world: World) -> None:
+    """The new table is what one that began there is; a topic itself is never taken away."""
+    world.declare(sink="delta")
+    world.send(row(1, "a"), row(2, "b"), row(1, "c"))
+    world.run()
+    before = world.rows()
+    world.declare(sink="kafka")
+    reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
+
+    world.run()
+
+    assert world.rows() == before
+    assert find_problems(world) == ()
+    with pytest.raises(RefusedError, match="a topic cannot be renamed"):
+        reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
