@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from ingestion.errors import DependencyError
-from ingestion.kafka.security import librdkafka_options, redact
+from ingestion.kafka.security import librdkafka_options, redact, variable_of
 from ingestion.settings import Settings
 
 
@@ -54,8 +54,8 @@ def unreachable(
         + (f", as user {login!r}, " if login else " ")
         + (f"refuses {of}".rstrip() if refuses else f"does not answer within {seconds}")
         + (f": {redact(said, settings)}. " if said else ". ")
-        + f"Next: check ONCELAKE_KAFKA, the brokers, and that they expect {_security(settings)}; "
-        "then run the same command again"
+        + f"Next: check {settings.kafka_variable}, the brokers, and that they expect "
+        f"{_security(settings)}; then run the same command again"
     )
 
 
@@ -64,7 +64,9 @@ def _security(settings: Settings) -> str:
     names = ("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_ssl_ca")
     values = {name: getattr(settings, name) for name in names}
     values["kafka_security_protocol"] = values["kafka_security_protocol"] or "PLAINTEXT"
-    return ", ".join(f"ONCELAKE_{name.upper()}={value}" for name, value in values.items() if value)
+    return ", ".join(
+        f"{variable_of(settings, name)}={value}" for name, value in values.items() if value
+    )
 
 
 def code_of(error: object) -> int:

@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from pydantic import SecretStr
 
 from ingestion.errors import InvalidSpecError
-from ingestion.settings import Settings, variable
+from ingestion.settings import Settings
 
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -49,6 +50,11 @@ def java_options(settings: Settings) -> dict[str, str]:
         options["kafka.ssl.keystore.key"] = settings.kafka_ssl_key.read_text()
         options["kafka.ssl.key.password"] = _revealed(settings.kafka_ssl_key_password)
     return {name: value for name, value in options.items() if value}
+
+
+def variable_of(settings: Settings, name: str) -> str:
+    """Return the variable of a setting of this cluster, the sources' or the sinks'."""
+    return settings.kafka_variable + name.removeprefix("kafka").upper()
 
 
 def librdkafka_options(settings: Settings) -> dict[str, str]:
@@ -122,7 +128,7 @@ def _refuse_contradictions(settings: Settings) -> None:
 def _protocol_problems(settings: Settings, protocol: str) -> Iterator[str]:
     for name in _SASL:
         if protocol.startswith("SASL_") and not getattr(settings, name):
-            yield f"{variable(name)} is not set, and {protocol} needs it"
+            yield f"{variable_of(settings, name)} is not set, and {protocol} needs it"
     if not protocol.startswith("SASL_"):
         why, others = f"{protocol} sends it nowhere", "SASL_SSL (or SASL_PLAINTEXT)"
         yield from _useless_settings(settings, _SASL, why, others)
@@ -134,22 +140,23 @@ def _protocol_problems(settings: Settings, protocol: str) -> Iterator[str]:
 def _useless_settings(
     settings: Settings, names: tuple[str, ...], why: str, others: str
 ) -> Iterator[str]:
+    of = partial(variable_of, settings)
     for name in names:
         if getattr(settings, name):
-            yield (
-                f"{variable(name)} is set, and {why}; set {variable('kafka_security_protocol')} "
-                f"to {others}, or remove {variable(name)}"
-            )
+            useless, protocol = map(of, (name, "kafka_security_protocol"))
+            yield f"{useless} is set, and {why}; set {protocol} to {others}, or remove {useless}"
 
 
 def _certificate_problems(settings: Settings) -> Iterator[str]:
     certificate, key, password = _SSL[1:]
+    of = partial(variable_of, settings)
     for name, other in ((certificate, key), (key, certificate), (password, key)):
         if getattr(settings, name) and not getattr(settings, other):
-            yield f"{variable(name)} is set without {variable(other)}; set both, or neither"
+            yield f"{of(name)} is set without {of(other)}; set both, or neither"
 
 
 def _file_problems(settings: Settings) -> Iterator[str]:
+    of = partial(variable_of, settings)
     for name, marker in zip(_SSL[:3], ("CERTIFICATE", "CERTIFICATE", "PRIVATE KEY"), strict=True):
         path = getattr(settings, name)
         if path is None:
@@ -158,17 +165,20 @@ def _file_problems(settings: Settings) -> Iterator[str]:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not PEM text"
-            yield f"{variable(name)} names {path}, which cannot be read: {reason}"
+            yield f"{of(name)} names {path}, which cannot be read: {reason}"
             continue
         if f"{marker}-----" not in text:
-            yield f"{variable(name)} names {path}, which contains no PEM {marker.lower()}"
+            yield f"{of(name)} names {path}, which contains no PEM {marker.lower()}"
         elif name == "kafka_ssl_key":
             yield from _key_problems(text, settings)
 
 
 def _key_problems(text: str, settings: Settings) -> Iterator[str]:
     """Find keys that librdkafka can read and the Java client cannot."""
-    name, password = variable("kafka_ssl_key"), variable("kafka_ssl_key_password")
+    name, password = (
+        variable_of(settings, "kafka_ssl_key"),
+        variable_of(settings, "kafka_ssl_key_password"),
+    )
     if not re.search(r"BEGIN (ENCRYPTED )?PRIVATE KEY-----", text):
         yield (
             f"{name} is not PKCS#8, which the Java client needs; convert it: "

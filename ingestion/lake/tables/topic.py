@@ -54,6 +54,7 @@ _CONSUMER: Final[dict[str, Any]] = {
 _MESSAGES_AT_ONCE: Final = 500
 _BYTES_READ_AT_ONCE: Final = 8 * 1024 * 1024
 _RECORDS: Final = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("place", pa.int64())])
+_PARTS: Final = (Message.key, Message.value, Message.offset)
 _KEPT: Final = "a topic keeps what was written to it"
 _ANOTHER: Final = "write to another topic, by `sink: {kafka: {topic: …}}`"
 
@@ -402,18 +403,20 @@ def _records_in(place: TopicPlace, span: Range) -> Iterator[pa.Table]:
         consumer.assign([ClientTopicPartition(*span.topic_partition, span.start)])
         position = span.start
         while position < span.end:
-            chunk: list[Message] = []
-            while position < span.end and sum(map(len, chunk)) < _BYTES_READ_AT_ONCE:
+            chunk, size = list[Message](), 0
+            while position < span.end and size < _BYTES_READ_AT_ONCE:
                 messages = _poll(consumer, place, heard)
-                chunk += [each for each in messages if not each.error()]
+                rows = [each for each in messages if not each.error()]
+                chunk += rows
+                size += sum(map(len, rows))
                 # The end of a partition lies behind what was waited for.
                 is_end = messages[-1].error() is not None
                 position = span.end if is_end else cast("int", messages[-1].offset()) + 1
-            rows = [(each.key(), each.value(), each.offset()) for each in chunk]
-            columns = zip(*(row for row in rows if cast("int", row[2]) < span.end), strict=True)
-            parts = [pa.array(*each) for each in zip(columns, _RECORDS.types, strict=False)]
-            if parts:
-                yield pa.table(parts, schema=_RECORDS)
+            while chunk and cast("int", chunk[-1].offset()) >= span.end:
+                chunk.pop()
+            if chunk:
+                parts = ([part(each) for each in chunk] for part in _PARTS)
+                yield pa.table([*map(pa.array, parts, _RECORDS.types)], schema=_RECORDS)
     finally:
         consumer.close()
 
