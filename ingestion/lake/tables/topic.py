@@ -52,7 +52,7 @@ _CONSUMER: Final[dict[str, Any]] = {
     "isolation.level": "read_committed",
 }
 _MESSAGES_AT_ONCE: Final = 500
-_BYTES_READ_AT_ONCE: Final = 8 * 1024 * 1024
+_BYTES_READ_AT_ONCE: Final = 16 * 1024 * 1024
 _RECORDS: Final = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("place", pa.int64())])
 _PARTS: Final = (Message.key, Message.value, Message.offset)
 _KEPT: Final = "a topic keeps what was written to it"
