@@ -388,8 +388,8 @@ class PostgresTransaction(Transaction):
         """Find the rows by a temporary table of the keys, and lock them."""
         with self._place.translated(self._connection):
             sent = self._send_beside("oncelake_keys", self._as_stored(keys))
-            keys_of = column_list(keys.column_names), column_list(keys.column_names, of="t")
-            source = self._place.sql(_LOOK_UP, sent=sent, keys=keys_of[0], of_table=keys_of[1])
+            own, of_table = (column_list(keys.column_names, of=table) for table in ("", "t"))
+            source = self._place.sql(_LOOK_UP, sent=sent, keys=own, of_table=of_table)
             rows = list(read_rows(self._connection, self._columns, source))
             self._connection.execute(SQL("DROP TABLE {}").format(sent))
         return pa.Table.from_batches(rows)
@@ -460,9 +460,7 @@ class PostgresTransaction(Transaction):
             "deleted": counts[DELETED],
         }
         if self._connection.execute(self._place.sql(_NOTE), values).rowcount != 1:
-            raise self._place.busy(
-                "its row of oncelake_tables was not changed, by a trigger or rule"
-            )
+            raise self._place.busy("a trigger or a rule keeps oncelake_tables as it was")
 
 
 class PostgresLog(CommitLog):
