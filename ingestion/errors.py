@@ -11,6 +11,7 @@
         ├── StreamLockedError        another run holds the stream (exit 4)
         ├── TableBusyError           commits by others conflicted repeatedly (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
+            ├── SinkSilentError          what keeps the rows does not answer
             └── StorageError             a volume is full, read-only or failing
 
 A message names the stream, the expected and the actual state, and what to do next.
@@ -248,6 +249,10 @@ class DependencyError(TransientError):
     """A service outside this process does not answer in time."""
 
     exit_code = UNREACHABLE
+
+
+class SinkSilentError(DependencyError):
+    """What keeps a stream's rows does not answer, or not as it should."""
 
 
 class StorageError(DependencyError):

@@ -16,6 +16,7 @@ _WORDS: Final = {
     "InvalidSpecError": "declaration is wrong",
     "BadFieldError": "declaration is wrong",
     "DependencyError": "Kafka does not answer",
+    "SinkSilentError": "sink does not answer",
     "StorageError": "volume fails",
     "MemoryLostError": "offsets lost",
     "IdentityChangedError": "keys or order changed",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from deltalake import DeltaTable
+from pydantic import SecretStr
 
 from ingestion.declaration.loader import DeclaredStream
 from ingestion.declaration.spec import StreamSpec
@@ -34,9 +35,9 @@ def declared(spec: StreamSpec) -> DeclaredStream:
     return DeclaredStream(name=spec.name, path=Path(), spec=spec, error=None)
 
 
-def stream(name: str) -> DeclaredStream:
+def stream(name: str, **more: Any) -> DeclaredStream:
     """A stream without a table."""
-    return declared(StreamSpec.model_validate({"name": name, **ORDERS, "topic": name}))
+    return declared(StreamSpec.model_validate({"name": name, **ORDERS, "topic": name, **more}))
 
 
 def status_of(world: World, **settings: Any) -> StreamStatus:
@@ -180,6 +181,19 @@ def test_a_topic_that_is_forbidden_hides_no_other(
 
     assert closed.exit_code == 5
     assert (opened.exit_code, opened.lag) == ((0, 7) if is_known else (5, None))
+
+
+def test_a_silent_sink_is_no_silent_kafka(here: Settings) -> None:
+    """A server of PostgreSQL that is down is named as what keeps the rows; Kafka is asked apart."""
+    url = SecretStr("postgresql://loader:secret@127.0.0.1:1/sales")
+    settings = here.model_copy(update={"postgres": url, "kafka_timeout_seconds": 0.2})
+
+    status = StatusReader(settings).read_status(stream("orders", sink="postgres"))
+
+    silent = status.problems[0]
+    assert (silent.words, status.exit_code) == ("sink does not answer", 5)
+    assert "127.0.0.1:1/sales" in silent.message
+    assert "secret" not in silent.message
 
 
 def test_what_cannot_be_read_hides_nothing_else(here: Settings, tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from ingestion.declaration.sinks import IcebergSink
 from ingestion.errors import (
     DamagedTableError,
-    DependencyError,
     InvalidSpecError,
     RefusedError,
+    SinkSilentError,
     TableBusyError,
     first_line,
 )
@@ -168,7 +168,7 @@ class CatalogEntry:
                 if error.errno is None:  # Of Parquet itself; one of the volume has a number.
                     raise self.damaged(f"a file cannot be read ({first_line(error)})") from error
                 raise  # Whoever knows the volumes names the one that fails.
-            raise DependencyError(
+            raise SinkSilentError(
                 f"{self.stream}: {self.where} does not answer as it should: {self.reason(error)}. "
                 "Next: check that the catalog and its store are up, and pyiceberg's configuration "
                 "of them"
@@ -267,13 +267,13 @@ class CatalogEntry:
         except Exception as error:
             raise self._unknown(error) from error
 
-    def _refusal(self, error: Exception) -> TableBusyError | DependencyError:
+    def _refusal(self, error: Exception) -> TableBusyError | SinkSilentError:
         tail = f"({self.reason(error)}). Nothing was changed. Next: {AGAIN}"
         if isinstance(error, CommitFailedException):
             return TableBusyError(
                 f"{self.stream}: {self.where}: somebody else changed the table meanwhile {tail}"
             )
-        return DependencyError(f"{self.stream}: {self.where}: the catalog refused a commit {tail}")
+        return SinkSilentError(f"{self.stream}: {self.where}: the catalog refused a commit {tail}")
 
     def _has(self, snapshot_id: int | None) -> bool:
         try:

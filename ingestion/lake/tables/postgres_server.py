@@ -19,10 +19,10 @@ from pydantic import SecretStr
 
 from ingestion.errors import (
     DamagedTableError,
-    DependencyError,
     IngestionError,
     InvalidSpecError,
     RefusedError,
+    SinkSilentError,
     TableBusyError,
     first_line,
 )
@@ -205,7 +205,7 @@ class PostgresPlace:
             ) from error
         # A transaction that failed is answered thus, and nothing is raised.
         if answer != "COMMIT":
-            raise DependencyError(
+            raise SinkSilentError(
                 f"{self.stream}: {self.where}: the server answered a commit with {answer}. Nothing "
                 f"was changed. Next: {_AGAIN}"
             )
@@ -232,7 +232,7 @@ class PostgresPlace:
             return self.busy(f"others have changed the same rows ({reason}). Nothing was changed")
         is_down = isinstance(error, psycopg.OperationalError) and state[:2] not in _LIMITS
         if is_down or state == _IDLE_TOO_LONG:
-            return DependencyError(
+            return SinkSilentError(
                 f"{self.stream}: {self.where} does not answer as it should: {reason}. Next: check "
                 "that the server is up, and that ONCELAKE_POSTGRES leads to it"
             )
