@@ -116,6 +116,16 @@ def test_a_run_is_recorded_with_its_ranges_and_every_count(
     assert len(result.get_asset_check_evaluations()) == 5
 
 
+def test_rows_that_are_not_counted_are_not_plotted(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """A table whose rows only reading all of it would count has no number of them."""
+    result = materialize(declared(tmp_path), report(batch(1, 0, 5), row_count=None), instance)
+
+    (event,) = result.asset_materializations_for_node("ingest_orders")
+    assert "dagster/row_count" not in event.metadata
+
+
 def test_the_age_of_the_oldest_unread_record_is_plotted(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ def engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the fake into place, and declare a stream for each way to end."""
     ends = {
         "done": report("done", notices=("the checkpoint was discarded",)),
-        "nothing": report("nothing", batches=()),
+        "nothing": report("nothing", batches=(), row_count=None),
         "red": report("red", batches=(row(1, balanced=False, problems=("1 ≠ 2",)),)),
         "refused": errors.TopicMissingError("refused", "no topic [a, b].", remedy="make it"),
         "locked": errors.StreamLockedError("locked: by run x"),
@@ -135,13 +135,13 @@ def test_one_stream_gives_its_report() -> None:
 
 
 def test_the_books_are_printed_and_progress_is_beside_them() -> None:
-    """Stdout has the books and the notices; each batch is a line on stderr."""
+    """Stdout has books and notices, no rows where none are counted; a batch is a line on stderr."""
     result = oncelake("run", "done", "nothing")
 
     assert "done: balanced · 2 batches · seq 2 · Delta version 3 · 20 rows · lag 0" in result.stdout
     assert "the checkpoint was discarded" in result.stdout
     assert "stale" not in result.stdout
-    assert "nothing: balanced · nothing new" in result.stdout
+    assert "nothing: balanced · nothing new · seq 2 · Delta version 3 · lag 0" in result.stdout
     assert "done: batch 2 committed" in result.stderr
 
 

@@ -388,6 +388,8 @@ def test_a_log_tells_of_a_commit_that_got_no_answer(
     frail.proxy.switch("none")
 
     assert table.log().last_seq("orders") == int(is_made)
+    kafka, at = table_of(name, patient)._place.kafka, TopicPartition(name, 0)
+    assert kafka.stable_end([at]) == kafka.written_end([at]), "the transaction is still open"
     assert rows_in(table_of(name, patient)) == ({1: "a"} if is_made else {})
     commit(table, 1 + is_made, inserted={2: "b"})
 
