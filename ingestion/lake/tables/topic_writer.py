@@ -227,17 +227,16 @@ class TopicWriter:
         )
 
     def _translated(self, error: KafkaException | SystemError) -> IngestionError:
-        # A fenced producer that calls back raises so, over the exception it means.
-        kafkas = error.__cause__ if isinstance(error, SystemError) else error
         place = self._place
-        cause = kafkas.args[0] if isinstance(kafkas, KafkaException) else None
-        if cause is not None and _is_fenced(cause):
+        # A fatal error that the client reports by a callback ends as a SystemError.
+        cause = None if isinstance(error, SystemError) else error.args[0]
+        if cause is None or _is_fenced(cause):
             return conflict(
                 place,
                 "is written to by another run, or the batch took longer than its transaction may. "
                 "Nothing of it was committed",
             )
-        if cause is None or cause.code() < 0 or cause.retriable():
+        if cause.code() < 0 or cause.retriable():
             return unreachable(place.settings, error, self._heard)
         return RefusedError(
             place.stream,
