@@ -168,7 +168,7 @@ class TopicWriter:
         try:
             place.wait_for_stable(end)
         except DependencyError as error:
-            raise self._unknown(error, is_settled=True) from error
+            raise self._unknown(error) from error
 
     def send(self, topic: str, records: list[Record]) -> None:
         """Hand records to the client, as far as its queue has room, until it has all."""
@@ -205,22 +205,23 @@ class TopicWriter:
             raise KafkaException(max(failures, key=lambda each: (_is_fenced(each), each.code())))
 
     def _commit(self) -> None:
-        """Commit; without an answer ask again, and never abort."""
-        deadline, is_first = time.monotonic() + self._timeout, True
+        """Commit; without an answer ask again, and never abort.
+
+        Whoever fences this has settled it: ``unless_committed`` looks which way.
+        """
+        deadline = time.monotonic() + self._timeout
         while True:
             try:
                 return self._producer.commit_transaction(max(1, deadline - time.monotonic()))
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                if cause.txn_requires_abort() or (is_first and _is_fenced(cause)):
+                if cause.txn_requires_abort() or _is_fenced(cause):
                     raise
-                # Whoever has fenced this since has settled it, either way.
                 if not cause.retriable() or time.monotonic() > deadline:
-                    raise self._unknown(cause.str(), is_settled=_is_fenced(cause)) from error
-                is_first = False
+                    raise self._unknown(cause.str()) from error
 
-    def _unknown(self, reason: object, *, is_settled: bool) -> UnknownOutcomeError:
-        self._place.unsettled_id = None if is_settled else self._topic_id
+    def _unknown(self, reason: object) -> UnknownOutcomeError:
+        self._place.unsettled_id = self._topic_id
         return UnknownOutcomeError(
             f"{self._place.where}: no answer came to a commit ({reason}). Next: run the same "
             "command again, which looks first whether it was made"
