@@ -66,6 +66,10 @@ class KafkaSink(Part):
     topic: TopicName | None = Field(None, description="Left out: oncelake.<stream>.")
     format: Literal["json"] = Field("json", description="How a row is written.")
 
+    def topic_of(self, stream: str) -> str:
+        """Return the topic of a stream."""
+        return self.topic or f"oncelake.{stream}"
+
 
 class SinkSpec(Part):
     """What keeps the rows: one of the sinks."""

@@ -22,6 +22,16 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
+def identifier(name: str) -> str:
+    """Quote a name for DuckDB, and any other SQL by the standard."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Write a text as SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def readable_sql(text: str) -> str:
     """Return SQL as it is; ``ValueError`` where it is none, reads another table, or is volatile.
 

@@ -44,10 +44,21 @@ class Commit:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
+    def is_torn(self, stream: str) -> bool:
+        """Tell whether its fence, which it must have, and its metadata say different seqs."""
+        return (self.metadata.seq if self.metadata else None) != self.txns[app_id(stream)]
+
     @property
     def committed_at(self) -> dt.datetime:
         """When it was committed, UTC."""
         return dt.datetime.fromtimestamp(self.timestamp_ms / 1000, dt.UTC)
+
+
+def operation_of(counts: Mapping[str, int]) -> str:
+    """Call a commit, by its counts, as Delta calls one that does the same."""
+    if counts[UPDATED] or counts[DELETED]:
+        return "MERGE"
+    return "APPEND" if counts[INSERTED] else "WRITE"
 
 
 class CommitLog(ABC):

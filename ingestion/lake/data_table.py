@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.types import SqlType
-from ingestion.errors import RefusedError, TableSettingsError
+from ingestion.errors import CommitConflictError, RefusedError, TableSettingsError
 from ingestion.lake.commit_log import ROW_COUNTS, Commit, CommitLog, committed, unless_committed
 from ingestion.lake.commit_metadata import CommitMetadata
 
@@ -257,6 +257,31 @@ class DataTable(ABC):
         ):
             transaction.commit(None, metadata)
         return committed(self.log(), self.stream, metadata)
+
+
+def counts_of(change: Change | None) -> Mapping[str, int]:
+    """Count the rows of a change; without one there are none."""
+    return change.counts if change else dict.fromkeys(ROW_COUNTS, 0)
+
+
+def seq_conflict(
+    stream: str, where: str, seq: int, *, last: int | None, but: str = ""
+) -> CommitConflictError:
+    """Return the error of a commit that is not the next one here.
+
+    Args:
+        where: The table, for people.
+        seq: The commit's.
+        last: The table's last, if it has any of this stream.
+        but: What is wrong, where it is not that.
+    """
+    held = "no commit of this stream" if last is None else f"seq {last} as its last"
+    return CommitConflictError(
+        stream,
+        f"{where} {but or f'holds {held}'}, so that seq {seq} is another writer's, or another "
+        "table's.",
+        remedy=f"oncelake status {stream}, then run again from the table's offsets",
+    )
 
 
 def since(batch: pa.RecordBatch, seq: int | None) -> pa.RecordBatch:

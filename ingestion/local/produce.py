@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaError, Producer
 
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.client import client_options, unreachable
@@ -35,13 +33,7 @@ class OutgoingMessage(Protocol):
 
 def create(settings: Settings, topic: str, *, partitions: int) -> None:
     """Create a topic without retention, unless it is there already."""
-    admin = AdminClient(client_options(settings))
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=_KEPT_FOR_EVER)
-    try:
-        admin.create_topics([new], request_timeout=settings.kafka_timeout_seconds)[topic].result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise unreachable(settings, error) from error
+    Kafka(settings).create_topic(topic, _KEPT_FOR_EVER, partitions=partitions)
 
 
 def offset_count(settings: Settings, topic: str) -> int:

@@ -13,37 +13,32 @@ from collections.abc import Mapping
 
 from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.sinks import sql
 from ingestion.sinks.ordering import examine_keys
-from ingestion.sinks.sink import Sink, WriteResult, merge_counts
-from ingestion.sinks.upsert import winner_per_key
+from ingestion.sinks.sink import WriteResult
+from ingestion.sinks.upsert import UpsertSink
 
 
-class LogSink(Sink):
+class LogSink(UpsertSink):
     """One batch on its way into a log that others read key by key."""
 
     def prepare(self) -> Mapping[str, int]:
-        """Choose the newest record of each key.
+        """Choose the newest record of each key; no delete needs to be remembered.
 
         Raises:
             KeyInTwoPartitionsError: two records of one key cannot be ordered.
         """
-        if not self._good.count:
-            return {"superseded": 0, "winners": 0}
-        distinct = examine_keys(self._target, has_order=False).distinct
-        chosen = winner_per_key(self._target, "DESC")
-        stamp = sql.stamp(self._target.epoch, self._target.seq)
-        winners = f"SELECT *, {stamp} FROM ({chosen}) w"
-        self._engine.define("winners", winners, keep=distinct < self._good.count)
-        return {"superseded": self._good.count - distinct, "winners": distinct}
+        if self._good.count:
+            self._facts = examine_keys(self._target, has_order=False)
+            self._define_winners()
+        return self._prepared()
 
     def commit(self, metadata: CommitMetadata) -> None:
         """Add the records, or commit the metadata alone when there are none."""
         if not self._good.count:
             self._table.commit_nothing(metadata)
             return
-        rows = "SELECT * FROM winners WHERE _disposition <> 'delete'"
-        gone = f"SELECT {sql.names(self._keys)} FROM winners WHERE _disposition = 'delete'"
+        rows = "SELECT * FROM winners WHERE NOT _delete"
+        gone = f"{self._winners_keys} WHERE _delete"
         self._table.append(rows, metadata, gone=gone)
 
     def account(self, commit: Commit) -> WriteResult:
@@ -53,8 +48,7 @@ class LogSink(Sink):
     @classmethod
     def recount(cls, commit: Commit) -> WriteResult:
         """Take what the commit says: nothing else decides what became of a winner."""
-        counts = merge_counts(commit)
-        return WriteResult(counts=counts, rows_expected=counts["inserted"])
+        return cls._written(commit)
 
 
 SINK = LogSink

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from ingestion.declaration.sql import identifier, literal
+
 # Ends the statement that evaluates it; each engine puts in its own way to do so.
 FAIL: Final = "ONCELAKE_FAIL()"
 # What the error of such a statement contains.
@@ -18,8 +20,7 @@ FAILED: Final = "ONCELAKE_KEY_IN_TWO_PARTITIONS"
 
 def name(column: str, side: str = "") -> str:
     """Quote a column's name, with the alias of its table before it."""
-    quoted = '"' + column.replace('"', '""') + '"'
-    return f"{side}.{quoted}" if side else quoted
+    return f"{side}.{identifier(column)}" if side else identifier(column)
 
 
 def names(columns: Iterable[str], side: str = "") -> str:
@@ -34,7 +35,7 @@ def selected(columns: Mapping[str, str]) -> str:
 
 def text(value: str) -> str:
     """Write a text as SQL."""
-    return "'" + value.replace("'", "''") + "'"
+    return literal(value)
 
 
 def equal(columns: Iterable[str], one: str, other: str) -> str:

@@ -48,6 +48,9 @@ class UpsertSink(Sink):
             self._define_winners()
         if self._good.deletes:
             remember_deletes(self._target, "SELECT * FROM winners WHERE _delete")
+        return self._prepared()
+
+    def _prepared(self) -> Mapping[str, int]:
         superseded = self._good.count - self._facts.distinct
         return {"superseded": superseded, "winners": self._facts.distinct}
 

@@ -45,7 +45,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.sinks import IcebergSink
 from ingestion.errors import (
     CommitConflictError,
@@ -83,10 +83,6 @@ NOTE = CommitMetadata(
     counts={"read": 9},
     reason="say 'why' \"é\n",
 )
-SYSTEM = (
-    *("_topic STRING", "_partition INT", "_offset BIGINT"),
-    *("_timestamp TIMESTAMP", "_epoch INT", "_seq BIGINT"),
-)
 
 
 def column(ddl: str) -> DeclaredColumn:
@@ -96,7 +92,7 @@ def column(ddl: str) -> DeclaredColumn:
     return DeclaredColumn(name=name, type=parse_type(type_), nullable=nullable, comment="")
 
 
-COLUMNS = tuple(map(column, ("id BIGINT NOT NULL", "name STRING", *SYSTEM)))
+COLUMNS = (*map(column, ("id BIGINT NOT NULL", "name STRING")), *system_columns())
 NAMES = [each.name for each in COLUMNS]
 
 

@@ -24,7 +24,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_type
+from ingestion.declaration.ddl import DeclaredColumn, parse_type, system_columns
 from ingestion.declaration.sinks import PostgresSink
 from ingestion.errors import (
     CommitConflictError,
@@ -61,10 +61,6 @@ NOTE = CommitMetadata(
     counts={"read": 9},
     reason="say 'why' \"é\n",
 )
-SYSTEM = (
-    *("_topic STRING", "_partition INT", "_offset BIGINT"),
-    *("_timestamp TIMESTAMP", "_epoch INT", "_seq BIGINT"),
-)
 
 
 def column(ddl: str) -> DeclaredColumn:
@@ -73,7 +69,7 @@ def column(ddl: str) -> DeclaredColumn:
     return DeclaredColumn(name=name, type=parse_type(type_), nullable=not required, comment="")
 
 
-COLUMNS = tuple(map(column, ("id BIGINT NOT NULL", "name STRING", *SYSTEM)))
+COLUMNS = (*map(column, ("id BIGINT NOT NULL", "name STRING")), *system_columns())
 NAMES = [each.name for each in COLUMNS]
 
 

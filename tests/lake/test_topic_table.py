@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -30,8 +29,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from ingestion.declaration.ddl import DeclaredColumn, parse_columns, parse_type
-from ingestion.declaration.modes import OUR_COLUMNS
+from ingestion.declaration.ddl import parse_columns, parse_type, system_columns
 from ingestion.declaration.sinks import KafkaSink
 from ingestion.errors import (
     CommitConflictError,
@@ -50,19 +48,12 @@ from ingestion.lake.tables.conformance import begin, change, commit, make, note,
 from ingestion.lake.tables.topic import TopicTable, open_table
 from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.settings import Settings
-from tests.support.frail_broker import FrailBroker, frail, frail_broker
-
-__all__ = ["frail", "frail_broker"]
+from tests.support.committed import committed_records
+from tests.support.frail_broker import FrailBroker
 
 pytestmark = pytest.mark.kafka
 Opener = Callable[[], TopicTable]
-COLUMNS = (
-    *parse_columns("id INT NOT NULL, name STRING"),
-    *(
-        DeclaredColumn(name=name, type=parse_type(type_), nullable=True, comment="")
-        for name, type_ in map(str.split, OUR_COLUMNS.split(", "))
-    ),
-)
+COLUMNS = (*parse_columns("id INT NOT NULL, name STRING"), *system_columns())
 
 
 @pytest.fixture
@@ -98,24 +89,6 @@ def begin_append(opened: Opener) -> None:
     """Make a topic without keys, and commit its first note."""
     opened().create(COLUMNS, keys=(), description="")
     opened().commit_note(note(0))
-
-
-def committed_records(settings: Settings, name: str, *, seconds: float = 0.0) -> list[Message]:
-    """Read a topic as any reader of committed records does, up to where it is stable."""
-    found: list[Message] = []
-    options = {"group.id": name, "isolation.level": "read_committed", "enable.partition.eof": True}
-    consumer = Consumer({**client_options(settings), **options})
-    partitions = consumer.list_topics(name).topics[name].partitions
-    consumer.assign([ClientTopicPartition(name, partition, 0) for partition in partitions])
-    ends, deadline = set[int](), time.monotonic() + seconds
-    while len(ends) < len(partitions) or time.monotonic() < deadline:
-        message = consumer.poll(1)
-        if message is not None and message.error():
-            ends.add(int(message.partition() or 0))
-        elif message is not None:
-            found.append(message)
-    consumer.close()
-    return found
 
 
 def names_in(settings: Settings, name: str) -> list[str]:

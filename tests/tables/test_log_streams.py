@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from ingestion.errors import KeyInTwoPartitionsError, RefusedError
 from ingestion.operations.decisions import reset
+from tests.support.committed import committed_records
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
@@ -23,28 +23,10 @@ def sink() -> str:
 
 
 def records_of(world: World) -> list[tuple[Any, Any]]:
-    """Read the output topic as a consumer of committed records does: key and value of each."""
-    name = f"oncelake.{world.name}"
-    consumer = Consumer(
-        {
-            "bootstrap.servers": world.settings.kafka,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-        }
-    )
-    found = []
-    for partition in consumer.list_topics(name, timeout=10).topics[name].partitions:
-        at = TopicPartition(name, partition, 0)
-        _, end = consumer.get_watermark_offsets(at, timeout=10)
-        consumer.assign([at])
-        while consumer.position([at])[0].offset < end:
-            message = consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                found.append(
-                    [json.loads(part or "null") for part in (message.key(), message.value())]
-                )
-    consumer.close()
-    return found
+    """Read key and value of each record of the output topic."""
+    found = committed_records(world.settings, f"oncelake.{world.name}")
+    parts = ((message.key(), message.value()) for message in found)
+    return [(json.loads(key or "null"), json.loads(value or "null")) for key, value in parts]
 
 
 def test_an_upsert_is_a_record_a_key_and_batch(world: World) -> None:

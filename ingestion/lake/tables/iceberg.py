@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.errors import (
-    CommitConflictError,
     RefusedError,
     RewindError,
     SetupError,
@@ -49,17 +48,23 @@ from ingestion.declaration.sinks import IcebergSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_log import (
-    DELETED,
-    INSERTED,
-    UPDATED,
     Commit,
     CommitLog,
     UnknownOutcomeError,
     committed,
+    operation_of,
     unless_committed,
 )
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.data_table import Ability, Change, DataTable, Transaction, since
+from ingestion.lake.data_table import (
+    Ability,
+    Change,
+    DataTable,
+    Transaction,
+    counts_of,
+    seq_conflict,
+    since,
+)
 from ingestion.lake.location import Location
 from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables import iceberg_log as snapshots
@@ -423,7 +428,7 @@ class IcebergTransaction(Transaction):
         table = entry.load()
         last = snapshots.last_seq(table, entry.stream)
         if table is None or seq != (-1 if last is None else last) + 1:
-            raise _conflict(entry, seq, last)
+            raise seq_conflict(entry.stream, entry.where, seq, last=last)
         if problem := _settings_error(entry, table):
             raise problem
         self._entry, self._seq, self._table = entry, seq, table
@@ -461,13 +466,12 @@ class IcebergTransaction(Transaction):
             raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
         writer = files.FileWriter(self._table)
         with self._entry.translated(), _discarding(writer):
-            counts = change.counts if change else dict.fromkeys(snapshots.COUNTS, 0)
+            counts = counts_of(change)
             removed = self._write(writer, change) if change else []
             writer.close()
-            merges = counts[UPDATED] or counts[DELETED]
             self._commit(
                 metadata,
-                operation="MERGE" if merges else "APPEND" if counts[INSERTED] else "WRITE",
+                operation=operation_of(counts),
                 counts=counts,
                 added=writer.files,
                 removed=removed,
@@ -535,7 +539,7 @@ class IcebergTransaction(Transaction):
             self._commit(
                 metadata,
                 operation=snapshots.RESTORE,
-                counts=dict.fromkeys(snapshots.COUNTS, 0),
+                counts=counts_of(None),
                 added=then - now,
                 removed=now - then,
                 schema_id=past[version].schema_id,
@@ -578,7 +582,7 @@ class IcebergTransaction(Transaction):
                 # Another run of the stream may have changed it.
                 last = snapshots.last_seq(entry.load(), entry.stream)
                 if last is not None and last >= self._seq:
-                    raise _conflict(entry, self._seq, last) from error
+                    raise seq_conflict(entry.stream, entry.where, self._seq, last=last) from error
                 raise
 
     def close(self) -> None:
@@ -595,12 +599,3 @@ def _flags(file: DataFile, places: pa.Table) -> files.Mask:
 
 def _is_one_each(places: pa.Table, keys: pa.Table) -> bool:
     return len(places) == len(keys) == len(np.unique(places.column("_key").to_numpy()))
-
-
-def _conflict(entry: CatalogEntry, seq: int, last: int | None) -> CommitConflictError:
-    holds = "no commit of this stream" if last is None else f"seq {last} as its last"
-    return CommitConflictError(
-        entry.stream,
-        f"{entry.where} holds {holds}, so that seq {seq} is another writer's, or another table's.",
-        remedy=f"oncelake status {entry.stream}, then run again from the table's offsets",
-    )

@@ -38,6 +38,8 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, Ta
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
+from ingestion.declaration.sql import identifier
+
 Mask = npt.NDArray[np.bool_]
 
 # What a data file grows to, and from which size on it is rewritten by itself.
@@ -142,8 +144,7 @@ def match(keys: pa.Table, looked_up: pa.Table, places: pa.Table) -> pa.Table:
 
 
 def _using(names: Iterable[str]) -> str:
-    quoted = ('"{}"'.format(name.replace('"', '""')) for name in names)
-    return f"USING ({', '.join(quoted)})"
+    return f"USING ({', '.join(map(identifier, names))})"
 
 
 def _numbered(rows: pa.Table, name: str) -> pa.Table:

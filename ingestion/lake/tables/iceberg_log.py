@@ -195,8 +195,8 @@ class IcebergLog(CommitLog):
 
     def refuse_torn(self, stream: str, commit: Commit) -> None:
         """Compare the seq of a snapshot with that of its note."""
-        seq, fence = commit.metadata.seq if commit.metadata else None, commit.txns[app_id(stream)]
-        if seq != fence:
+        if commit.is_torn(stream):
+            fence = commit.txns[app_id(stream)]
             raise self._entry.damaged(
-                f"version {commit.version} is of seq {fence}, and its note says {seq}"
+                f"version {commit.version} is of seq {fence}, and its note says another"
             )

@@ -22,14 +22,28 @@ from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sinks import PostgresSink
 from ingestion.declaration.types import SqlType
 from ingestion.errors import (
-    CommitConflictError,
     InvalidSpecError,
     SetupError,
     TableSettingsError,
 )
-from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from ingestion.lake.commit_log import (
+    DELETED,
+    INSERTED,
+    ROW_COUNTS,
+    UPDATED,
+    Commit,
+    CommitLog,
+    operation_of,
+)
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from ingestion.lake.data_table import Ability, Change, DataTable, Transaction
+from ingestion.lake.data_table import (
+    Ability,
+    Change,
+    DataTable,
+    Transaction,
+    counts_of,
+    seq_conflict,
+)
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
 
@@ -369,20 +383,14 @@ class PostgresTransaction(Transaction):
             self._stack = stack.pop_all()
 
     def _refuse_elsewhere(self, state: PostgresState) -> None:
-        place = self._place
-        if place.table_id not in (None, state.id):
-            holds = "is not the table that was read: another was made under its name"
-        elif state.stream == place.stream and self._seq == state.seq + 1:
-            return
-        elif state.stream == place.stream and state.seq >= 0:
-            holds = f"holds seq {state.seq} as its last"
-        else:
-            holds = "holds no commit of this stream"
-        raise CommitConflictError(
-            place.stream,
-            f"{place.where} {holds}, so that seq {self._seq} is not the next here.",
-            remedy=f"oncelake status {place.stream}, then run again from the table's offsets",
-        )
+        place, is_ours = self._place, state.stream == self._place.stream
+        is_another = place.table_id not in (None, state.id)
+        if is_another or not is_ours or self._seq != state.seq + 1:
+            anew = "is not the table that was read: another was made under its name"
+            last = state.seq if is_ours and state.seq >= 0 else None
+            raise seq_conflict(
+                place.stream, place.where, self._seq, last=last, but=anew if is_another else ""
+            )
 
     def rows_of(self, keys: pa.Table) -> pa.Table:
         """Find the rows by a temporary table of the keys, and lock them."""
@@ -399,7 +407,7 @@ class PostgresTransaction(Transaction):
         if metadata.seq != self._seq:
             raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
         with closing(self), self._place.translated(self._connection):
-            counts = dict.fromkeys((INSERTED, UPDATED, DELETED), 0)
+            counts = counts_of(None)
             if change is not None:
                 counts = self._change_rows(change)
                 if counts != change.counts:
@@ -510,7 +518,8 @@ class PostgresLog(CommitLog):
             self._commits[row[0]] = self._commit(state, *row)
 
     def _commit(self, state: PostgresState, seq: int, note: str, *counts_and_time: int) -> Commit:
-        inserted, updated, deleted, timestamp_ms = counts_and_time
+        *counts, timestamp_ms = counts_and_time
+        metrics = dict(zip(ROW_COUNTS, counts, strict=True))
         try:
             metadata = CommitMetadata.from_json(note)
         except DamagedMetadataError as error:
@@ -518,10 +527,10 @@ class PostgresLog(CommitLog):
         return Commit(
             version=seq,
             timestamp_ms=timestamp_ms,
-            operation="MERGE" if updated or deleted else "APPEND" if inserted else "WRITE",
-            metrics={INSERTED: inserted, UPDATED: updated, DELETED: deleted},
+            operation=operation_of(metrics),
+            metrics=metrics,
             txns={app_id(state.stream): seq},
-            changes_rows=bool(inserted or updated or deleted),
+            changes_rows=any(counts),
             metadata=metadata,
         )
 
@@ -575,9 +584,8 @@ class PostgresLog(CommitLog):
 
     def refuse_torn(self, stream: str, commit: Commit) -> None:
         """Compare the seq of a note with that of its row."""
-        seq = commit.metadata.seq if commit.metadata else None
-        if seq != commit.txns[app_id(stream)]:
-            raise self._place.damaged(f"the note of seq {commit.version} says {seq}")
+        if commit.is_torn(stream):
+            raise self._place.damaged(f"the note of seq {commit.version} says another")
 
 
 def _in_words(counts: Mapping[str, int]) -> str:

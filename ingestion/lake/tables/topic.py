@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
-from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka import Message
 
 from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.sinks import KafkaSink
@@ -30,28 +29,27 @@ from ingestion.errors import (
     RefusedError,
     TableSettingsError,
 )
-from ingestion.kafka.client import ClientErrors, client_options, unreachable
 from ingestion.kafka.offsets import Range
-from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from ingestion.lake.commit_log import INSERTED, UPDATED, Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata
-from ingestion.lake.data_table import Ability, Change, DataTable, Transaction, since
+from ingestion.lake.data_table import (
+    Ability,
+    Change,
+    DataTable,
+    Transaction,
+    counts_of,
+    seq_conflict,
+    since,
+)
 from ingestion.lake.location import Location
 from ingestion.lake.processes import scratch_of_this_process
 from ingestion.lake.tables.topic_notes import TopicLog, TopicNote, TopicSchema, columns_record
 from ingestion.lake.tables.topic_rows import NewestPerKey, decode, records, unwritable
-from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter, conflict
+from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter
 from ingestion.settings import Settings
 
 # Of the notes' topic: a note of a megabyte fits, which the default does not allow.
 _LARGEST_NOTE_BYTES: Final = 4 * 1024 * 1024
-_CONSUMER: Final[dict[str, Any]] = {
-    "group.id": "oncelake-sink",
-    "enable.auto.commit": False,
-    "auto.offset.reset": "earliest",
-    "enable.partition.eof": True,
-    "isolation.level": "read_committed",
-}
-_MESSAGES_AT_ONCE: Final = 500
 _BYTES_READ_AT_ONCE: Final = 16 * 1024 * 1024
 _RECORDS: Final = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("place", pa.int64())])
 _PARTS: Final = (Message.key, Message.value, Message.offset)
@@ -62,8 +60,8 @@ _ANOTHER: Final = "write to another topic, by `sink: {kafka: {topic: …}}`"
 def open_table(stream: str, sink: KafkaSink, settings: Settings, lake: Location) -> TopicTable:
     """Open a stream's topic; it need not be there."""
     del lake
-    topic = sink.topic or f"oncelake.{stream}"
-    return TopicTable(TopicPlace(stream=stream, topic=topic, settings=settings.of_sink_cluster()))
+    there = settings.of_sink_cluster()
+    return TopicTable(TopicPlace(stream=stream, topic=sink.topic_of(stream), settings=there))
 
 
 class TopicTable(DataTable):
@@ -318,11 +316,7 @@ class TopicTransaction(Transaction):
             *(place.stream, self._topic_id),
         )
         if schema is None or not is_same or seq != (-1 if last is None else last) + 1:
-            holds = "no commit of this stream" if last is None else f"seq {last} as its last"
-            raise conflict(
-                place,
-                f"holds {holds}, so that seq {seq} is another writer's, or another topic's",
-            )
+            raise seq_conflict(place.stream, place.where, seq, last=last)
         if (error := table.partitions_error(log)) is not None:
             raise error
         self._last, self._schema = log.newest, schema
@@ -365,7 +359,7 @@ class TopicTransaction(Transaction):
         Raises:
             DependencyError: they do not hold all that was sent.
         """
-        counts = change.counts if change else dict.fromkeys((INSERTED, UPDATED, DELETED), 0)
+        counts = counts_of(change)
         ends = self._place.kafka.written_end(self._starts)
         taken, sent = sum(ends.values()) - sum(self._starts.values()), sum(counts.values())
         if taken < sent:
@@ -397,38 +391,17 @@ def _present(log: TopicLog) -> TopicSchema:
 
 def _records_in(place: TopicPlace, span: Range) -> Iterator[pa.Table]:
     """Yield key, value and offset of the committed records, some megabytes at once."""
-    heard = ClientErrors()
-    consumer = Consumer({**client_options(place.settings, heard), **_CONSUMER})
-    try:
-        consumer.assign([ClientTopicPartition(*span.topic_partition, span.start)])
-        position = span.start
-        while position < span.end:
-            chunk, size = list[Message](), 0
-            while position < span.end and size < _BYTES_READ_AT_ONCE:
-                messages = _poll(consumer, place, heard)
-                rows = [each for each in messages if not each.error()]
-                chunk += rows
-                size += sum(map(len, rows))
-                # The end of a partition lies behind what was waited for.
-                is_end = messages[-1].error() is not None
-                position = span.end if is_end else cast("int", messages[-1].offset()) + 1
-            while chunk and cast("int", chunk[-1].offset()) >= span.end:
-                chunk.pop()
-            if chunk:
-                parts = ([part(each) for each in chunk] for part in _PARTS)
-                yield pa.table([*map(pa.array, parts, _RECORDS.types)], schema=_RECORDS)
-    finally:
-        consumer.close()
+    messages = place.kafka.messages_in([span])
+    while chunk := _some_megabytes(messages):
+        parts = ([part(each) for each in chunk] for part in _PARTS)
+        yield pa.table([*map(pa.array, parts, _RECORDS.types)], schema=_RECORDS)
 
 
-def _poll(consumer: Consumer, place: TopicPlace, heard: ClientErrors) -> list[Message]:
-    """Return what is there now; if there is nothing, wait for it."""
-    first = consumer.poll(place.settings.kafka_timeout_seconds)
-    if first is None:
-        raise unreachable(place.settings, "it sent no record", heard)
-    messages = [first, *consumer.consume(_MESSAGES_AT_ONCE, 0)]
+def _some_megabytes(messages: Iterator[Message]) -> list[Message]:
+    chunk, size = list[Message](), 0
     for message in messages:
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise unreachable(place.settings, KafkaException(error), heard)
-    return messages
+        chunk.append(message)
+        size += len(message)
+        if size >= _BYTES_READ_AT_ONCE:
+            break
+    return chunk

@@ -18,7 +18,7 @@ from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.admin import Topics
 from ingestion.kafka.offsets import Range, TopicPartition
-from ingestion.lake.commit_log import DELETED, INSERTED, UPDATED, Commit, CommitLog
+from ingestion.lake.commit_log import Commit, CommitLog, operation_of
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
 from ingestion.lake.tables.topic_rows import Record
 from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter
@@ -226,14 +226,13 @@ class TopicLog(CommitLog):
             metadata = CommitMetadata.from_json(note.note)
         except DamagedMetadataError as error:
             raise self._damaged(f"the note of seq {version}: {error}") from error
-        inserted, updated, deleted = (note.counts[name] for name in (INSERTED, UPDATED, DELETED))
         return Commit(
             version=version,
             timestamp_ms=note.timestamp_ms,
-            operation="MERGE" if updated or deleted else "APPEND" if inserted else "WRITE",
+            operation=operation_of(note.counts),
             metrics=note.counts,
             txns={app_id(note.schema.stream): version},
-            changes_rows=bool(inserted or updated or deleted),
+            changes_rows=any(note.counts.values()),
             metadata=metadata,
         )
 
@@ -257,9 +256,8 @@ class TopicLog(CommitLog):
 
     def refuse_torn(self, stream: str, commit: Commit) -> None:
         """Compare the seq of a note with that of its metadata."""
-        seq = commit.metadata.seq if commit.metadata else None
-        if seq != commit.txns[app_id(stream)]:
-            raise self._damaged(f"the note of seq {commit.version} says {seq}")
+        if commit.is_torn(stream):
+            raise self._damaged(f"the note of seq {commit.version} says another")
 
 
 def columns_record(topic_id: str, schema: TopicSchema) -> Record:

@@ -29,6 +29,7 @@ import duckdb
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
+from ingestion.declaration.sql import identifier, literal
 from ingestion.declaration.types import SqlType
 
 # A record as confluent-kafka's ``produce_batch`` takes it.
@@ -123,12 +124,12 @@ def decode(values: pa.Array, columns: Sequence[DeclaredColumn]) -> pa.Table:
         ValueError: one is no such object.
     """
     shape = json.dumps({column.name: "JSON" for column in columns})
-    fields = ", ".join(_read(column.type, f"r.{_name(column.name)}") for column in columns)
+    fields = ", ".join(_read(column.type, f"r.{identifier(column.name)}") for column in columns)
     query = f"""
         WITH objects AS (
             SELECT CASE WHEN json_type(value) = 'OBJECT' THEN value ELSE error('no object') END v
             FROM texts
-        ), rows AS (SELECT from_json(v, {_literal(shape)}) AS r FROM objects)
+        ), rows AS (SELECT from_json(v, {literal(shape)}) AS r FROM objects)
         SELECT {fields} FROM rows
     """
     try:
@@ -149,7 +150,7 @@ class NewestPerKey:
     def __init__(self, scratch: str) -> None:
         """Take the folder; it must be there."""
         self._engine = _connected()
-        self._engine.execute(f"SET temp_directory = {_literal(scratch)}")
+        self._engine.execute(f"SET temp_directory = {literal(scratch)}")
         self._engine.execute("CREATE TABLE records (key BLOB, value BLOB, place BIGINT)")
 
     def add(self, more: pa.Table) -> None:
@@ -203,22 +204,16 @@ def _json_type(type_: SqlType) -> str:
         case "MAP":
             return f"MAP(VARCHAR, {parts['value']})"
         case "STRUCT":
-            return f"STRUCT({', '.join(f'{_name(name)} {part}' for name, part in parts.items())})"
+            return (
+                f"STRUCT({', '.join(f'{identifier(name)} {part}' for name, part in parts.items())})"
+            )
     return _TYPES[type_.word][0]
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _object(columns: Sequence[DeclaredColumn]) -> str:
     """Write, for DuckDB, the text of an object of columns; null without any."""
     fields = (
-        f"{_literal(column.name)}: {_converted(column.type, _name(column.name), _WRITTEN)}"
+        f"{literal(column.name)}: {_converted(column.type, identifier(column.name), _WRITTEN)}"
         for column in columns
     )
     return f"CAST(to_json({{{', '.join(fields)}}}) AS VARCHAR)" if columns else "NULL"
@@ -241,7 +236,7 @@ def _converted(type_: SqlType, value: str, forms: dict[str, str], depth: int = 0
     match type_.word if type_.contains(*forms) else "":
         case "STRUCT":
             fields = (
-                f"{_literal(name)}: {inner(name, f'struct_extract({each}, {_literal(name)})')}"
+                f"{literal(name)}: {inner(name, f'struct_extract({each}, {literal(name)})')}"
                 for name in parts
             )
             # A list of one, so that what the struct comes from is computed once.

@@ -232,10 +232,11 @@ class TopicWriter:
         # A fatal error that the client reports by a callback ends as a SystemError.
         cause = None if isinstance(error, SystemError) else error.args[0]
         if cause is None or _is_fenced(cause):
-            return conflict(
-                place,
-                "is written to by another run, or the batch took longer than its transaction may. "
-                "Nothing of it was committed",
+            return CommitConflictError(
+                place.stream,
+                f"{place.where} is written to by another run, or the batch took longer than its "
+                "transaction may. Nothing of it was committed.",
+                remedy=f"oncelake status {place.stream}, then run again from the table's offsets",
             )
         if cause.code() < 0 or cause.retriable():
             return unreachable(place.settings, error, self._heard)
@@ -246,15 +247,6 @@ class TopicWriter:
             remedy="let the topic take it (such as by its max.message.bytes), or change the "
             "declaration; then run again",
         )
-
-
-def conflict(place: TopicPlace, problem: str) -> CommitConflictError:
-    """Return the error of a commit that somebody else was before."""
-    return CommitConflictError(
-        place.stream,
-        f"{place.where} {problem}.",
-        remedy=f"oncelake status {place.stream}, then run again from the table's offsets",
-    )
 
 
 def _is_fenced(error: KafkaError) -> bool:
