@@ -99,7 +99,7 @@ class World:
         try:
             yield world
         finally:
-            world.delete_topic()
+            world.delete_topic(*world.topics_beside)
 
     @property
     def spec(self) -> StreamSpec:
@@ -144,10 +144,15 @@ class World:
         while not self.producer.list_topics(self.topic, timeout=10).topics[self.topic].partitions:
             assert time.monotonic() < deadline, "the topic never appeared"
 
-    def delete_topic(self) -> None:
-        """Delete the topic, and those that its stream has written to."""
-        names = [name for name in self.admin.list_topics(timeout=30).topics if self.topic in name]
-        for deleted in self.admin.delete_topics(names).values():
+    @property
+    def topics_beside(self) -> tuple[str, ...]:
+        """Topics that were made beside its own: by the test, or by a stream that writes to one."""
+        names = self.admin.list_topics(timeout=30).topics
+        return tuple(each for each in names if self.topic in each and each != self.topic)
+
+    def delete_topic(self, *beside: str) -> None:
+        """Delete the topic, and others."""
+        for deleted in self.admin.delete_topics([self.topic, *beside]).values():
             deleted.result(30)
 
     def add_partitions(self, total: int) -> None:
