@@ -29,6 +29,7 @@ from tests.assets.shell import (
     make_home,
     reported_batches,
 )
+from tests.support.long import IS_LONG
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
@@ -131,21 +132,21 @@ def home(world: World, tmp_path: Path) -> Home:
 
 def test_nothing_is_lost_or_stuck_whatever_dies(world: World, home: Home) -> None:
     """Runs die by hand and beside the daemon, then the daemon; each record is there once."""
-    listed = home.dagster("asset", "list", "-m", "assets.definitions")
-    assert world.topic in listed.stdout.split(), listed.stderr
-
     _a_lost_run_is_found_cured_and_reported(world, home)
     _a_worker_dies_beside_a_queued_run(world, home)
-    _the_next_daemon_goes_on(world, home)
+    batches = [1, 2, 3]
+    if IS_LONG:
+        _the_next_daemon_goes_on(world, home)
+        batches.append(4)
 
-    assert world.rows() == [row(1, "c"), row(2, "b"), row(3, "d"), row(4, "e")]
+    assert world.rows() == [row(1, "c"), row(2, "b"), row(3, "d"), row(4, "e")][: len(batches)]
     assert [(batch.seq, batch.balanced) for batch in world.ledger] == [
-        (seq, True) for seq in (1, 2, 3, 4)
+        (seq, True) for seq in batches
     ]
     reported = reported_batches(home.path, world.topic)
-    assert [seq for _, seqs in reported for seq in seqs] == [1, 2, 3, 4]
+    assert [seq for _, seqs in reported for seq in seqs] == batches
     assert (True, [2]) in reported
-    DeltaTable(world.paths.data.path).delete("id = 4")
+    DeltaTable(world.paths.data.path).delete("id = 3")
     refused = home.dagster(*home.materialize())
     assert refused.returncode == 1
     assert f"oncelake accept {world.topic}" in refused.stdout + refused.stderr

@@ -50,6 +50,7 @@ from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.settings import Settings
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
+from tests.support.long import IS_LONG
 
 pytestmark = pytest.mark.kafka
 Opener = Callable[[], TopicTable]
@@ -314,7 +315,7 @@ def test_readers_see_whole_batches_whenever_a_writer_dies(
     """After each kill, what is committed is the batches of the notes, each of them once."""
     begin_append(opened)
     moments = random.Random(7)
-    for _ in range(5):
+    for _ in range(20 if IS_LONG else 2):
         writer = start_writer(name, settings, "commit")
         assert writer.stdout is not None
         assert writer.stdout.readline()
