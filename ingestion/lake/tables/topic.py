@@ -118,14 +118,9 @@ class TopicTable(DataTable):
         if log.schema is None and not log.is_empty:
             problem = f"{self.where} has records, and no commit of this stream is in its notes."
             raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
-        schema = (
-            log.schema
-            or self._rows(
-                TopicSchema(
-                    stream=self.stream, columns=stored, keys=tuple(keys), format=self._sink.format
-                )
-            ).registered()
-        )
+        format_ = self._sink.format
+        new = TopicSchema(stream=self.stream, columns=stored, keys=tuple(keys), format=format_)
+        schema = log.schema or self._rows(new).registered()
         compacted = {"cleanup.policy": "compact"}
         place.kafka.create_topic(place.topic, compacted if keys else {"cleanup.policy": "delete"})
         of_notes = {**compacted, "max.message.bytes": str(_LARGEST_NOTE_BYTES)}
