@@ -32,6 +32,8 @@ def sink_violations(spec: Declaration, columns: tuple[DeclaredColumn, ...]) -> I
     if spec.sink.kafka:
         yield from _loop_violations(spec, spec.sink.kafka)
     for column in columns:
+        if spec.sink.kafka and (other := spec.sink.kafka.refused_name(column.name, column.type)):
+            yield "schema", f"{other!r} is no name in Avro; write letters, digits and _ alone"
         for word in kind.refused_in(column.type):
             field = "extra_fields" if column.name not in spec.types else "schema"
             remedy = "write `ignore` or `reject`"

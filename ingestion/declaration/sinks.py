@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from ingestion.declaration.modes import MODES
 from ingestion.declaration.names import SinkName
 from ingestion.declaration.parts import Allowed, Part
-from ingestion.declaration.types import SqlType
+from ingestion.declaration.types import PLAIN_NAME, SqlType
 
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
@@ -64,11 +64,22 @@ class KafkaSink(Part):
     """A topic: a record a row, a transaction a batch."""
 
     topic: TopicName | None = Field(None, description="Left out: oncelake.<stream>.")
-    format: Literal["json"] = Field("json", description="How a row is written.")
+    format: Literal["json", "avro"] = Field(
+        "json",
+        description="How a row is written. Avro needs ONCELAKE_SCHEMA_REGISTRY, where the schemas "
+        "are registered as <topic>-key and <topic>-value.",
+    )
 
     def topic_of(self, stream: str) -> str:
         """Return the topic of a stream."""
         return self.topic or f"oncelake.{stream}"
+
+    def refused_name(self, name: str, type_: SqlType) -> str | None:
+        """Return the name, of a column or of a field within it, that the format cannot write."""
+        fields = (part.parts for part in type_.walk() if part.word == "STRUCT")
+        names = [name, *(field for parts in fields for field in parts)]
+        others = (each for each in names if not PLAIN_NAME.fullmatch(each))
+        return next(others, None) if self.format == "avro" else None
 
 
 class SinkSpec(Part):
@@ -109,18 +120,24 @@ class SinkKind:
         module: Where its table is: ``open_table(stream, sink, settings, lake)``.
         refused_modes: The write modes that it cannot keep.
         refused: Types that would lose something in it, each with what to write instead.
+        has_text_keys: Whether the keys of a MAP must be texts.
         is_log: Whether rows are only ever added to it: it looks nothing up, and merges nothing.
     """
 
     module: str
     refused_modes: tuple[str, ...] = ("scd2", "aggregate")
     refused: tuple[str, ...] = ()
+    has_text_keys: bool = False
     is_log: bool = False
 
     def refused_in(self, type_: SqlType) -> list[str]:
         """Name the types, within one, that it cannot keep."""
         words = {part.word for part in type_.walk()}
-        return [word for word in self.refused if word in words]
+        keys = {part.parts["key"].word for part in type_.walk() if part.word == "MAP"}
+        found = [word for word in self.refused if word in words]
+        if self.has_text_keys and keys - {"STRING", "VARCHAR"}:
+            found.append("MAP whose keys are not STRING")
+        return found
 
     def keeps(self, mode: str) -> bool:
         """Tell whether it can keep a write mode."""
@@ -136,6 +153,7 @@ SINKS: Final[dict[SinkName, SinkKind]] = {
     "kafka": SinkKind(
         module="ingestion.lake.tables.topic",
         refused=("VARIANT",),
+        has_text_keys=True,
         is_log=True,
     ),
 }

@@ -1,4 +1,4 @@
-"""The schema registry: the schemas that the records were written with, by id.
+"""The schema registry: the schemas that records are written with, by id.
 
 The schema of an id never changes, so each is requested once per process. A registry that does not
 answer stops the run, and nothing is lost; a record is bad only if the registry itself answers that
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ingestion.errors import DependencyError, InvalidSpecError
+from ingestion.errors import DependencyError, InvalidSpecError, RefusedError, first_line
 from ingestion.settings import Settings, variable
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 _NOT_FOUND: Final = 40403
+# By HTTP: a schema that is incompatible with the subject's, or none to the registry.
+_REFUSALS: Final = (409, 422)
 _RETRIES: Final = 2
 # Ids are Java ints.
 _MOST_ID: Final = 2**31 - 1
@@ -67,6 +69,27 @@ class Registry:
                 found[each] = self._known[each] = schema
         return found
 
+    def register(self, stream: str, subject: str, text: str) -> int:
+        """Register a schema of Avro that a stream writes by, unless it is there; return its id.
+
+        Raises:
+            RefusedError: the registry does not take it under this subject.
+            DependencyError: it does not answer, or not as a schema registry does.
+        """
+        from confluent_kafka.schema_registry import Schema
+
+        try:
+            return _client(self._settings).register_schema(subject, Schema(text, "AVRO"))
+        except Exception as error:
+            if getattr(error, "http_status_code", None) not in _REFUSALS:
+                raise self._unreachable(error) from error
+            raise RefusedError(
+                stream,
+                f"the schema registry at {self._settings.schema_registry} does not take the schema "
+                f"of subject {subject}: {first_line(error)}. Nothing was written.",
+                remedy="change the declaration, the subject's compatibility, or the topic's name",
+            ) from error
+
     def _ask(self, number: int) -> WriterSchema | None:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -95,7 +118,7 @@ class Registry:
             yield str(each.name), str(found.schema_str)
 
     def _unreachable(self, error: Exception) -> DependencyError:
-        said = str(error).partition("\n")[0] or type(error).__name__
+        said = first_line(error) or type(error).__name__
         return DependencyError(
             f"the schema registry at {self._settings.schema_registry} does not answer as expected: "
             f"{said}. Nothing is lost. Next: check {variable('schema_registry')} and the registry, "

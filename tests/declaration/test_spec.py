@@ -120,6 +120,16 @@ def test_every_field_is_known_to_decide_about_records_or_not_to() -> None:
             "backfill_from: a day cannot be replayed",
             id="days of columns that are kept",
         ),
+        pytest.param(
+            {"schema": "id INT, m ARRAY<MAP<INT, STRING>>", "sink": "kafka"},
+            "m: `sink: kafka` cannot keep a MAP whose keys are not STRING",
+            id="map of numbers into a topic",
+        ),
+        pytest.param(
+            {"schema": "id INT, a STRUCT<`b-c`: INT>", "sink": {"kafka": {"format": "avro"}}},
+            "schema: 'b-c' is no name in Avro; write letters, digits and _ alone",
+            id="name that Avro has not",
+        ),
         pytest.param({"ddl": "id INT"}, "Extra inputs", id="the field's inner name"),
         pytest.param({"name": "a__b"}, "companion", id="two underscores"),
         pytest.param({"name": "type"}, "Dagster", id="reserved name"),

@@ -545,14 +545,14 @@ def test_a_topic_with_commits_is_not_set_aside(opened: Opener, name: str) -> Non
 
 
 def test_a_log_finds_no_row_by_its_key(opened: Opener) -> None:
-    """Nobody is to ask, and a type without a form is refused before anything is made."""
+    """Nobody is to ask, and what no record can hold is refused before anything is made."""
     begin(opened)
     with closing(opened().begin(1)) as transaction, pytest.raises(NotImplementedError):
         transaction.rows_of(pa.table({"id": [1]}))
 
-    variant = replace(COLUMNS[1], type=parse_type("VARIANT"))
+    numbered = replace(COLUMNS[1], type=parse_type("MAP<INT, STRING>"))
     with pytest.raises(InvalidSpecError, match="column name cannot be written"):
-        opened().alter(variant, is_new=True, spark=None)
+        opened().alter(numbered, is_new=True, spark=None)
 
 
 def test_the_sinks_cluster_has_its_own_login() -> None:

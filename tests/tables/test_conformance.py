@@ -69,6 +69,22 @@ class TestTopic(SinkConformance):
         return partial(topic.open_table, "orders", sink, settings, lake)
 
 
+@pytest.mark.kafka
+class TestAvroTopic:
+    """The same in Avro: what does not depend on the format is not tried again."""
+
+    types = SinkConformance.types
+    test_rows_and_note_come_together = SinkConformance.test_rows_and_note_come_together
+    test_every_type_comes_back_as_it_was = SinkConformance.test_every_type_comes_back_as_it_was
+
+    @pytest.fixture
+    def opened(self, kafka_address: str, registry_address: str, tmp_path: Path) -> Opener:
+        """Open a topic of its own name."""
+        sink = KafkaSink(topic=f"t{uuid.uuid4().hex[:12]}", format="avro")
+        settings = Settings(kafka=kafka_address, schema_registry=registry_address, state=tmp_path)
+        return partial(topic.open_table, "orders", sink, settings, Location.of(tmp_path))
+
+
 class _Overwrites(FilesTable):
     def publish(self, rows: pa.Table, version: int) -> None:
         os.replace(self.prepare(rows), self.folder / f"{version:08d}.arrow")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from ingestion.errors import KeyInTwoPartitionsError, RefusedError
 from ingestion.operations.decisions import reset
 from tests.support.committed import committed_records
 from tests.support.proof import find_problems, prove
+from tests.support.registry import Subject
 from tests.support.world import World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -83,6 +88,37 @@ def test_a_new_column_is_in_new_records(world: World) -> None:
     world.run()
 
     assert [each["more"] for each in world.rows()] == [None, 7]
+    assert find_problems(world) == ()
+
+
+def test_in_avro_a_consumer_needs_the_registry_alone(world: World, registry_address: str) -> None:
+    """Confluent's own deserializer has the table by the last record of each key, as the proof."""
+    settings = world.settings.model_copy(update={"schema_registry": registry_address})
+    world = replace(world, settings=settings)
+    world.declare(sink={"kafka": {"format": "avro"}})
+    world.send(row(1, "a"), row(2, "b"))
+    world.run()
+    new = "id INT NOT NULL, name STRING, at INT, price DECIMAL(5, 2)"
+    world.declare(schema=new, schema_change="evolve")
+    world.send({**row(3, "c"), "price": 1.25})
+    world.send(None, id=1)
+
+    world.run()
+
+    topic = f"oncelake.{world.name}"
+    key = SerializationContext(topic, MessageField.KEY)
+    value = SerializationContext(topic, MessageField.VALUE)
+    with Subject(registry_address, f"{topic}-value") as subject:
+        read = AvroDeserializer(subject.client)
+        found = [
+            (read(message.key(), key), read(message.value(), value))
+            for message in committed_records(settings, topic)
+        ]
+    newest = {of["id"]: columns for of, columns in found}
+    assert newest[1] is None
+    assert "price" not in newest[2]
+    assert (newest[3]["price"], newest[3]["_seq"]) == (Decimal("1.25"), 3)
+    assert [each["price"] for each in world.rows()] == [None, Decimal("1.25")]
     assert find_problems(world) == ()
 
 

@@ -3,8 +3,8 @@
     begin    take over the transactional id; only then read the last note, and compare its seq
     commit   send the rows, make sure that the broker has all of them, send the note, commit
 
-How a row is written: see ``topic_rows``; how notes are kept: ``topic_notes``; who may write:
-``topic_writer``. A log finds no row by its key, and nothing in it can be taken back.
+How a row is written: see ``topic_json`` and ``topic_avro``; how notes are kept: ``topic_notes``;
+who may write: ``topic_writer``. A log finds no row by its key, and nothing in it can be taken back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import KafkaSink
+from ingestion.declaration.sinks import SINKS, KafkaSink
 from ingestion.errors import (
     DamagedTableError,
     DependencyError,
@@ -43,8 +43,10 @@ from ingestion.lake.data_table import (
 )
 from ingestion.lake.location import Location
 from ingestion.lake.processes import scratch_of_this_process
+from ingestion.lake.tables.topic_avro import AvroRows
+from ingestion.lake.tables.topic_json import JsonRows
 from ingestion.lake.tables.topic_notes import TopicLog, TopicNote, TopicSchema, columns_record
-from ingestion.lake.tables.topic_rows import NewestPerKey, decode, records, unwritable
+from ingestion.lake.tables.topic_rows import NewestPerKey, RowFormat
 from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter
 from ingestion.settings import Settings
 
@@ -53,6 +55,7 @@ _LARGEST_NOTE_BYTES: Final = 4 * 1024 * 1024
 _BYTES_READ_AT_ONCE: Final = 16 * 1024 * 1024
 _RECORDS: Final = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("place", pa.int64())])
 _PARTS: Final = (Message.key, Message.value, Message.offset)
+_FORMATS: Final[Mapping[str, type[RowFormat]]] = {"json": JsonRows, "avro": AvroRows}
 _KEPT: Final = "a topic keeps what was written to it"
 _ANOTHER: Final = "write to another topic, by `sink: {kafka: {topic: …}}`"
 
@@ -61,7 +64,8 @@ def open_table(stream: str, sink: KafkaSink, settings: Settings, lake: Location)
     """Open a stream's topic; it need not be there."""
     del lake
     there = settings.of_sink_cluster()
-    return TopicTable(TopicPlace(stream=stream, topic=sink.topic_of(stream), settings=there))
+    place = TopicPlace(stream=stream, topic=sink.topic_of(stream), settings=there)
+    return TopicTable(place, sink)
 
 
 class TopicTable(DataTable):
@@ -78,8 +82,8 @@ class TopicTable(DataTable):
         "time travel": "compaction may have removed what its rows were before",
     }
 
-    def __init__(self, place: TopicPlace) -> None:
-        self._place, self.stream = place, place.stream
+    def __init__(self, place: TopicPlace, sink: KafkaSink) -> None:
+        self._place, self._sink, self.stream = place, sink, place.stream
 
     @property
     def where(self) -> str:
@@ -103,9 +107,10 @@ class TopicTable(DataTable):
         With keys it is compacted; without any, records have no key.
 
         Raises:
-            InvalidSpecError: a column has a type that JSON cannot hold.
+            InvalidSpecError: the format cannot hold a column.
             ForeignTableError: it has records, and no note; or it is another stream's.
             TableSettingsError: what is there cannot keep the rows, or their notes.
+            RefusedError: the schema registry does not take their schema.
         """
         del description
         stored, place, log = tuple(map(self._stored, columns)), self._place, self.log()
@@ -113,24 +118,32 @@ class TopicTable(DataTable):
         if log.schema is None and not log.is_empty:
             problem = f"{self.where} has records, and no commit of this stream is in its notes."
             raise ForeignTableError(self.stream, problem, remedy=_ANOTHER)
+        format_ = self._sink.format
+        new = TopicSchema(stream=self.stream, columns=stored, keys=tuple(keys), format=format_)
+        schema = log.schema or self._rows(new).registered()
         compacted = {"cleanup.policy": "compact"}
         place.kafka.create_topic(place.topic, compacted if keys else {"cleanup.policy": "delete"})
         of_notes = {**compacted, "max.message.bytes": str(_LARGEST_NOTE_BYTES)}
         place.kafka.create_topic(place.notes.topic, of_notes, partitions=1)
         log = self.log()
-        schema = TopicSchema(stream=self.stream, columns=stored, keys=tuple(keys))
         if (error := self._settings_error(log, log.schema or schema)) is not None:
             raise error
         if log.schema is None:
             self._write(log.topic_id, schema)
 
     def _stored(self, column: DeclaredColumn) -> DeclaredColumn:
-        if problem := unwritable(column):
+        problems = [f"it has a {word}" for word in SINKS["kafka"].refused_in(column.type)]
+        if other := self._sink.refused_name(column.name, column.type):
+            problems.append(f"{other!r} is no name in Avro")
+        if problems:
             raise InvalidSpecError(
-                f"{self.stream}: column {column.name} cannot be written to a topic: {problem}. "
-                "Next: declare another type"
+                f"{self.stream}: column {column.name} cannot be written to a topic: {problems[0]}. "
+                "Next: declare another"
             )
         return replace(column, type=self.stored_type(column.type))
+
+    def _rows(self, schema: TopicSchema) -> RowFormat:
+        return _FORMATS[schema.format](place=self._place, schema=schema)
 
     def _write(self, topic_id: str, schema: TopicSchema) -> None:
         writer = TopicWriter(self._place, topic_id)
@@ -160,14 +173,19 @@ class TopicTable(DataTable):
         return f"records of topic {self._place.topic} {what} from now on"
 
     def alter(self, column: DeclaredColumn, *, is_new: bool, spark: Any) -> None:
-        """Note the column; records that are there stay as they are."""
+        """Note the column, once its schema is registered; records that are there stay as they are.
+
+        Raises:
+            RefusedError: the schema registry does not take it.
+        """
         del spark
         log = self.log()
         schema = _present(log)
         by_name = {each.name: each for each in schema.columns}
         changed = self._stored(column) if is_new else by_name[column.name]
         by_name[column.name] = replace(changed, nullable=True)
-        self._write(log.topic_id, replace(schema, columns=tuple(by_name.values())))
+        altered = self._rows(replace(schema, columns=tuple(by_name.values())))
+        self._write(log.topic_id, altered.registered())
 
     def begin(self, seq: int) -> TopicTransaction:
         """Take over the topic's transactional id, and then compare its last note."""
@@ -187,12 +205,13 @@ class TopicTable(DataTable):
         note = log.newest if version is None else log.note(version)
         if note is None:
             return
-        by_name = {column.name: column for column in _present(log).columns}
+        rows = self._rows(_present(log))
+        by_name = {column.name: column for column in rows.schema.columns}
         columns = [by_name[name] for name in names]
         for span in self._spans(note):
             for values in self._values(span, has_keys=bool(note.schema.keys)):
                 try:
-                    for batch in decode(values, columns).to_batches():
+                    for batch in rows.decode(values, columns).to_batches():
                         yield since(batch, since_seq)
                 except ValueError as error:
                     raise self._damaged(
@@ -255,6 +274,12 @@ class TopicTable(DataTable):
 
     def _settings_error(self, log: TopicLog, schema: TopicSchema) -> TableSettingsError | None:
         rows, notes = self._place.topic, self._place.notes.topic
+        if schema.format != self._sink.format:
+            problem = f"topic {rows} has rows as {schema.format}, not {self._sink.format}."
+            remedy = f"write `format: {schema.format}` again, or {_ANOTHER}, and then oncelake "
+            return TableSettingsError(
+                self.stream, problem, remedy=f"{remedy}reset {self.stream} --yes"
+            )
         configs = self._place.kafka.topic_configs([rows, notes])
         wanted = {rows: "compact" if schema.keys else "delete", notes: "compact"}
         for topic, policy in wanted.items():
@@ -319,7 +344,7 @@ class TopicTransaction(Transaction):
             raise seq_conflict(place.stream, place.where, seq, last=last)
         if (error := table.partitions_error(log)) is not None:
             raise error
-        self._last, self._schema = log.newest, schema
+        self._last, self._rows = log.newest, table._rows(schema)
         self._starts = place.kafka.written_end(log.partitions_of(place.topic))
 
     def rows_of(self, keys: pa.Table) -> pa.Table:
@@ -344,12 +369,11 @@ class TopicTransaction(Transaction):
 
     def _send(self, writer: TopicWriter, change: Change) -> None:
         """Send the rows, and make sure that the broker has all of them."""
-        columns, keys = self._schema.columns, self._schema.keys
-        if change.deleted.num_rows and not keys:
+        if change.deleted.num_rows and not self._rows.schema.keys:
             raise ValueError("a topic without keys takes no deletes")
         for rows in (change.inserted, change.updated, change.deleted):
             if rows.num_rows:
-                for some in records(rows, columns, keys, are_gone=rows is change.deleted):
+                for some in self._rows.records(rows, are_gone=rows is change.deleted):
                     writer.send(self._place.topic, some)
         writer.flush()
 
@@ -379,7 +403,7 @@ class TopicTransaction(Transaction):
             spans=spans,
             timestamp_ms=time.time_ns() // 1_000_000,
             written=before + counts[INSERTED] + counts[UPDATED],
-            schema=self._schema,
+            schema=self._rows.schema,
         )
 
 

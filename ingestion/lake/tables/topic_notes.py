@@ -10,8 +10,8 @@ committed records sees the rows of a batch and its note, or neither::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
@@ -20,8 +20,7 @@ from ingestion.kafka.admin import Topics
 from ingestion.kafka.offsets import Range, TopicPartition
 from ingestion.lake.commit_log import Commit, CommitLog, operation_of
 from ingestion.lake.commit_metadata import CommitMetadata, DamagedMetadataError, app_id
-from ingestion.lake.tables.topic_rows import Record
-from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter
+from ingestion.lake.tables.topic_writer import Record, TopicPlace, TopicWriter
 
 # An offset is a note's or a marker's; the first look shows some 25 notes.
 _OFFSETS_READ_FIRST: Final = 50
@@ -33,11 +32,21 @@ class TopicSchema:
 
     Attributes:
         keys: The columns of a record's key; without any, records have none.
+        format: How a row is written.
+        schema_ids: Of ``key`` and ``value``, what their schemas are registered by, newest last.
     """
 
     stream: str
     columns: tuple[DeclaredColumn, ...]
     keys: tuple[str, ...]
+    format: str = "json"
+    schema_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def key_columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns of a record's key, which are never null, in their order."""
+        by_name = {column.name: column for column in self.columns}
+        return tuple(replace(by_name[name], nullable=False) for name in self.keys)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> TopicSchema:
@@ -45,7 +54,7 @@ class TopicSchema:
         columns = (
             DeclaredColumn(**each | {"type": parse_type(each["type"])}) for each in row["columns"]
         )
-        return cls(stream=row["stream"], columns=tuple(columns), keys=tuple(row["keys"]))
+        return cls(**{**row, "columns": tuple(columns), "keys": tuple(row["keys"])})
 
     def as_row(self) -> dict[str, Any]:
         """Return the fields as JSON holds them."""
@@ -54,7 +63,7 @@ class TopicSchema:
             {field: getattr(each, field) for field in fields} | {"type": str(each.type)}
             for each in self.columns
         ]
-        return {"stream": self.stream, "columns": columns, "keys": self.keys}
+        return {name: getattr(self, name) for name in self.__slots__} | {"columns": columns}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

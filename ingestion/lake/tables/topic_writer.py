@@ -23,8 +23,10 @@ from ingestion.kafka.admin import Kafka
 from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_log import UnknownOutcomeError
-from ingestion.lake.tables.topic_rows import Record
 from ingestion.settings import Settings
+
+# As confluent-kafka's ``produce_batch`` takes it.
+Record = dict[str, str | bytes | None]
 
 # Above what brokers take by default; the topic's own `max.message.bytes` decides.
 _LARGEST_RECORD_BYTES: Final = 64 * 1024 * 1024

@@ -12,7 +12,11 @@ import pyarrow as pa
 import pytest
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
-from ingestion.lake.tables.topic_rows import arrow_schema, decode, records, unwritable
+from ingestion.lake.tables.topic_json import JsonRows
+from ingestion.lake.tables.topic_notes import TopicSchema
+from ingestion.lake.tables.topic_rows import arrow_schema
+from ingestion.lake.tables.topic_writer import Record, TopicPlace
+from ingestion.settings import Settings
 
 
 def column(name: str, type_: str) -> DeclaredColumn:
@@ -20,17 +24,26 @@ def column(name: str, type_: str) -> DeclaredColumn:
     return DeclaredColumn(name=name, type=parse_type(type_), nullable=True, comment="")
 
 
+def rows_of(columns: list[DeclaredColumn], *keys: str) -> JsonRows:
+    """Return the format of a topic with these columns."""
+    place = TopicPlace(stream="orders", topic="t", settings=Settings())
+    schema = TopicSchema(stream="orders", columns=tuple(columns), keys=keys)
+    return JsonRows(place=place, schema=schema)
+
+
 def written(
     rows: list[dict[str, Any]], columns: list[DeclaredColumn], *, keys: tuple[str, ...] = ()
-) -> list[dict[str, str | None]]:
+) -> list[Record]:
     """Write rows as records."""
     table = pa.Table.from_pylist(rows, arrow_schema(columns))
-    return [one for some in records(table, columns, keys, are_gone=False) for one in some]
+    found = rows_of(columns, *keys).records(table, are_gone=False)
+    return [one for some in found for one in some]
 
 
 def read(values: list[str], columns: list[DeclaredColumn]) -> list[dict[str, Any]]:
     """Read the values of records."""
-    return decode(pa.array([value.encode() for value in values]), columns).to_pylist()
+    given = pa.array([value.encode() for value in values])
+    return rows_of(columns).decode(given, columns).to_pylist()
 
 
 CASES: dict[str, tuple[str, list[Any], list[str]]] = {
@@ -114,8 +127,8 @@ def test_a_key_has_its_columns_in_their_order() -> None:
     columns = [column("a", "INT"), column("b", "DECIMAL(3, 1)"), column("c", "STRING")]
     rows = pa.Table.from_pylist([{"a": 1, "b": Decimal("2.5"), "c": "x"}], arrow_schema(columns))
 
-    [[record]] = records(rows, columns, ("b", "a"), are_gone=False)
-    [[gone]] = records(rows.select(["a", "b"]), columns, ("b", "a"), are_gone=True)
+    [[record]] = rows_of(columns, "b", "a").records(rows, are_gone=False)
+    [[gone]] = rows_of(columns, "b", "a").records(rows.select(["a", "b"]), are_gone=True)
 
     assert record == {"key": '{"b":"2.5","a":1}', "value": '{"a":1,"b":"2.5","c":"x"}'}
     assert gone == {"key": '{"b":"2.5","a":1}', "value": None}
@@ -140,13 +153,6 @@ def test_what_is_no_row_is_refused(value: str) -> None:
         read(['{"a":1}', value], [column("a", "INT")])
 
     assert raised.value.__cause__ is None
-
-
-def test_a_type_that_json_cannot_hold_is_named() -> None:
-    """A map has texts as its keys, at any depth; what has no form at all is said to have none."""
-    assert "keys are not STRING" in str(unwritable(column("a", "ARRAY<MAP<INT, STRING>>")))
-    assert "no form in JSON" in str(unwritable(column("a", "STRUCT<v: VARIANT>")))
-    assert unwritable(column("a", "MAP<STRING, DECIMAL(3, 1)>")) is None
 
 
 def test_a_large_batch_keeps_its_order() -> None:
