@@ -33,7 +33,7 @@ from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.location import Location
-from ingestion.lake.lock import held
+from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
 from ingestion.lake.table_log import delete_rows
@@ -218,6 +218,8 @@ class _Erasing:
 
     def drop_versions(self, row: LedgerRow) -> LedgerRow:
         """Remove all that is left of the versions that held the key."""
+        # Another run's, by now, may be what no version holds yet.
+        refuse_lost_lease(self.paths)
         beside = filter(is_delta, (self.paths.tombstones, self.paths.quarantine))
         files = sum(remove_unreferenced(path, is_fenced=False) for path in beside)
         files += self.paths.table.remove_older_versions()
