@@ -1209,7 +1209,6 @@ def history_of_a_person(lake: Path, table: IcebergTable) -> None:
 @pytest.mark.parametrize(
     ("values", "left", "deleted"),
     [
-        pytest.param({"id": NUMBER}, OTHERS | {3: PERSON, 6: PERSON}, 1, id="key"),
         pytest.param({"name": PERSON}, OTHERS, 3, id="any column"),
         pytest.param({"id": 9, "name": PERSON}, None, 0, id="no row"),
     ],

@@ -40,11 +40,9 @@ def test_an_erase_that_dies_is_finished_and_proven(world: World, place: Failpoin
         sequence_by=["at"],
         apply_as_deletes="at = 3",
     )
-    world.send(row(NUMBER, PERSON, at=1), row(1, "a", at=1), row(2, "b", at=1))
+    world.send(row(NUMBER, PERSON, at=3), row(1, "a", at=1), row(2, "b", at=1))
     world.run()
-    world.send(row(NUMBER, PERSON, at=3), {"id": NUMBER, "name": PERSON}, row(2, "b2", at=2))
-    world.run()
-    world.send(row(NUMBER, f"{PERSON} again", at=4))
+    world.send(row(NUMBER, PERSON, at=4), {"id": NUMBER, "name": PERSON}, row(2, "b2", at=2))
     world.run()
     with crashing_at(place), pytest.raises(PlannedError):
         erased(world, id=NUMBER)
@@ -53,19 +51,18 @@ def test_an_erase_that_dies_is_finished_and_proven(world: World, place: Failpoin
     done = erased(world, id=NUMBER)
 
     assert done.has_erased
+    assert done.row.counts["erase_completes.3"] == 1
     assert world.rows() == [row(1, "a", 1), row(2, "b2", 2)]
     assert PERSON not in repr(world.quarantined())
-    assert world.replay().total("filtered") == 3
-    world.send(row(NUMBER, "another life", at=1))
-    assert (world.run().notices, len(world.rows())) == ((), 3)
+    assert world.replay().total("filtered") == 2
     verdict = prove(world)
     assert verdict.holds, verdict.differences
     assert read_history(world.paths)[0].seq == world.ledger[-1].seq
     if "rewind" not in world.paths.table.cannot:
         with pytest.raises(RewindError, match="a key was erased since"):
-            rewind(world.spec, world.settings, to="seq:3", reason="a test", run_id="r")
+            rewind(world.spec, world.settings, to="seq:2", reason="a test", run_id="r")
         rewind(world.spec, world.settings, to=f"seq:{done.row.seq}", reason="a test", run_id="r")
-        assert world.rows() == [row(1, "a", 1), row(2, "b2", 2)]
+    assert world.rows() == [row(1, "a", 1), row(2, "b2", 2)]
 
 
 @pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
