@@ -32,7 +32,7 @@ def erase(
 ) -> None:
     """Erase a key from table, history, quarantine, tombstones and all older versions of them.
 
-    Removes the files and the log of every older version (VACUUM without a window), so that no
+    Removes every older version at once (files and log, snapshots, or deleted rows), so that no
     rewind and no time travel goes back to before it. The ledger gets a certificate with a
     digest of the key. Later records of the key are applied as usual; `replay` and `redrive`
     leave the earlier ones out. What Kafka holds stays there. If it is killed, run it again.
@@ -64,7 +64,7 @@ def _print(stream: str, done: Certificate) -> None:
     what = (
         "erased" if done.has_erased else "nothing of the key was found; older versions are removed"
     )
-    output.say(f"{stream}: {what} (seq {row.seq}, Delta version {row.delta_version})")
+    output.say(f"{stream}: {what} (seq {row.seq}, version {row.delta_version})")
     for name, words in _COUNTS.items():
         output.say(f"  {counted(row.counts.get(name, 0), *words)}")
     if done.unreadable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -80,6 +80,19 @@ class Transaction(ABC):
             UnknownOutcomeError: no answer came; a log opened anew tells, waiting until it can.
             DependencyError: the sink does not answer. Nothing of this is visible.
         """
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Delete every row that has the values of a row of ``keys``, and commit that as ``commit``.
+
+        Args:
+            keys: Some of the table's columns, whichever they are; no row is there twice.
+            metadata: The note.
+        """
+        raise NotImplementedError(f"{type(self)}: a sink that cannot erase is never asked to")
+
+    def restore(self, version: int, metadata: CommitMetadata) -> None:
+        """Commit the rows and columns of an earlier version, as ``commit``."""
+        raise NotImplementedError(f"{type(self)}: a sink that cannot rewind is never asked to")
 
     @abstractmethod
     def close(self) -> None:
@@ -241,7 +254,28 @@ class DataTable(ABC):
         Raises:
             RewindError: what was there then cannot be brought back.
         """
-        raise NotImplementedError(f"{type(self)}: a sink that cannot rewind is never asked to")
+        return self._commit(metadata, lambda begun: begun.restore(version, metadata))
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+        """Commit the table without the rows that have the values of a row of ``keys``.
+
+        They are in its older versions until ``remove_older_versions``. Needs the lock.
+
+        Raises:
+            RefusedError: the table cannot be left without them; says why.
+        """
+        return self._commit(metadata, lambda begun: begun.erase(keys, metadata))
+
+    def remove_older_versions(self) -> int:
+        """Remove at once what no version but the newest holds; return how many data files.
+
+        Needs the lock; may be repeated, and goes on where it died.
+
+        Raises:
+            RefusedError: something keeps them that is not ours; says what.
+            TableBusyError: somebody still reads them, or has changed the table.
+        """
+        raise NotImplementedError(f"{type(self)}: a sink that cannot erase is never asked to")
 
     def commit_note(self, metadata: CommitMetadata) -> Commit:
         """Commit a note alone, and read it back; needs the stream's lock.
@@ -251,11 +285,15 @@ class DataTable(ABC):
         Raises:
             CommitConflictError: the table's log does not hold what was meant.
         """
+        return self._commit(metadata, lambda begun: begun.commit(None, metadata))
+
+    def _commit(self, metadata: CommitMetadata, act: Callable[[Transaction], None]) -> Commit:
+        """Let a transaction commit, and read back what it did."""
         with (
             unless_committed(self.log(), self.stream, metadata),
             closing(self.begin(metadata.seq)) as transaction,
         ):
-            transaction.commit(None, metadata)
+            act(transaction)
         return committed(self.log(), self.stream, metadata)
 
 

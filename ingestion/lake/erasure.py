@@ -11,19 +11,17 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
 
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.checksums import seal_commit
-from ingestion.lake.delta import is_delta, open_delta, open_rows
+from ingestion.lake.delta import is_delta, open_rows
 from ingestion.lake.ledger import LedgerRow
 from ingestion.lake.location import Location
-from ingestion.lake.table_log import append_nothing, translate_conflicts
+from ingestion.lake.table_log import delete_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,49 +105,6 @@ def erasures(rows: Sequence[LedgerRow]) -> tuple[Erasure, ...]:
 def said_of(values: Mapping[str, Any], reached: Offsets) -> dict[str, Any]:
     """Return what the commit of an erase says of it, and the ledger keeps."""
     return {**Digest.of(values).as_row(), "until": reached.to_json()}
-
-
-def delete_rows(
-    path: Location,
-    keys: pa.Table,
-    *,
-    before: int,
-    fence: Callable[[DeltaTable], CommitProperties] | None = None,
-) -> int:
-    """Delete the rows of earlier batches that have the values of any row of ``keys``.
-
-    Args:
-        path: The table.
-        keys: Some of its columns, a row for each key.
-        before: The batch that deletes them.
-        fence: Returns what the commit carries, which then is made even if no row is there.
-
-    Returns:
-        The table's version now.
-
-    Raises:
-        TableBusyError: somebody else changed the table meanwhile.
-        DeltaError: delta-rs cannot write the table.
-    """
-    table = open_delta(path)
-    version, properties = table.version(), fence(table) if fence else None
-    same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
-    merger = table.merge(
-        keys,
-        f'{same} AND t."_seq" < {before}',
-        source_alias="s",
-        target_alias="t",
-        commit_properties=properties,
-        # Otherwise delta-rs may write the keys into the commit, as its predicate.
-        streamed_exec=True,
-    )
-    with translate_conflicts(path.name):
-        merger.when_matched_delete().execute()
-        if table.version() == version and properties is not None:
-            append_nothing(table, properties)
-    if table.version() != version:
-        seal_commit(path, table.version())
-    return table.version()
 
 
 def finish_erasures(tombstones: Location, rows: Sequence[LedgerRow]) -> None:

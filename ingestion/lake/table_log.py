@@ -215,7 +215,7 @@ def restore_version(table: Location, stream: str, metadata: CommitMetadata, vers
     return _commit(table, stream, metadata, restore)
 
 
-_AGAIN: Final = "run the same command again"
+AGAIN: Final = "run the same command again"
 _ATTEMPTS: Final = 3
 
 
@@ -229,7 +229,7 @@ def _commit(
 
     def attempt() -> None:
         opened = open_delta(table)
-        write(opened, fenced_commit(opened, stream, metadata, remedy=_AGAIN))
+        write(opened, fenced_commit(opened, stream, metadata, remedy=AGAIN))
 
     with unless_committed(TableLog(table), stream, metadata, DeltaError):
         commit_again(attempt, stream)
@@ -262,8 +262,7 @@ def translate_conflicts(name: str) -> Iterator[None]:
         yield
     except CommitFailedError as error:
         raise TableBusyError(
-            f"{name}: somebody else changed the table meanwhile. Nothing was changed. "
-            f"Next: {_AGAIN}"
+            f"{name}: somebody else changed the table meanwhile. Nothing was changed. Next: {AGAIN}"
         ) from error
 
 
@@ -315,3 +314,46 @@ def append_nothing(table: DeltaTable, properties: CommitProperties) -> None:
     """Commit without a row."""
     nothing = pa.schema(table.schema().to_arrow()).empty_table()
     write_deltalake(table, nothing, mode="append", commit_properties=properties)
+
+
+def delete_rows(
+    path: Location,
+    keys: pa.Table,
+    *,
+    before: int,
+    fence: Callable[[DeltaTable], CommitProperties] | None = None,
+) -> int:
+    """Delete the rows of earlier batches that have the values of any row of ``keys``.
+
+    Args:
+        path: The table.
+        keys: Some of its columns, a row for each key.
+        before: The batch that deletes them.
+        fence: Returns what the commit carries, which then is made even if no row is there.
+
+    Returns:
+        The table's version now.
+
+    Raises:
+        TableBusyError: somebody else changed the table meanwhile.
+        DeltaError: delta-rs cannot write the table.
+    """
+    table = open_delta(path)
+    version, properties = table.version(), fence(table) if fence else None
+    same = " AND ".join(f't."{name}" = s."{name}"' for name in keys.column_names)
+    merger = table.merge(
+        keys,
+        f'{same} AND t."_seq" < {before}',
+        source_alias="s",
+        target_alias="t",
+        commit_properties=properties,
+        # Otherwise delta-rs may write the keys into the commit, as its predicate.
+        streamed_exec=True,
+    )
+    with translate_conflicts(path.name):
+        merger.when_matched_delete().execute()
+        if table.version() == version and properties is not None:
+            append_nothing(table, properties)
+    if table.version() != version:
+        seal_commit(path, table.version())
+    return table.version()

@@ -17,33 +17,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.spec import StreamSpec
-from ingestion.errors import (
-    IngestionError,
-    RefusedError,
-    first_line,
-    no_table_yet,
-)
+from ingestion.errors import IngestionError, RefusedError, no_table_yet
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Offsets, Range
 from ingestion.lake.archive import archived, finish_swap
 from ingestion.lake.attempts import Attempts, find_leftovers
 from ingestion.lake.commit_log import DELETED
-from ingestion.lake.commit_metadata import MOVING, CommitMetadata
+from ingestion.lake.commit_metadata import MOVING
 from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.delta import is_delta, open_rows, read_delta
-from ingestion.lake.erasure import COMPLETE, COMPLETES, delete_rows, said_of, unfinished
+from ingestion.lake.erasure import COMPLETE, COMPLETES, said_of, unfinished
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.ledger import Ledger, LedgerRow, copy_ledger, standing_rows
 from ingestion.lake.location import Location
-from ingestion.lake.lock import held
+from ingestion.lake.lock import held, refuse_lost_lease
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.quarantine import remove_payloads
-from ingestion.lake.table_log import TableLog, fenced_commit
+from ingestion.lake.table_log import delete_rows
 from ingestion.operations.erase_key import parse_key, read_loosely
 from ingestion.pipeline.erased import at_places
 from ingestion.recovery.heal import read_and_heal, remove_leftovers
@@ -107,7 +100,7 @@ def erase(
             raise no_table_yet(spec.name)
         refuse_damaged_side_tables(read_side_tables(paths, table.rows))
         _refuse_rewound(spec.name, table.position, table.rows)
-        erasing = _Erasing(spec, paths, parse_key(spec, paths.data, key))
+        erasing = _Erasing(spec, paths, parse_key(spec, paths.table, key))
         ledger = Ledger(paths.ledger)
         tell(f"{spec.name}: rows…")
         row = erasing.commit(table.position, reason=reason, run_id=run_id)
@@ -197,9 +190,8 @@ class _Erasing:
             reason=reason,
             erased=said_of(self.key.to_pylist()[0], position.next),
         )
-        version = self._delete_rows(metadata)
+        commit = self.paths.table.erase(self.key, metadata)
         hit(Failpoint.DECIDED)
-        commit = TableLog(self.paths.data).read(version)
         erased = {
             "erased_rows": commit.metrics.get(DELETED, 0),
             "erased_tombstones": sum(lost.values()),
@@ -225,11 +217,12 @@ class _Erasing:
         return replace(row, counts=counts), unreadable
 
     def drop_versions(self, row: LedgerRow) -> LedgerRow:
-        """Remove every file, and every commit, of the versions that held the key."""
-        files = 0
-        for path in (self.paths.tombstones, self.paths.quarantine, self.paths.data):
-            if is_delta(path):
-                files += remove_unreferenced(path, is_fenced=path == self.paths.data)
+        """Remove all that is left of the versions that held the key."""
+        # Another run's, by now, may be what no version holds yet.
+        refuse_lost_lease(self.paths)
+        beside = filter(is_delta, (self.paths.tombstones, self.paths.quarantine))
+        files = sum(remove_unreferenced(path, is_fenced=False) for path in beside)
+        files += self.paths.table.remove_older_versions()
         return replace(row, counts={**row.counts, "erased_files": files})
 
     def begun_before(self, rows: Sequence[LedgerRow]) -> list[int]:
@@ -242,22 +235,6 @@ class _Erasing:
             and each.digest.is_of(values[name] for name in each.digest.columns)
         ]
 
-    def _delete_rows(self, metadata: CommitMetadata) -> int:
-        stream = self.spec.name
-
-        def fence(table: DeltaTable) -> CommitProperties:
-            again = "run the same command again"
-            return fenced_commit(table, stream, metadata, remedy=again)
-
-        try:
-            return delete_rows(self.paths.data, self.key, before=metadata.seq, fence=fence)
-        except DeltaError as error:
-            raise RefusedError(
-                stream,
-                f"delta-rs cannot write the table: {first_line(error)}.",
-                remedy=f"leave the key out by `where`, and oncelake rebuild {stream}",
-            ) from error
-
     def _tombstones_by_seq(self, committed: Attempts) -> Counter[int]:
         """Count the deletes of the key that are remembered, by the batch that wrote them."""
         path = self.paths.tombstones
@@ -267,7 +244,9 @@ class _Erasing:
         counts = ~find_leftovers(path, committed, snapshot=snapshot).as_filter()
         rows = open_rows(path, snapshot=snapshot)
         found = rows.to_table(columns=[*names, "_seq"], filter=counts)
-        return Counter(found.join(self.key, names, join_type="inner")["_seq"].to_pylist())
+        # Outside the lake a type may be kept by a wider one.
+        key = self.key.cast(found.select(names).schema)
+        return Counter(found.join(key, names, join_type="inner")["_seq"].to_pylist())
 
     def _quarantined(self) -> tuple[dict[int, list[dict[str, Any]]], int]:
         """Return the key's records in quarantine by batch, and how many cannot be told."""

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from ingestion.declaration.ddl import DeclaredColumn
 from ingestion.declaration.formats import Options
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.formats.coerce import from_base64
-from ingestion.formats.decoder import BadBytesError, Encoded
+from ingestion.formats.decoder import BadBytesError, Encoded, arrow_type
 from ingestion.formats.json import REASONS
 from ingestion.formats.json.strict import StrictReader
-from ingestion.lake.delta import read_delta
-from ingestion.lake.location import Location
+from ingestion.lake.data_table import DataTable
+from ingestion.pipeline.schema import type_of_columns
 
 # A value of each type, as JSON has it; of all others, 42.
 _EXAMPLES: Final[Mapping[str, Any]] = {
@@ -35,20 +35,21 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 }
 
 
-def parse_key(spec: StreamSpec, table: Location, text: str) -> pa.Table:
+def parse_key(spec: StreamSpec, table: DataTable, text: str) -> pa.Table:
     """Return a key that is written as JSON as a table of one row, typed as the stream's table is.
 
     Raises:
         InvalidSpecError: it is none; says what it must be.
     """
-    schema = pa.schema(read_delta(table).schema().to_arrow())
+    stored = {column.name: column for column in table.columns()}
     values = _parse_object(spec, text)
-    if problem := next(_problems(spec, schema, values), None):
+    if problem := next(_problems(spec, stored, values), None):
         raise _bad_key(spec, problem, values)
     names = spec.keys or tuple(values)
-    columns = pa.schema([schema.field(name) for name in names])
+    schema = type_of_columns(stored[name] for name in names)
+    columns = pa.schema([(each.name, arrow_type(each.dataType)) for each in schema])
     encoded = Encoded(
-        schema=from_arrow_schema(columns, prefer_timestamp_ntz=True),
+        schema=schema,
         is_key=False,
         options=Options(),
         extra_fields="reject",
@@ -87,17 +88,19 @@ def _parse_object(spec: StreamSpec, text: str) -> dict[str, Any]:
     return values
 
 
-def _problems(spec: StreamSpec, schema: pa.Schema, values: Mapping[str, Any]) -> Iterator[str]:
+def _problems(
+    spec: StreamSpec, stored: Mapping[str, DeclaredColumn], values: Mapping[str, Any]
+) -> Iterator[str]:
     """Say what is wrong with a key, but for the types of its values."""
     if not values or (spec.keys and set(values) != set(spec.keys)):
         own = f"; `keys` are {', '.join(spec.keys)}" if spec.keys else ""
         yield f"it names {', '.join(values) or 'no column'}{own}"
     for name, value in values.items():
-        if name not in {*spec.types} & {*schema.names}:
+        if name not in spec.types.keys() & stored.keys():
             yield f"{name!r} is not a column of `schema`"
         elif value is None:
             yield f"{name} is null, and a key column cannot be null"
-        elif pa.types.is_nested(schema.field(name).type):
+        elif stored[name].type.contains("ARRAY", "MAP", "STRUCT", "VARIANT"):
             yield f"{name} is {spec.types[name]}, which no key can be of"
 
 

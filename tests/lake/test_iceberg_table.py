@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -61,11 +62,13 @@ from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.commit_log import UnknownOutcomeError
 from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.lake.data_table import Change
+from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.location import Location
 from ingestion.lake.tables import iceberg as sink
 from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables.iceberg import IcebergTable, open_table
 from ingestion.settings import Settings
+from tests.crash.failpoint_hook import PlannedError, crashing_at
 from tests.support.store import environment_of_store, make_bucket, moto
 
 ROOT = Path(__file__).parents[2]
@@ -1133,6 +1136,138 @@ def test_a_warehouse_in_a_store_keeps_the_promise(
         assert names_in(table) == {1: "a", 2: "b", 4: "d"}
         commit(table, 4, change(4, deleted=[4]))
         assert names_in(table) == {1: "a", 2: "b"}
+
+
+PERSON, NUMBER = "Ada Lovelace", 18_151_210
+OTHERS = {1: "A", 2: None, 4: "d", 5: "e", 8: "h"}
+
+
+def traces(lake: Path) -> list[str]:
+    """Name the table's files that hold the person's name or number; as a bound it is bytes."""
+    shapes = (PERSON, str(NUMBER), repr(NUMBER.to_bytes(8, "little"))[2:-1])
+    texts = dict[Path, str]()
+    for path in (lake / ".iceberg").rglob("*.*"):
+        if path.suffix == ".parquet":
+            texts[path] = repr(pq.read_table(path).to_pylist())
+        elif path.suffix == ".avro":
+            with path.open("rb") as file:
+                texts[path] = repr(list(fastavro.reader(file)))
+        else:
+            texts[path] = path.read_bytes().decode(errors="replace")
+    return [str(path) for path, text in texts.items() if any(shape in text for shape in shapes)]
+
+
+def erased(table: IcebergTable, seq: int, **values: Any) -> int:
+    """Erase all rows that have some values; return how many files of rows went with them."""
+    keys = pa.table({name: [value] for name, value in values.items()})
+    said = table.erase(keys, replace(NOTE, kind="erase", seq=seq))
+    assert said.operation == ("MERGE" if any(said.metrics.values()) else "WRITE")
+    return table.remove_older_versions()
+
+
+class Theirs(files.StagedSnapshot):
+    """A snapshot as Spark writes it: the bounds of what goes are beside those of what stays."""
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return []
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        metadata = self._transaction.table_metadata
+        current = metadata.snapshot_by_id(metadata.current_snapshot_id or 0)
+        assert current is not None
+        with self.new_manifest_writer(metadata.spec()) as writer:
+            for manifest in current.manifests(self._io):
+                for entry in manifest.fetch_manifest_entry(self._io):
+                    is_gone = entry.data_file in self._deleted_data_files
+                    (writer.delete if is_gone else writer.existing)(entry)
+        return [writer.to_manifest_file()]
+
+
+def history_of_a_person(lake: Path, table: IcebergTable) -> None:
+    """Commit rows of a person and of others, compact them as we do and as others do, and die."""
+    commit(table, 1, change(1, inserted={NUMBER: PERSON, 1: "a", 2: None}))
+    commit(table, 2, change(2, inserted={3: PERSON, 4: "d"}, updated={NUMBER: f"{PERSON} II"}))
+    table.maintain(LONG)
+    commit(table, 3, change(3, inserted={5: "e", 6: PERSON}, updated={1: "A", NUMBER: PERSON}))
+    [large] = table._entry.data_files(others(lake))
+    commit(table, 4, change(4, inserted={8: "h"}))
+    foreign = others(lake)
+    writer = files.FileWriter(foreign)
+    for batch in files.read_file(foreign.io, large, foreign.schema()):
+        writer.write(batch)
+    writer.close()
+    compacted = Theirs(foreign, added=writer.files, removed=[large])
+    updates = compacted.write(Operation.REPLACE)
+    # Of ours, that died before its commit, a file of rows and manifests are left.
+    dead = files.FileWriter(foreign)
+    dead.write(rows({NUMBER: PERSON}, seq=5))
+    dead.close()
+    files.StagedSnapshot(foreign, added=dead.files).write(Operation.APPEND)
+    table._entry.commit(foreign, updates)
+
+
+@pytest.mark.parametrize(
+    ("values", "left", "deleted"),
+    [
+        pytest.param({"name": PERSON}, OTHERS, 3, id="any column"),
+        pytest.param({"id": 9, "name": PERSON}, None, 0, id="no row"),
+    ],
+)
+def test_what_is_erased_is_in_no_file(
+    tmp_path: Path,
+    table: IcebergTable,
+    values: dict[str, Any],
+    left: dict[int, str | None] | None,
+    deleted: int,
+) -> None:
+    """Not in rows, bounds or older snapshots; the last note stays, and the table goes on."""
+    history_of_a_person(tmp_path, table)
+    before = names_in(table)
+    assert len(traces(tmp_path)) > 8
+
+    assert erased(table, 5, **values) > 3
+
+    [commit_of_it] = table.log().newest_first()
+    assert (commit_of_it.txns, commit_of_it.changes_rows) == ({app_id(STREAM): 5}, deleted > 0)
+    assert sorted(commit_of_it.metrics.values()) == [0, 0, deleted]
+    assert names_in(table) == (before if left is None else left)
+    assert table.log().row_count() == len(names_in(table))
+    assert bool(traces(tmp_path)) == (values.get("name") != PERSON or not deleted)
+    table.maintain(dt.timedelta(seconds=-60))
+    commit(table, 6, change(6, inserted={7: "g"}, updated={1: "B"}))
+    assert names_in(table)[1] == "B"
+
+
+def test_an_erase_that_dies_is_finished_by_the_next(tmp_path: Path, table: IcebergTable) -> None:
+    """Files go before the snapshots that lead to them, and what others may commit stays."""
+    history_of_a_person(tmp_path, table)
+    theirs = next(iter(data_in(tmp_path))).with_name("theirs.parquet")
+    pq.write_table(ids(9), theirs)
+    with crashing_at(Failpoint.VACUUMED), pytest.raises(PlannedError):
+        erased(table, 5, name=PERSON)
+    assert len(table.log().versions()) > 3
+    table.maintain(LONG)
+
+    erased(table, 6, name=PERSON)
+
+    assert (len(table.log().versions()), theirs.exists()) == (1, True)
+    assert (names_in(table), traces(tmp_path)) == (OTHERS, [])
+
+
+def test_a_version_that_has_a_name_is_not_erased_behind_it(
+    tmp_path: Path, table: IcebergTable
+) -> None:
+    """A tag keeps older rows: who erases is told of it before anything is changed."""
+    commit(table, 1, change(1, inserted={1: PERSON}))
+    foreign = others(tmp_path)
+    (current,) = (each.snapshot_id for each in [foreign.current_snapshot()] if each)
+    foreign.manage_snapshots().create_tag(current, "audit").commit()
+
+    with pytest.raises(RefusedError, match=r"tags.*audit.*ALTER TABLE shop.orders DROP"):
+        erased(table, 2, id=1)
+    assert (last_seq(table), names_in(table)) == (1, {1: PERSON})
+    with pytest.raises(RefusedError, match="audit"):
+        table.remove_older_versions()
 
 
 def test_a_table_of_another_stream_is_not_committed_to(tmp_path: Path, table: IcebergTable) -> None:

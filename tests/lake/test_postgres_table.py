@@ -35,7 +35,7 @@ from ingestion.errors import (
     TableBusyError,
 )
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.commit_log import UnknownOutcomeError
+from ingestion.lake.commit_log import DELETED, UnknownOutcomeError
 from ingestion.lake.commit_metadata import CommitMetadata, Identity, app_id
 from ingestion.lake.data_table import Change
 from ingestion.lake.location import Location
@@ -952,3 +952,78 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+PERSON = "Ada Lovelace"
+
+
+def erased(table: PostgresTable, seq: int, **values: Any) -> int:
+    """Erase all rows that have some values; return how many there were."""
+    keys = pa.table({name: [value] for name, value in values.items()})
+    said = table.erase(keys, replace(NOTE, kind="erase", seq=seq))
+    assert (said.changes_rows, sum(said.metrics.values())) == (True, said.metrics[DELETED])
+    table.remove_older_versions()
+    return said.metrics[DELETED]
+
+
+def test_what_is_erased_is_vacuumed(server: str, schema: str, table: PostgresTable) -> None:
+    """By any column; neither dead rows nor the planner's statistics keep it."""
+    commit(table, 1, change(1, inserted={1: PERSON, 2: PERSON, 3: None, 4: "d"}))
+    commit(table, 2, change(2, updated={4: PERSON}, inserted={5: "e"}))
+    execute(server, f"ANALYZE {schema}.orders")
+    statistics = f"SELECT string_agg(s::text, '') FROM pg_stats s WHERE schemaname = '{schema}'"
+    assert PERSON in execute(server, statistics)[0][0]
+
+    assert erased(table, 3, name=PERSON) == 3
+
+    assert (names_in(table), table.log().row_count()) == ({3: None, 5: "e"}, 2)
+    counts = "SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE schemaname"
+    assert (0, 2) in execute(server, f"{counts} = '{schema}'")
+    assert PERSON not in execute(server, statistics)[0][0]
+    assert erased(table, 4, id=3) == 1
+
+
+def test_who_may_still_see_what_is_erased_is_named(
+    server: str, schema: str, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an older transaction runs, VACUUM leaves dead rows: the erase is not done."""
+    monkeypatch.setattr(postgres_server, "_SECONDS_OF_COUNTING", 0.1)
+    commit(table, 1, change(1, inserted={1: PERSON, 2: "b"}))
+    table._place.timeout_seconds = 0.2
+    with psycopg.connect(server, application_name="a report") as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute(f"SELECT count(*) FROM {schema}.orders")
+        with pytest.raises(TableBusyError, match=r"1 deleted row cannot .* a report \(process"):
+            erased(table, 2, id=1)
+
+    table.remove_older_versions()
+
+
+def test_rows_that_a_trigger_keeps_are_not_erased(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """The server deletes none of them, and says nothing."""
+    commit(table, 1, change(1, inserted={1: PERSON}))
+    body = "RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+    execute(server, f"CREATE FUNCTION {schema}.keep() {body}")
+    on = f"BEFORE DELETE ON {schema}.orders FOR EACH ROW"
+    execute(server, f"CREATE TRIGGER keep {on} EXECUTE FUNCTION {schema}.keep()")
+
+    with pytest.raises(TableBusyError, match="keeps 1 row of the key"):
+        erased(table, 2, id=1)
+    assert last_seq(table) == 1
+
+
+def test_a_role_that_may_not_vacuum_does_not_end_an_erase(
+    server: str, schema: str, table: PostgresTable
+) -> None:
+    """The server only warns of it."""
+    commit(table, 1, change(1, inserted={1: PERSON}))
+    execute(server, f"CREATE ROLE {schema} LOGIN")
+    execute(server, f"GRANT USAGE ON SCHEMA {schema} TO {schema}")
+    rights = "SELECT, INSERT, UPDATE, DELETE"
+    execute(server, f"GRANT {rights} ON ALL TABLES IN SCHEMA {schema} TO {schema}")
+    of_another = opened(server.replace("oncelake@", f"{schema}@"), schema)
+
+    with pytest.raises(RefusedError, match=r"not vacuumed.*own the table; then"):
+        erased(of_another, 2, id=1)

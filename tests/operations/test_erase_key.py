@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError
 from ingestion.lake.location import Location
+from ingestion.lake.tables.delta import DeltaData
 from ingestion.operations.erase_key import parse_key
 
 MORNING = dt.datetime(2026, 11, 22, 10, tzinfo=dt.UTC)
@@ -38,7 +39,8 @@ def parse(folder: Path, type_: str, text: str, **declared: Any) -> list[dict[str
     spec = StreamSpec.model_validate({"name": "people", **fields, **declared})
     schema = pa.schema([("id", TYPES[type_]), ("tags", pa.list_(pa.int32()))])
     DeltaTable.create(folder / "people", schema)
-    rows: list[dict[str, Any]] = parse_key(spec, Location.of(folder / "people"), text).to_pylist()
+    table = DeltaData("people", Location.of(folder / "people"))
+    rows: list[dict[str, Any]] = parse_key(spec, table, text).to_pylist()
     return rows
 
 

@@ -31,7 +31,10 @@ _NOTE, _COUNTS = b"oncelake.note", b"oncelake.counts"
 class FilesTable(DataTable):
     """A folder of one stream's versions, each whole."""
 
-    cannot: ClassVar[Mapping[Ability, str]] = {"rewind": "a toy goes only forward"}
+    cannot: ClassVar[Mapping[Ability, str]] = {
+        "rewind": "a toy goes only forward",
+        "erase": "a toy keeps every version",
+    }
 
     def __init__(self, stream: str, folder: Path) -> None:
         """Take the folder."""

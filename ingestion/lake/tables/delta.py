@@ -12,16 +12,24 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_type
 from ingestion.declaration.sinks import DeltaSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
-from ingestion.errors import DamagedTableError, RewindError, TableSettingsError, first_line
+from ingestion.errors import (
+    DamagedTableError,
+    RefusedError,
+    RewindError,
+    TableSettingsError,
+    first_line,
+)
 from ingestion.lake.checksums import matches_checksum
 from ingestion.lake.commit_log import Commit, CommitLog
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
+from ingestion.lake.compaction import remove_unreferenced
 from ingestion.lake.data_table import DataTable, Transaction
 from ingestion.lake.delta import read_delta, scan_rows
 from ingestion.lake.integrity import (
@@ -33,7 +41,15 @@ from ingestion.lake.integrity import (
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
 from ingestion.lake.side_tables import count_rows
-from ingestion.lake.table_log import TableLog, commit_without_rows, data_files, restore_version
+from ingestion.lake.table_log import (
+    AGAIN,
+    TableLog,
+    commit_without_rows,
+    data_files,
+    delete_rows,
+    fenced_commit,
+    restore_version,
+)
 from ingestion.settings import Settings
 
 # Where Spark notes a type with a VARCHAR in it.
@@ -171,6 +187,26 @@ class DeltaData(DataTable):
                 f"delta-rs cannot set the table back: {first_line(error)}.",
                 remedy=f"oncelake rebuild {self.stream} makes the table anew from the topic",
             ) from error
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> Commit:
+        """Commit by a MERGE of delta-rs."""
+
+        def fence(table: DeltaTable) -> CommitProperties:
+            return fenced_commit(table, self.stream, metadata, remedy=AGAIN)
+
+        try:
+            version = delete_rows(self.path, keys, before=metadata.seq, fence=fence)
+        except DeltaError as error:
+            raise RefusedError(
+                self.stream,
+                f"delta-rs cannot write the table: {first_line(error)}.",
+                remedy=f"leave the key out by `where`, and oncelake rebuild {self.stream}",
+            ) from error
+        return self.log().read(version)
+
+    def remove_older_versions(self) -> int:
+        """Remove their files, and their commits, which hold lowest and highest values."""
+        return remove_unreferenced(self.path, is_fenced=True)
 
 
 def _commits(log: TableLog) -> Iterator[Commit]:

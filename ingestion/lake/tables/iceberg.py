@@ -7,9 +7,10 @@ write anew the files that change, stage a snapshot → iceberg_catalog: commit o
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from itertools import chain, count
 from typing import Any, ClassVar, Final
@@ -39,6 +40,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from sqlalchemy.exc import SQLAlchemyError
@@ -48,12 +50,11 @@ from ingestion.declaration.sinks import IcebergSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_log import (
+    ROW_COUNTS,
     Commit,
     CommitLog,
     UnknownOutcomeError,
-    committed,
     operation_of,
-    unless_committed,
 )
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import (
@@ -65,6 +66,7 @@ from ingestion.lake.data_table import (
     seq_conflict,
     since,
 )
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
 from ingestion.lake.tables import iceberg_files as files
 from ingestion.lake.tables import iceberg_log as snapshots
@@ -108,7 +110,6 @@ class IcebergTable(DataTable):
     cannot: ClassVar[Mapping[Ability, str]] = {
         "rebuild": "a table of Iceberg that is made beside another cannot take its place yet; "
         "reset the stream instead, and the next run reads the topic into a new table",
-        "erase": "older snapshots would keep the rows until they expire, and that is not done yet",
     }
 
     def __init__(self, entry: CatalogEntry) -> None:
@@ -261,15 +262,6 @@ class IcebergTable(DataTable):
         del version
         return self._entry.translated()
 
-    def restore(self, version: int, metadata: CommitMetadata) -> Commit:
-        """Commit the files and columns of an earlier version."""
-        with (
-            unless_committed(self.log(), self.stream, metadata),
-            closing(self.begin(metadata.seq)) as transaction,
-        ):
-            transaction.restore(version, metadata)
-        return committed(self.log(), self.stream, metadata)
-
     def maintain(
         self, window: dt.timedelta, target_bytes: int = files.TARGET_BYTES
     ) -> dict[str, int]:
@@ -305,13 +297,32 @@ class IcebergTable(DataTable):
                     entry.commit(table, staged.write(Operation.REPLACE), staged.snapshot_id)
         return len(small), len(writer.files)
 
+    def remove_older_versions(self) -> int:
+        """Delete what only older snapshots lead to, or dead commits of ours left; expire those.
+
+        The files go first: whoever dies in between finds the rest of them by the snapshots. What
+        others have written, and may be about to commit, is left to ``maintain``.
+        """
+        entry, table = self._entry, self._entry.loaded()
+        _refuse_named(entry, table)
+        with entry.translated():
+            kept = files.reachable(table, snapshots.needed(table.metadata))
+            for other in entry.set_aside():
+                kept |= files.reachable(other)
+            older = reversed(files.reachable(table).values())
+            ours = filter(files.is_ours, dict(files.files_in_folder(table)))
+            removed = dict.fromkeys(p for p in chain(older, ours) if files.plain(p) not in kept)
+            for path in removed:
+                with suppress(FileNotFoundError):
+                    table.io.delete(path)
+        hit(Failpoint.VACUUMED)
+        self._expire(math.inf)
+        return sum(path.endswith(".parquet") for path in removed)
+
     def _expire(self, before: float) -> int:
         table = self._entry.loaded()
-        metadata, kept = table.metadata, set[int]()
-        for snapshot in snapshots.history(metadata):
-            kept.add(snapshot.snapshot_id)
-            if snapshots.seq_of(snapshot) is not None:
-                break
+        metadata = table.metadata
+        kept = {snapshot.snapshot_id for snapshot in snapshots.needed(metadata)}
         kept |= {ref.snapshot_id for ref in metadata.refs.values()}
         expired = [
             snapshot.snapshot_id
@@ -326,7 +337,7 @@ class IcebergTable(DataTable):
         table = self._entry.loaded()
         with self._entry.translated():
             # What is committed after they are listed is not among them.
-            listed = list(files.files_older_than(table, before))
+            listed = [path for path, at in files.files_in_folder(table) if at < before]
             reached = files.reachable(self._entry.loaded())
             for other in self._entry.set_aside():
                 reached |= files.reachable(other)
@@ -393,6 +404,17 @@ def _selected(schema: Schema, names: Iterable[str]) -> Schema:
     return Schema(*map(schema.find_field, names))
 
 
+def _refuse_named(entry: CatalogEntry, table: Table) -> None:
+    """Make sure that nobody has given older snapshots a name, by which they shall stay."""
+    if names := sorted(table.metadata.refs.keys() - {MAIN_BRANCH}):
+        raise RefusedError(
+            entry.stream,
+            f"{entry.where} has other branches or tags, which keep older rows: {', '.join(names)}.",
+            remedy=f"drop them, by Spark: ALTER TABLE {entry.name} DROP BRANCH {names[0]}, or DROP "
+            "TAG; then run the same command again",
+        )
+
+
 def _settings_error(entry: CatalogEntry, table: Table) -> TableSettingsError | None:
     if table.format_version != _FORMAT:
         problem = f"is of format version {table.format_version}, and not {_FORMAT}"
@@ -438,12 +460,16 @@ class IcebergTransaction(Transaction):
     def _files(self) -> list[DataFile]:
         return self._entry.data_files(self._table)
 
+    @property
+    def _no_rows(self) -> pa.Table:
+        return files.arrow_schema(self._table.schema()).empty_table()
+
     def rows_of(self, keys: pa.Table) -> pa.Table:
         """Search the files that may have any of them, and remember where they are."""
         io, schema = self._table.io, self._table.schema()
         with self._entry.translated():
             keys = self._as_stored(keys)
-            places = files.find(io, self._files, keys, schema)
+            places = self._find(keys)
             self._looked_up = keys, places
             return pa.Table.from_batches(
                 (
@@ -454,6 +480,9 @@ class IcebergTransaction(Transaction):
                 schema=files.arrow_schema(schema),
             )
 
+    def _find(self, keys: pa.Table) -> pa.Table:
+        return files.find(self._table.io, self._files, keys, self._table.schema())
+
     def _by_file(self, places: pa.Table) -> Iterator[tuple[DataFile, pa.Table]]:
         numbers, starts = np.unique(places.column("_file").to_numpy(), return_index=True)
         ends = [*starts, len(places)][1:]
@@ -462,12 +491,34 @@ class IcebergTransaction(Transaction):
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
         """Write files anew without the rows that go, and commit them once."""
+        nothing = self._no_rows
+        change = change or Change(inserted=nothing, updated=nothing, deleted=nothing)
+        with self._entry.translated():
+            places = self._places_of(change)
+            self._rewrite(metadata, places, updated=change.updated, inserted=change.inserted)
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Find the rows, of which 24 bytes each are in memory, and commit the others of the files.
+
+        A branch or tag would keep them: while there is one, nothing is erased.
+        """
+        _refuse_named(self._entry, self._table)
+        with self._entry.translated():
+            places = self._find(self._as_stored(keys))
+            self._rewrite(metadata, places, updated=self._no_rows, inserted=self._no_rows)
+
+    def _rewrite(
+        self, metadata: CommitMetadata, places: pa.Table, *, updated: pa.Table, inserted: pa.Table
+    ) -> None:
+        """Commit the table without the rows at some places, of which the first are updated."""
         if metadata.seq != self._seq:
             raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
+        deleted = len(places) - len(updated)
+        counts = dict(zip(ROW_COUNTS, (len(inserted), len(updated), deleted), strict=True))
         writer = files.FileWriter(self._table)
-        with self._entry.translated(), _discarding(writer):
-            counts = counts_of(change)
-            removed = self._write(writer, change) if change else []
+        with _discarding(writer):
+            removed = self._write(writer, places, self._as_stored(updated))
+            writer.write(self._as_stored(inserted))
             writer.close()
             self._commit(
                 metadata,
@@ -477,12 +528,12 @@ class IcebergTransaction(Transaction):
                 removed=removed,
             )
 
-    def _write(self, writer: files.FileWriter, change: Change) -> list[DataFile]:
-        """Write the rows; return the files that they take the places of."""
+    def _write(
+        self, writer: files.FileWriter, places: pa.Table, updated: pa.Table
+    ) -> list[DataFile]:
+        """Write the files anew that have places; return those that they take the places of."""
         removed = list[DataFile]()
-        updated = self._as_stored(change.updated)
-        searched = updated.num_rows or change.deleted.num_rows
-        for file, rows in self._by_file(self._places_of(change)) if searched else ():
+        for file, rows in self._by_file(places):
             removed.append(file)
             is_kept = ~_flags(file, rows)
             for batch in files.read_rows(self._table.io, file, self._table.schema(), is_kept):
@@ -490,11 +541,12 @@ class IcebergTransaction(Transaction):
             new = np.sort(rows.column("_key").to_numpy())
             writer.write(updated.take(pa.array(new[new < updated.num_rows])))
             writer.end_source(file)
-        writer.write(self._as_stored(change.inserted))
         return removed
 
     def _places_of(self, change: Change) -> pa.Table:
         """Find the rows that are updated, and then those that are deleted, each once."""
+        if not (change.updated.num_rows or change.deleted.num_rows):
+            return files.NO_PLACES
         names = change.deleted.column_names
         keys = pa.concat_tables(
             self._as_stored(rows.select(names)) for rows in (change.updated, change.deleted)
@@ -503,7 +555,7 @@ class IcebergTransaction(Transaction):
         if looked_up and looked_up[0].column_names == names:
             places = files.match(keys, *looked_up)
         if places is None or not _is_one_each(places, keys):
-            places = files.find(self._table.io, self._files, keys, self._table.schema())
+            places = self._find(keys)
         if not _is_one_each(places, keys):
             raise TableBusyError(
                 f"{self._entry.stream}: {self._entry.where}: somebody else has changed the same "

@@ -8,11 +8,12 @@ reaches for that, and the version is pinned for it.
 
 from __future__ import annotations
 
+import math
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import duckdb
 import numpy as np
@@ -29,11 +30,11 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetCurrentSchemaUpdate, TableUpdate
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
@@ -50,6 +51,8 @@ _ROWS_IN_GROUP: Final = 1 << 20
 _BYTES_IN_GROUP: Final = 96 << 20
 _ROWS_READ_AT_ONCE: Final = 1 << 17
 _FIELD_ID: Final = b"PARQUET:field_id"
+# In the name of every file that is written here, so that it is known as ours without a commit.
+_OURS: Final = "oncelake-"
 # The columns whose bounds are ordered as their values are; moments and days have theirs as numbers.
 _NUMBERED: Final[dict[iceberg.IcebergType, pa.DataType]] = {
     iceberg.DateType(): pa.int32(),
@@ -107,6 +110,7 @@ def read_rows(
 
 
 _PLACES: Final = pa.schema([(name, pa.int64()) for name in ("_key", "_file", "_row")])
+NO_PLACES: Final = _PLACES.empty_table()
 
 
 def find(io: FileIO, files: Sequence[DataFile], keys: pa.Table, schema: Schema) -> pa.Table:
@@ -115,7 +119,7 @@ def find(io: FileIO, files: Sequence[DataFile], keys: pa.Table, schema: Schema) 
     Returns:
         ``_key``, the number of a key, ``_file``, that of a file, and ``_row`` in it; by file.
     """
-    names, found = keys.column_names, [_PLACES.empty_table()]
+    names, found = keys.column_names, [NO_PLACES]
     columns, may_have = schema.select(*names), _searchable(keys, schema)
     with closing(duckdb.connect()) as engine:
         engine.register("keys", _numbered(keys, "_key"))
@@ -213,7 +217,7 @@ class FileWriter:
         rows = pa.Table.from_batches(self._waiting).cast(self._schema)
         self._waiting, self._rows, self._bytes = [], 0, 0
         if self._writer is None:
-            name = f"oncelake-{uuid.uuid4()}.parquet"
+            name = f"{_OURS}{uuid.uuid4()}.parquet"
             self.paths.append(self._table.location_provider().new_data_location(name))
             self._stream = self._table.io.new_output(self.paths[-1]).create()
             self._writer = pq.ParquetWriter(
@@ -312,19 +316,37 @@ class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):
             table.io,
             snapshot_properties=dict(properties),
         )
+        # The names of its manifests have it in them, and it is nothing else.
+        self.commit_uuid = cast("uuid.UUID", f"{_OURS}{self.commit_uuid}")
         self._merge_enabled = True
         self._added_data_files += added
         self._deleted_data_files.update(removed)
 
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        """Leave bounds out of what is said of files that go: they are values of rows that do."""
+        entries = super()._deleted_entries()
+        for file in (entry.data_file for entry in entries):
+            for bounds in (file.lower_bounds, file.upper_bounds):
+                (bounds or {}).clear()
+        return entries
+
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Leave out those of which nothing is left."""
+        """Leave out what earlier snapshots say of files that were gone with them."""
         return super()._process_manifests(
             [
-                manifest
+                self._without_deleted(manifest)
                 for manifest in manifests
                 if manifest.added_snapshot_id == self.snapshot_id or is_live(manifest)
             ]
         )
+
+    def _without_deleted(self, manifest: ManifestFile) -> ManifestFile:
+        if manifest.added_snapshot_id == self.snapshot_id or manifest.deleted_files_count == 0:
+            return manifest
+        with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+            for entry in manifest.fetch_manifest_entry(self._io):
+                writer.existing(entry)
+        return writer.to_manifest_file()
 
     def write(self, operation: Operation, schema_id: int | None = None) -> tuple[TableUpdate, ...]:
         """Write the manifests; return what makes it the table's newest.
@@ -351,14 +373,19 @@ class StagedSnapshot(_OverwriteFiles, _MergeAppendFiles):
         self._clean_all_uncommitted()
 
 
-def files_older_than(table: Table, timestamp: float) -> Iterator[str]:
-    """List the files in the table's folder that were written before a moment."""
+def files_in_folder(table: Table) -> Iterator[tuple[str, float]]:
+    """List the files in the table's folder, and when each was written, where the store says it."""
     scheme, host, path = PyArrowFileIO.parse_location(table.location())
     store = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host)
     for file in store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
-        written_ns = file.mtime_ns  # Of some stores unknown.
-        if file.type == FileType.File and written_ns and written_ns < timestamp * 1e9:
-            yield file.path if scheme == "file" else f"{scheme}://{file.path}"
+        if file.type == FileType.File:
+            location = file.path if scheme == "file" else f"{scheme}://{file.path}"
+            yield location, file.mtime_ns / 1e9 if file.mtime_ns else math.inf
+
+
+def is_ours(path: str) -> bool:
+    """Tell whether a data file, a manifest, or a list of those, was written here."""
+    return _OURS in path.rpartition("/")[2]
 
 
 def plain(path: str) -> str:
@@ -366,15 +393,35 @@ def plain(path: str) -> str:
     return PyArrowFileIO.parse_location(path)[2].rstrip("/")
 
 
-def reachable(table: Table) -> set[str]:
-    """Return the plain paths of all files that the table's metadata leads to."""
-    inspect, metadata = table.inspect, table.metadata
-    paths = {
-        *inspect.metadata_log_entries()["file"].to_pylist(),
-        *(snapshot.manifest_list for snapshot in metadata.snapshots),
-        *inspect.all_manifests()["path"].to_pylist(),
-        *inspect.all_files()["file_path"].to_pylist(),
-        *(file.statistics_path for file in metadata.statistics),
-        *(file.statistics_path for file in metadata.partition_statistics),
-    }
-    return set(map(plain, paths))
+def reachable(table: Table, snapshots: Iterable[Snapshot] | None = None) -> dict[str, str]:
+    """Return the files that the table's metadata leads to: by some snapshots, or by all.
+
+    Returns:
+        Their paths by their plain ones; what leads to others comes before those.
+    """
+    chosen = table.metadata.snapshots if snapshots is None else snapshots
+    current = table.metadata.current_snapshot_id
+    first = sorted(chosen, key=lambda snapshot: snapshot.snapshot_id != current)
+    return {plain(path): path for path in _led_to(table, first)}
+
+
+def _led_to(table: Table, snapshots: Sequence[Snapshot]) -> Iterator[str]:
+    """Yield paths; of the older snapshots, files may be gone: an erase deletes them first."""
+    metadata, io, read = table.metadata, table.io, set[ManifestFile]()
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        if statistics.snapshot_id in ids:
+            yield statistics.statistics_path
+    for snapshot in snapshots:
+        is_current = snapshot.snapshot_id == metadata.current_snapshot_id
+        missing = () if is_current else (FileNotFoundError,)
+        yield snapshot.manifest_list
+        with suppress(*missing):
+            for manifest in set(snapshot.manifests(io)) - read:
+                read.add(manifest)
+                yield manifest.manifest_path
+                with suppress(*missing):
+                    entries = manifest.fetch_manifest_entry(io)
+                    yield from (entry.data_file.file_path for entry in entries)

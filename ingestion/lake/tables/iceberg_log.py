@@ -43,6 +43,13 @@ def history(metadata: TableMetadata) -> list[Snapshot]:
     return chain
 
 
+def needed(metadata: TableMetadata) -> list[Snapshot]:
+    """Walk back to our newest commit, which says where the table stands."""
+    past = history(metadata)
+    ours = (at for at, snapshot in enumerate(past) if seq_of(snapshot) is not None)
+    return past[: next(ours, len(past)) + 1]
+
+
 def version_of(snapshot: Snapshot) -> int:
     """Return the sequence number, which tables of format 1 lack."""
     return snapshot.sequence_number or 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, ClassVar, Final, LiteralString
 
@@ -25,6 +25,7 @@ from ingestion.errors import (
     InvalidSpecError,
     SetupError,
     TableSettingsError,
+    counted,
 )
 from ingestion.lake.commit_log import (
     DELETED,
@@ -44,6 +45,7 @@ from ingestion.lake.data_table import (
     counts_of,
     seq_conflict,
 )
+from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
 
@@ -157,8 +159,6 @@ class PostgresTable(DataTable):
         "time travel": _PAST,
         "rebuild": "a table of PostgreSQL that is made beside another cannot take its place yet; "
         "reset the stream instead, and the next run reads the topic into a new table",
-        "erase": "the way to erase a key from PostgreSQL is its own DELETE and VACUUM, and the "
-        "proof would miss the row",
         "see foreign changes": "PostgreSQL keeps no log of a table's changes that a client can "
         "read",
     }
@@ -349,6 +349,12 @@ class PostgresTable(DataTable):
             remedy=f"ALTER TABLE {there} SET LOGGED",
         )
 
+    def remove_older_versions(self) -> int:
+        """Let the server remove the rows that were deleted; their files stay."""
+        self._place.vacuum()
+        hit(Failpoint.VACUUMED)
+        return 0
+
     def maintain(self, window: dt.timedelta, target_bytes: int) -> Mapping[str, int]:
         """Delete the notes that are older than the window, though never the newest."""
         del target_bytes
@@ -404,18 +410,19 @@ class PostgresTransaction(Transaction):
 
     def commit(self, change: Change | None, metadata: CommitMetadata) -> None:
         """Change the rows, note it, and commit; whatever happens, the connection is closed."""
+        self._commit(metadata, lambda: self._change_rows(change) if change else counts_of(None))
+
+    def erase(self, keys: pa.Table, metadata: CommitMetadata) -> None:
+        """Let the server delete the rows, and commit as ``commit`` does."""
+        self._commit(metadata, lambda: {**counts_of(None), DELETED: self._delete(keys)})
+
+    def _commit(
+        self, metadata: CommitMetadata, change_rows: Callable[[], Mapping[str, int]]
+    ) -> None:
         if metadata.seq != self._seq:
             raise ValueError(f"seq {self._seq} was begun, and not {metadata.seq}")
         with closing(self), self._place.translated(self._connection):
-            counts = counts_of(None)
-            if change is not None:
-                counts = self._change_rows(change)
-                if counts != change.counts:
-                    raise self._place.busy(
-                        f"others have changed the same rows: {_in_words(counts)} by the server, "
-                        f"{_in_words(change.counts)} by the batch. Nothing was changed"
-                    )
-            self._note(counts, metadata)
+            self._note(change_rows(), metadata)
             self._place.commit(self._connection)
 
     def close(self) -> None:
@@ -429,11 +436,26 @@ class PostgresTransaction(Transaction):
         keys = change.deleted.column_names
         others = [name for name in updated.column_names if name not in keys]
         new = SQL(", ").join(SQL("{0} = n.{0}").format(Identifier(name)) for name in others)
-        return {
+        counts = {
             DELETED: self._match(_DELETE, deleted, keys),
             UPDATED: self._match(_UPDATE, updated, keys, new=new),
             INSERTED: send_rows(self._connection, self._place.table, inserted),
         }
+        if counts != change.counts:
+            raise self._place.busy(
+                f"others have changed the same rows: {_in_words(counts)} by the server, "
+                f"{_in_words(change.counts)} by the batch. Nothing was changed"
+            )
+        return counts
+
+    def _delete(self, keys: pa.Table) -> int:
+        """Delete all rows that have some values; count them."""
+        deleted = self._match(_DELETE, self._as_stored(keys), keys.column_names)
+        if left := self.rows_of(keys).num_rows:
+            raise self._place.busy(
+                f"a trigger or a rule keeps {counted(left, 'row')} of the key. Nothing was changed"
+            )
+        return deleted
 
     def _match(
         self, statement: LiteralString, rows: pa.Table, keys: Sequence[str], **parts: Composable

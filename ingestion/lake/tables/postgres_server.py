@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from ingestion.errors import (
     RefusedError,
     SinkSilentError,
     TableBusyError,
+    counted,
     first_line,
 )
 from ingestion.lake.commit_log import UnknownOutcomeError
@@ -69,6 +71,16 @@ _HOLDERS: Final = """
     FROM pg_locks JOIN pg_stat_activity USING (pid)
     WHERE relation = to_regclass(%s) AND granted AND mode <> 'AccessShareLock'
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+# What VACUUM has had to leave, as far as the server counts it, which it does within a second.
+_DEAD: Final = "SELECT pg_stat_get_dead_tuples(to_regclass(%s))"
+_SECONDS_OF_COUNTING: Final = 1.0
+# Who may still see deleted rows.
+_READERS: Final = """
+    SELECT string_agg(format('%%s (process %%s)',
+                      coalesce(nullif(application_name, ''), 'a session'), pid), ', ')
+    FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid()
 """
 _TABLE: Final = "SELECT t::oid, obj_description(t, 'pg_class') FROM to_regclass(%s) t"
 
@@ -209,6 +221,40 @@ class PostgresPlace:
                 f"{self.stream}: {self.where}: the server answered a commit with {answer}. Nothing "
                 f"was changed. Next: {_AGAIN}"
             )
+
+    def vacuum(self) -> None:
+        """Remove deleted rows from table, indexes and statistics, beside whoever reads the table.
+
+        Raises:
+            RefusedError: the role may not.
+            TableBusyError: a transaction that may still see them does not end.
+        """
+        deadline = time.monotonic() + self.timeout_seconds
+        with self.translated(), closing(self._connect()) as connection:
+            connection.autocommit = True
+            connection.execute("SET lock_timeout = '30s'; SET statement_timeout = 0")
+            with self.translated(connection):
+                while dead := self._vacuum(connection):
+                    if time.monotonic() > deadline:
+                        readers = value_of(connection, _READERS) or "a replica, or a slot of one"
+                        raise self.busy(
+                            f"{counted(dead, 'deleted row')} cannot be removed from its file "
+                            f"before older transactions end: {readers}"
+                        )
+
+    def _vacuum(self, connection: Connection) -> int:
+        """Vacuum once; count the deleted rows that are left."""
+        warnings = list[str | None]()
+        connection.add_notice_handler(lambda notice: warnings.append(notice.message_primary))
+        connection.execute(self.sql("VACUUM (ANALYZE, INDEX_CLEANUP ON) {table}"))
+        if warnings:
+            raise RefusedError(
+                self.stream,
+                f"{self.where} was not vacuumed, and its file keeps deleted rows: {warnings[0]}.",
+                remedy="let the role own the table; then run the same command again",
+            )
+        time.sleep(_SECONDS_OF_COUNTING)
+        return int(value_of(connection, _DEAD, (self.table.as_string(),)))
 
     @contextmanager
     def translated(self, connection: Connection | None = None) -> Iterator[None]:

@@ -1,0 +1,84 @@
+"""A key is erased from a table outside the lake as from a Delta table, and the proof holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ingestion.cli.app import app
+from ingestion.errors import RewindError
+from ingestion.lake.failpoints import Failpoint
+from ingestion.operations.erase import Certificate, erase
+from ingestion.operations.rewind import read_history, rewind
+from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.long import twins
+from tests.support.proof import find_problems, prove
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PERSON, NUMBER = "Ada Lovelace", 123
+
+
+def erased(world: World, **key: Any) -> Certificate:
+    """Erase the rows that have some values."""
+    written = json.dumps(key)
+    return erase(world.spec, world.settings, key=written, reason="a request", run_id="r")
+
+
+@pytest.mark.parametrize(
+    ("sink", "place"),
+    [("iceberg", Failpoint.VACUUMED), ("postgres", Failpoint.DECIDED)],
+)
+def test_an_erase_that_dies_is_finished_and_proven(world: World, place: Failpoint) -> None:
+    """Rows, deletes and bad records go; nothing brings them back; no rewind leads behind it."""
+    world.declare(
+        schema="id TINYINT NOT NULL, name STRING, at INT NOT NULL",
+        sequence_by=["at"],
+        apply_as_deletes="at = 3",
+    )
+    world.send(row(NUMBER, PERSON, at=3), row(1, "a", at=1), row(2, "b", at=1))
+    world.run()
+    world.send(row(NUMBER, PERSON, at=4), {"id": NUMBER, "name": PERSON}, row(2, "b2", at=2))
+    world.run()
+    with crashing_at(place), pytest.raises(PlannedError):
+        erased(world, id=NUMBER)
+    assert any("was cut short" in notice for notice in world.run().notices)
+
+    done = erased(world, id=NUMBER)
+
+    assert done.has_erased
+    assert done.row.counts["erase_completes.3"] == 1
+    assert world.rows() == [row(1, "a", 1), row(2, "b2", 2)]
+    assert PERSON not in repr(world.quarantined())
+    assert world.replay().total("filtered") == 2
+    verdict = prove(world)
+    assert verdict.holds, verdict.differences
+    assert read_history(world.paths)[0].seq == world.ledger[-1].seq
+    if "rewind" not in world.paths.table.cannot:
+        with pytest.raises(RewindError, match="a key was erased since"):
+            rewind(world.spec, world.settings, to="seq:2", reason="a test", run_id="r")
+        rewind(world.spec, world.settings, to=f"seq:{done.row.seq}", reason="a test", run_id="r")
+    assert world.rows() == [row(1, "a", 1), row(2, "b2", 2)]
+
+
+@pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
+def test_a_stream_without_keys_is_erased_by_any_column(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal rows go together, from a shell, too, and each is counted."""
+    world.declare(mode="append", keys=[])
+    world.send(row(1, PERSON), row(1, PERSON), row(2, None), row(3, PERSON), row(1, "a"))
+    world.run()
+    world.write_declaration()
+    world.set_environment(monkeypatch)
+    command = ["erase", world.topic, "--key", json.dumps({"name": PERSON, "id": 1})]
+
+    done = CliRunner().invoke(app, [*command, "--reason", "a request", "--yes"])
+
+    assert "2 rows of the table" in done.stdout, done.output
+    assert world.rows() == [row(2, None), row(3, PERSON), row(1, "a")]
+    assert find_problems(world) == ()
