@@ -91,7 +91,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
         paths.restored.delete_all(still_held)
         for table in chosen.tables:
             (chosen.path / table).copy_to(paths.restored / table, still_held)
-        return swap_tables(paths, paths.restored, why=f"archive restore {entry}")
+        return swap_tables(paths, paths.restored, why=f"archive restore {entry}").archived
 
 
 def prune(

@@ -44,7 +44,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from sqlalchemy.exc import SQLAlchemyError
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import IcebergSink
+from ingestion.declaration.sinks import BESIDE, IcebergSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_log import (
@@ -106,8 +106,6 @@ class IcebergTable(DataTable):
     """A stream's Iceberg table; see ``DataTable``."""
 
     cannot: ClassVar[Mapping[Ability, str]] = {
-        "rebuild": "a table of Iceberg that is made beside another cannot take its place yet; "
-        "reset the stream instead, and the next run reads the topic into a new table",
         "erase": "older snapshots would keep the rows until they expire, and that is not done yet",
     }
 
@@ -185,15 +183,23 @@ class IcebergTable(DataTable):
             elif column.name not in table.schema().column_names:
                 update.add_column(column.name, type_, doc=column.comment or None)
 
-    def set_aside(self, entry: str) -> str | None:
-        """Rename the table in its catalog; its notes are in it."""
-        *namespace, name = self._entry.identifier
-        to = (*namespace, f"{name}__{entry.lower()}")
-        if self._entry.load() is None:
-            return None
-        with self._entry.session() as catalog:
-            catalog.rename_table(self._entry.identifier, to)
-        return ".".join(to)
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Rename the tables in their catalog, one after the other; notes are in them."""
+        own = self._entry
+        aside, beside = own.with_ending(f"__{entry.lower()}"), own.with_ending(BESIDE)
+        is_done = is_replaced and beside.load() is None
+        if own.load() and not aside.load() and not is_done:
+            own.rename(aside)
+        if is_replaced and not is_done:
+            beside.rename(own)
+        return aside.name if aside.load() else None
+
+    def drop(self) -> None:
+        """Remove the table from its catalog, and its files."""
+        table = self._entry.load()
+        if table is not None and table.properties.get(snapshots.STREAM) == self.stream:
+            with self._entry.session() as catalog:
+                catalog.purge_table(self._entry.identifier)
 
     def begin(self, seq: int) -> IcebergTransaction:
         """Load the table, and make sure that it stands at the seq before."""
