@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pydantic import SecretStr
 
 from ingestion.declaration.ddl import DeclaredColumn, parse_columns, system_columns
-from ingestion.declaration.sinks import SinkSpec
+from ingestion.declaration.sinks import BESIDE, SinkSpec
 from ingestion.errors import TableReplacedError
 from ingestion.kafka.offsets import Offsets, TopicPartition
-from ingestion.lake.archive import finish_swap, refuse_half_swapped, swap_tables
+from ingestion.lake import archive
+from ingestion.lake.archive import finish_swap, refuse_half_swapped
 from ingestion.lake.commit_metadata import CommitMetadata, Identity
 from ingestion.lake.failpoints import Failpoint
 from ingestion.lake.ledger import Ledger, LedgerRow
 from ingestion.lake.paths import StreamPaths
+from ingestion.lake.tables.iceberg_catalog import CatalogEntry
 from ingestion.operations.decisions import reset
 from ingestion.settings import Settings
 
@@ -69,35 +73,39 @@ def make(paths: StreamPaths) -> str:
     return table_id
 
 
-def crash_at(place: str) -> Callable[..., None]:
-    """Return what ends the process where it gets to a place."""
-
-    def crash(reached: object, *_: object) -> None:
-        if place in ("_move", reached):
-            raise KeyboardInterrupt
-
-    return crash
-
-
-def test_a_swap_that_was_cut_short_is_finished(
-    paths: StreamPaths, monkeypatch: pytest.MonkeyPatch
+def cut_short(
+    swap: Callable[[], object],
+    owner: object,
+    name: str,
+    where: Callable[..., bool] = lambda *_: True,
 ) -> None:
+    """Let a swap die where it calls a function, with such arguments."""
+    whole = getattr(owner, name)
+
+    def crash(*given: object) -> object:
+        if where(*given):
+            raise KeyboardInterrupt
+        return whole(*given)
+
+    with patch.object(owner, name, crash), pytest.raises(KeyboardInterrupt):
+        swap()
+
+
+def test_a_swap_that_was_cut_short_is_finished(paths: StreamPaths) -> None:
     """Killed at each of its steps in turn, it goes on, whatever sink the file names by then."""
     old, new = paths.table.log().table_id(), make(workshop(paths))
+    swap = partial(archive.swap_tables, paths, paths.workshop, why="rebuild")
+    go_on = partial(finish_swap, paths.at(SinkSpec()))
+    cut_short(swap, archive, "hit", lambda place: place == Failpoint.SWAP_BEGUN)
+    if paths.sink.iceberg:
+        # In PostgreSQL both renames are one transaction.
+        cut_short(go_on, CatalogEntry, "rename", lambda was, _: was.name.endswith(BESIDE))
+    cut_short(go_on, archive, "_move")
+    cut_short(go_on, archive, "hit", lambda place: place == Failpoint.SWAP_CLEARED)
+    with pytest.raises(TableReplacedError, match="`rebuild` was cut short"):
+        refuse_half_swapped(paths)
 
-    def swap(*, place: str) -> None:
-        name, is_begun = "_move" if place == "_move" else "hit", (paths.archive / "SWAP").exists()
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(f"ingestion.lake.archive.{name}", crash_at(place))
-            if is_begun:
-                finish_swap(paths.at(SinkSpec()))
-            swap_tables(paths, paths.workshop, why="rebuild")
-        with pytest.raises(TableReplacedError, match="`rebuild` was cut short"):
-            refuse_half_swapped(paths)
-
-    for place in (Failpoint.SWAP_BEGUN, "_move", Failpoint.SWAP_CLEARED):
-        swap(place=place)
-    finish_swap(paths.at(SinkSpec()))
+    go_on()
 
     refuse_half_swapped(paths)
     (entry,) = paths.archive.folders()
@@ -108,16 +116,13 @@ def test_a_swap_that_was_cut_short_is_finished(
     assert not paths.workshop.exists()
 
 
-def test_a_reset_gives_the_table_another_name_once(
-    paths: StreamPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reset_gives_the_table_another_name_once(paths: StreamPaths) -> None:
     """Without a file that can be read, the ledger says where it is; cut short, the rest follows."""
     old = paths.table.log().table_id()
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("ingestion.lake.archive._move", crash_at("_move"))
-        reset("orders", paths.settings, run_id="r")
+    again = partial(reset, "orders", paths.settings, run_id="r")
+    cut_short(again, archive, "_move")
 
-    done = reset("orders", paths.settings, run_id="r")
+    done = again()
 
     (entry,) = paths.archive.folders()
     assert [path.name for path in done.archived] == ["orders__ledger"]
