@@ -132,8 +132,8 @@ def _refuse_elsewhere(paths: StreamPaths, chosen: Archived) -> None:
     if rows and rows[-1].sink != "delta":
         raise RefusedError(
             paths.stream,
-            f"the rows of {chosen.name} are in a table of `sink: {rows[-1].sink}`, which a reset "
-            "has renamed, and not in the lake: nothing was changed.",
+            f"the rows of {chosen.name} are in a table of `sink: {rows[-1].sink}`, and not in the "
+            "lake: nothing was changed.",
             remedy="read that table where it is",
         )
 
