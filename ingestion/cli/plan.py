@@ -70,9 +70,10 @@ def rebuild(
 ) -> None:
     """Build a new table from the topic, beside the old one, and swap when it has caught up.
 
-    For a changed schema, mode, key or transformation. The old table can be read and written
-    during that time, and goes into the lake's archive in the end. Interrupted or killed, the
-    same command goes on. Refused (exit 3) when Kafka no longer holds what the table was filled
+    For a changed schema, mode, key, transformation or sink. The old table can be read and written
+    during that time, and goes into the lake's archive in the end; one outside the lake stays
+    there, by another name where the new one takes its own. Interrupted or killed, the same
+    command goes on. Refused (exit 3) when Kafka no longer holds what the table was filled
     from. Exits with 1 when the books of the new table do not balance; the old one then stays in
     its place.
     """
