@@ -115,10 +115,9 @@ class RebuildTable(dg.Config):
             tell=at.say,
         )
         done = Rebuild(run=run, without_lost=self.without_lost, reason=self.reason).execute()
-        archived = [str(path) for path in done.archived]
         return {
-            "archived": archived,
-            "quarantined_archived": waiting_records(done.archived),
+            "archived": done.old.named,
+            "quarantined_archived": waiting_records(done.old.archived),
             "red": red_of(done.report.batches),
         }
 

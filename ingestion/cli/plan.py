@@ -70,9 +70,10 @@ def rebuild(
 ) -> None:
     """Build a new table from the topic, beside the old one, and swap when it has caught up.
 
-    For a changed schema, mode, key or transformation. The old table can be read and written
-    during that time, and goes into the lake's archive in the end. Interrupted or killed, the
-    same command goes on. Refused (exit 3) when Kafka no longer holds what the table was filled
+    For a changed schema, mode, key, transformation or sink. The old table can be read and written
+    during that time, and goes into the lake's archive in the end; one outside the lake stays
+    there, by another name where the new one takes its own. Interrupted or killed, the same
+    command goes on. Refused (exit 3) when Kafka no longer holds what the table was filled
     from. Exits with 1 when the books of the new table do not balance; the old one then stays in
     its place.
     """
@@ -92,12 +93,12 @@ def rebuild(
         )
         rebuilt = Rebuild(run=run, without_lost=without_lost, reason=reason.strip()).execute()
     output.note_red(rebuilt.report)
-    note_waiting(stream, rebuilt.archived)
+    note_waiting(stream, rebuilt.old.archived)
     if as_json:
         output.document(_rebuild_document(rebuilt))
     else:
         _print_rebuild(rebuilt)
-    if rebuilt.archived:
+    if rebuilt.old.named:
         raise typer.Exit(DONE)
     raise typer.Exit(WRONG if not rebuilt.report.is_balanced else interrupt.exit_code)
 
@@ -195,19 +196,21 @@ def _rebuild_document(rebuilt: RebuildReport) -> dict[str, object]:
         "stream": rebuilt.stream,
         "run_id": report.run_id,
         "balanced": report.is_balanced,
-        "swapped": bool(rebuilt.archived),
+        "swapped": bool(rebuilt.old.named),
         "rows": report.row_count,
         **output.fields_of(report, "seq", "lag"),
         "batches": [output.row_document(row, "problems") for row in report.batches],
-        "archived": rebuilt.archived,
+        "archived": rebuilt.old.named,
     }
 
 
 def _print_rebuild(rebuilt: RebuildReport) -> None:
-    if not rebuilt.archived:
+    if not rebuilt.old.named:
         output.say(f"{rebuilt.stream}: the new table is not ready; the old one is in its place")
         return
     rows = counted(rebuilt.report.row_count or 0, "row")
     output.say(f"{rebuilt.stream}: the new table is in place, {rows}, lag {rebuilt.report.lag:,}")
-    for path in rebuilt.archived:
+    for path in rebuilt.old.archived:
         output.say(f"  archived {path}")
+    if rebuilt.old.renamed:
+        output.say(f"  the old table is {rebuilt.old.renamed}")

@@ -18,6 +18,8 @@ from ingestion.declaration.types import PLAIN_NAME, SqlType
 
 # As PostgreSQL and most catalogs take a name without quotes.
 _QUALIFIED: Final = r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$"
+# What the name of a table ends on that is made beside another, to take its place.
+BESIDE: Final = "__rebuild"
 QualifiedName = Annotated[
     str,
     StringConstraints(pattern=_QUALIFIED),
@@ -51,6 +53,10 @@ class IcebergSink(Part):
         "with no configuration, one on SQLite in the lake.",
     )
 
+    def table_of(self, stream: str) -> str:
+        """Return the table of a stream."""
+        return self.table or f"oncelake.{stream}"
+
 
 class PostgresSink(Part):
     """A table of PostgreSQL; ONCELAKE_POSTGRES says where the server is."""
@@ -58,6 +64,10 @@ class PostgresSink(Part):
     table: QualifiedName | None = Field(
         None, description="schema.table; left out: public.<stream>."
     )
+
+    def table_of(self, stream: str) -> str:
+        """Return the table of a stream."""
+        return self.table or f"public.{stream}"
 
 
 class KafkaSink(Part):
@@ -110,6 +120,17 @@ class SinkSpec(Part):
     def declared(self) -> Part:
         """What a person says of it."""
         return getattr(self, self.name) or DeltaSink()
+
+    def beside(self, stream: str) -> SinkSpec:
+        """Return the sink of a table that is made to take the place of this one's.
+
+        A topic, which has its name for good, is its own.
+        """
+        sink = self.declared
+        if not isinstance(sink, IcebergSink | PostgresSink):
+            return self
+        table = f"{sink.table_of(stream)}{BESIDE}"
+        return SinkSpec(**{self.name: sink.model_copy(update={"table": table})})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.errors import StreamLockedError, TableReplacedError
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.location import Location, ObjectChangedError, Tag
@@ -99,18 +101,38 @@ def _archived(folder: Location) -> Archived | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Swapped:
+    """Where the tables of a stream went.
+
+    Attributes:
+        archived: Places in the lake's archive.
+        renamed: What a table outside the lake is called now.
+    """
+
+    archived: tuple[Location, ...] = ()
+    renamed: str | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """Name all of them."""
+        return [*map(str, self.archived), *filter(None, [self.renamed])]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Swap:
     """A stream's tables on their way into the archive.
 
     Attributes:
-        entry: The folder of the archive that they go into.
+        entry: The folder of the archive that they go into, and the name of a table outside.
         source: The folder of the lake whose tables take their places, if any do.
+        sink: Whose table gives up its place, where that is outside the lake.
         is_cleared: Whether all have gone, so that what lies in their places is new.
     """
 
     entry: str
     why: str
     source: str | None
+    sink: Mapping[str, Any] = field(default_factory=dict)
     is_cleared: bool = False
 
     def to_json(self) -> bytes:
@@ -118,33 +140,51 @@ class _Swap:
         return json.dumps(asdict(self)).encode()
 
 
-def swap_tables(
-    paths: StreamPaths, new: Location | None = None, *, why: str
-) -> tuple[Location, ...]:
+def swap_tables(paths: StreamPaths, new: Location | None = None, *, why: str) -> Swapped:
     """Archive a stream's tables, and put those of a folder of the lake, if given, in their places.
 
-    Needs the stream's lock. Returns where the old tables went; their checkpoints are dropped.
+    A table outside the lake changes places with the one beside it. Needs the stream's lock. Returns
+    where the old tables went, by an earlier swap that was cut short, too; their checkpoints are
+    dropped.
+
+    Raises:
+        RefusedError: the table must keep its name.
     """
+    earlier = finish_swap(paths)
+    if new is None:
+        paths.table.refuse_fixed_name()
     refuse_lost_lease(paths)
-    source = new.key.removeprefix(f"{paths.lake.key}/") if new else None
-    _swap_file(paths).create(_Swap(entry=new_entry(), why=why, source=source).to_json())
-    return finish_swap(paths)
+    swap = _Swap(
+        entry=new_entry(),
+        why=why,
+        source=new.key.removeprefix(f"{paths.lake.key}/") if new else None,
+        sink=paths.sink.model_dump(mode="json", exclude_unset=True),
+    )
+    _swap_file(paths).create(swap.to_json())
+    now = finish_swap(paths)
+    return Swapped(
+        archived=(*earlier.archived, *now.archived), renamed=now.renamed or earlier.renamed
+    )
 
 
-def finish_swap(paths: StreamPaths) -> tuple[Location, ...]:
+def finish_swap(paths: StreamPaths) -> Swapped:
     """Go on with a swap that was cut short, if one was, and return where old tables went just now.
 
     Needs the stream's lock.
     """
-    found, moved = _read_swap(paths), tuple[Location, ...]()
+    found, moved = _read_swap(paths), Swapped()
     if found is None:
-        return ()
+        return moved
     swap, tag = found
     hit(Failpoint.SWAP_BEGUN)
     # The ledger goes last: it is what a table that is gone is missed by.
     tables = (paths.tombstones, paths.quarantine, paths.data, paths.ledger)
     if not swap.is_cleared:
-        moved = _move(paths, tables, swap.entry, swap.why)
+        refuse_lost_lease(paths)
+        outside = paths.at(SinkSpec.model_validate(swap.sink)).table
+        renamed = outside.set_aside(swap.entry, is_replaced=swap.source is not None)
+        archived = _move(paths, tables, swap.entry, swap.why)
+        moved = Swapped(archived=archived, renamed=renamed)
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
         try:
             _swap_file(paths).replace(replace(swap, is_cleared=True).to_json(), tag)

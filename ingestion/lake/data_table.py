@@ -31,7 +31,6 @@ Ability = Literal[
     "replay",
     "redrive",
     "rebuild",
-    "reset",
     "erase",
     "see foreign changes",
     "look up",
@@ -236,17 +235,35 @@ class DataTable(ABC):
         del window, target_bytes
         return {}
 
-    def set_aside(self, entry: str) -> str | None:
-        """Give the table another name, so that the next run makes a new one; needs the lock.
+    def refuse_fixed_name(self) -> None:
+        """Make sure that the table can be given another name, or is none of this stream's.
+
+        Raises:
+            RefusedError: it cannot.
+        """
+        return
+
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Give the table another name, and its own to the one that was made beside it, if any was.
+
+        Needs the stream's lock; to do it again changes nothing.
 
         Args:
             entry: What to call it by.
+            is_replaced: Whether one was made beside it (``SinkSpec.beside``).
 
         Returns:
-            Where it went; ``None`` where there is none, or it moves with the lake's folders.
+            What it is called now; ``None`` where there was none, or it is in the lake's folders.
         """
-        del entry
+        del entry, is_replaced
         return None
+
+    def drop(self) -> None:
+        """Remove the table of this stream for good, unless it is in the lake's folders.
+
+        What is in a topic stays there.
+        """
+        return
 
     def restore(self, version: int, metadata: CommitMetadata) -> Commit:
         """Commit the rows and columns of an earlier version, with a note; needs the lock.

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.errors import DamagedTableError
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import archive_table
@@ -139,6 +140,12 @@ class LedgerRow:
     def sink(self) -> str:
         """The sink that its table is of: but for Delta, the ids begin so."""
         return self.table_id.rpartition(":")[0] or "delta"
+
+    @property
+    def declared_sink(self) -> SinkSpec:
+        """The sink as it was declared then; without a table's name where nothing tells of it."""
+        declared = (self.declaration or {}).get("sink")
+        return SinkSpec.model_validate(declared or {self.sink: {}})
 
     @property
     def is_red(self) -> bool:

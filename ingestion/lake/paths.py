@@ -7,11 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ingestion.declaration.names import SinkName
 from ingestion.declaration.sinks import SINKS, SinkSpec
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
+
+_WORKSHOPS = ".rebuild"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +23,7 @@ class StreamPaths:
         lake: The lake that they are in.
         data: The folder that is named for the stream: its Delta table, where it is one.
         table: The table of its rows, whatever keeps it.
-        sink: What keeps it.
+        sink: What keeps it, as declared.
         lock: The file whose kernel lock is the right to write.
         ledger_copy: The ledger as it was when commits last left the table's log.
         holder: Who holds that lock, for people.
@@ -35,10 +36,11 @@ class StreamPaths:
     """
 
     stream: str
+    settings: Settings
     lake: Location
     data: Location
     table: DataTable
-    sink: SinkName
+    sink: SinkSpec
     quarantine: Location
     tombstones: Location
     ledger: Location
@@ -67,9 +69,10 @@ class StreamPaths:
         has_lease = settings.lock == "lease" or not lake.is_local
         return cls(
             stream=stream,
+            settings=settings,
             lake=lake,
             data=lake / stream,
-            sink=sink.name,
+            sink=sink,
             table=_table_of(stream, sink, settings, lake),
             quarantine=lake / f"{stream}__quarantine",
             tombstones=lake / f"{stream}__tombstones",
@@ -81,12 +84,19 @@ class StreamPaths:
             lease_seconds=settings.lease_seconds,
             checkpoints=settings.state / "checkpoints" / stream,
             archive=lake / ".archive" / stream,
-            workshop=lake / ".rebuild" / stream,
+            workshop=lake / _WORKSHOPS / stream,
             restored=lake / ".restore" / stream,
         )
+
+    def at(self, sink: SinkSpec) -> StreamPaths:
+        """Return the places of the same stream in the same lake, with its rows in another sink."""
+        return StreamPaths.of(self.stream, self.settings, sink)
 
 
 def _table_of(stream: str, sink: SinkSpec, settings: Settings, lake: Location) -> DataTable:
     """Open a stream's table by the module of its sink, whose library may be large."""
+    if lake.parent.name == _WORKSHOPS and sink.name != "delta":
+        # Where it shall take the place of another, it must be in the same catalog or schema.
+        sink, lake = sink.beside(stream), lake.parent.parent
     module = import_module(SINKS[sink.name].module)
     return cast("DataTable", module.open_table(stream, sink.declared, settings, lake))

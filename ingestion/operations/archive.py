@@ -91,7 +91,7 @@ def restore(stream: str, entry: str, settings: Settings, *, run_id: str) -> tupl
         paths.restored.delete_all(still_held)
         for table in chosen.tables:
             (chosen.path / table).copy_to(paths.restored / table, still_held)
-        return swap_tables(paths, paths.restored, why=f"archive restore {entry}")
+        return swap_tables(paths, paths.restored, why=f"archive restore {entry}").archived
 
 
 def prune(
@@ -132,8 +132,8 @@ def _refuse_elsewhere(paths: StreamPaths, chosen: Archived) -> None:
     if rows and rows[-1].sink != "delta":
         raise RefusedError(
             paths.stream,
-            f"the rows of {chosen.name} are in a table of `sink: {rows[-1].sink}`, which a reset "
-            "has renamed, and not in the lake: nothing was changed.",
+            f"the rows of {chosen.name} are in a table of `sink: {rows[-1].sink}`, and not in the "
+            "lake: nothing was changed.",
             remedy="read that table where it is",
         )
 

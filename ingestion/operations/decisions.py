@@ -14,9 +14,8 @@ from ingestion.declaration.sinks import SinkSpec
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import InvalidSpecError, StreamLockedError, counted
 from ingestion.kafka.offsets import Offsets, Range
-from ingestion.lake.archive import archive_table, finish_swap, new_entry, swap_tables
+from ingestion.lake.archive import Swapped, archive_table, swap_tables
 from ingestion.lake.commit_metadata import UNKNOWN, CommitMetadata, CountedRange, Identity
-from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.failpoints import Failpoint, hit
 from ingestion.lake.foreign_commits import foreign_commits
 from ingestion.lake.lease import Lease, read_lease, release
@@ -115,24 +114,6 @@ def adopt_topic(
         return _commit_decision(stream, metadata, position.table_id)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResetReport:
-    """Where the tables of a stream went.
-
-    Attributes:
-        archived: Places in the lake's archive.
-        renamed: What a table outside the lake is called now.
-    """
-
-    archived: tuple[Location, ...]
-    renamed: str | None
-
-    @property
-    def named(self) -> list[str]:
-        """Name all of them."""
-        return [*map(str, self.archived), *filter(None, [self.renamed])]
-
-
 def reset(
     stream: str,
     settings: Settings,
@@ -140,31 +121,21 @@ def reset(
     run_id: str,
     reason: str = "",
     sink: SinkSpec | None = None,
-) -> ResetReport:
+) -> Swapped:
     """Move a stream's tables into the lake's archive, and drop its checkpoints.
 
-    A table outside the lake gets another name where it is. The reason is kept in the archive. The
-    next run makes a new table and begins at ``starting``.
+    A table outside the lake gets another name where it is; without a ``sink``, because the stream's
+    file cannot be read, the ledger tells of it. The reason is kept in the archive. The next run
+    makes a new table and begins at ``starting``.
+
+    Raises:
+        RefusedError: a topic cannot be given another name.
     """
     paths = StreamPaths.of(stream, settings, sink)
-    refuse_unable(stream, paths.table, "reset")
-    _refuse_without_sink(paths, sink)
+    if sink is None and (known := load_ledger(paths).rows):
+        paths = paths.at(known[-1].declared_sink)
     with held(paths, run_id):
-        # It goes first: what is left beside it then misses it, and nothing reads on.
-        renamed = paths.table.set_aside(new_entry())
-        why = f"reset: {reason or 'no reason given'}"
-        archived = (*finish_swap(paths), *swap_tables(paths, why=why))
-        return ResetReport(archived=archived, renamed=renamed)
-
-
-def _refuse_without_sink(paths: StreamPaths, sink: SinkSpec | None) -> None:
-    """Make sure that a table outside the lake is found, too, by the stream's file."""
-    known = load_ledger(paths).rows
-    if known and known[-1].sink != "delta" and sink is None:
-        raise InvalidSpecError(
-            f"{paths.stream}: its rows are in a table of `sink: {known[-1].sink}`, and its file "
-            f"cannot be read. Next: mend {paths.stream}.yaml first"
-        )
+        return swap_tables(paths, why=f"reset: {reason or 'no reason given'}")
 
 
 def unlock(stream: str, settings: Settings, *, force: bool = False) -> Lease | None:

@@ -2,7 +2,7 @@
 
 It is filled by runs like any other, in a lake of its own, while the old table goes on being read
 and written. When it has caught up, it takes the stream's lock, catches up once more, and the tables
-change places. Killed anywhere, it goes on where it was.
+change places. Killed anywhere, it goes on where it was. The new one may be in another sink.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from ingestion.declaration.ddl import parse_columns
 from ingestion.declaration.spec import StreamSpec, fingerprint, meaning, meaning_changes
 from ingestion.errors import OffsetsExpiredError, RefusedError, no_table_yet
 from ingestion.kafka.offsets import Offsets
-from ingestion.lake.archive import finish_swap, swap_tables
+from ingestion.lake.archive import Swapped, finish_swap, swap_tables
 from ingestion.lake.data_table import refuse_unable
 from ingestion.lake.erasure import erasures, unfinished
-from ingestion.lake.ledger import LedgerRow, first_offsets, load_ledger
-from ingestion.lake.location import Location
+from ingestion.lake.ledger import LedgerRow, LoadedLedger, first_offsets, load_ledger
 from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.paths import StreamPaths
 from ingestion.lake.storage import translate_disk_errors
@@ -44,7 +43,7 @@ class RebuildReport:
 
     stream: str
     report: RunReport
-    archived: tuple[Location, ...] = ()
+    old: Swapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +82,9 @@ class Rebuild:
 
     def _execute(self, stream: Stream) -> RebuildReport:
         paths = stream.paths
-        refuse_unable(stream.name, paths.table, "rebuild")
         with translate_disk_errors(stream.name, *paths.written):
             stream = resolve_topics(stream)
-            snapshot = read_snapshot(paths)
+            snapshot = _read_old(paths)
             spec = self._beginning(stream, snapshot)
             beside, purpose = self._settings_beside(paths), _purpose(spec, snapshot)
             self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside, spec.sink))
@@ -95,7 +93,7 @@ class Rebuild:
             run = replace(self.run, spec=spec, settings=beside, inherited=erased)
             report = run.execute_unobserved()
             if not self._is_ready(report):
-                return RebuildReport(stream=spec.name, report=report)
+                return RebuildReport(stream=spec.name, report=report, old=Swapped())
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
                 _refuse_another_purpose(spec, paths, purpose)
@@ -104,8 +102,11 @@ class Rebuild:
                 is_ready = self._is_ready(report)
                 # A run that takes long may have slept past the lease.
                 _refuse_another_purpose(spec, paths, purpose)
-                archived = swap_tables(paths, paths.workshop, why=why) if is_ready else ()
-            return RebuildReport(stream=spec.name, report=report, archived=archived)
+                old = swap_tables(paths, paths.workshop, why=why) if is_ready else Swapped()
+            if is_ready and snapshot.paths.sink.name not in ("delta", paths.sink.name):
+                # Its sink keeps it, and it keeps its name there.
+                old = replace(old, renamed=snapshot.paths.table.where)
+            return RebuildReport(stream=spec.name, report=report, old=old)
 
     def _is_ready(self, report: RunReport) -> bool:
         return report.is_balanced and not self.run.stop.is_set()
@@ -127,8 +128,11 @@ class Rebuild:
         """
         begun = paths.lake / "PURPOSE"
         with held_by_python(paths, Holder.me(self.run.run_id)):
-            is_another = begun.read_if_there() != purpose.encode()
-            if is_another or any(row.is_red for row in load_ledger(paths).rows):
+            rows = load_ledger(paths).rows
+            if begun.read_if_there() != purpose.encode() or any(row.is_red for row in rows):
+                for sink in (paths.sink, *(row.declared_sink for row in rows[-1:])):
+                    paths.at(sink).table.drop()
+                paths.table.refuse_fixed_name()
                 for table in (paths.tombstones, paths.quarantine, paths.data, paths.ledger):
                     table.delete_all()
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
@@ -166,6 +170,21 @@ class Rebuild:
         return StreamSpec.model_validate({**declared, "starting": {"offsets": offsets}})
 
 
+def _read_old(paths: StreamPaths) -> TableSnapshot:
+    """Read the table whose place the new one takes, in the sink that the ledger names.
+
+    Raises:
+        RefusedError: the sink of today cannot rebuild its own table, or has one of somebody else's.
+    """
+    ledger = load_ledger(paths)
+    if not ledger.rows or ledger.rows[-1].sink == paths.sink.name:
+        refuse_unable(paths.stream, paths.table, "rebuild")
+        return read_snapshot(paths, ledger)
+    there = read_snapshot(paths, LoadedLedger())
+    position_of(there, even_if_altered=True, even_if_forgotten=True)
+    return read_snapshot(paths.at(ledger.rows[-1].declared_sink), ledger)
+
+
 # Fields that compute columns, so that a key of then may not be what the same record says now.
 _COMPUTING: Final = frozenset({"select", "transform"})
 
@@ -174,7 +193,7 @@ def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     """Say by which declaration, in place of what, and behind which erasures a new table is made."""
     table = snapshot.table.table_id if snapshot.table else "no table"
     erased = [erasure.seq for erasure in erasures(known_rows(snapshot))]
-    return f"{fingerprint(spec)} for {table} without what {erased} erased"
+    return f"{fingerprint(spec)} in {spec.sink} for {table} without what {erased} erased"
 
 
 def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) -> None:
@@ -182,7 +201,7 @@ def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) 
 
     A new one is removed that may hold what has been erased meanwhile.
     """
-    if _purpose(spec, read_snapshot(paths)) != purpose:
+    if _purpose(spec, _read_old(paths)) != purpose:
         paths.workshop.delete_all()
         raise RefusedError(
             spec.name,

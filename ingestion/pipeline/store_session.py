@@ -100,7 +100,7 @@ def read_rows(
     since_seq: int,
 ) -> DataFrame:
     """Return the rows that a batch or a later one has written, as a frame, whatever keeps them."""
-    if paths.sink == "delta":
+    if paths.sink.name == "delta":
         within = pc.field("_seq") >= since_seq
         frame = read_table(spark, paths.data, settings, version=version, within=within)
         return frame.where(frame["_seq"] >= since_seq)

@@ -186,13 +186,14 @@ def _position(snapshot: TableSnapshot, table: TableState, seq: int) -> Position:
 def _refuse_another_sink(snapshot: TableSnapshot) -> None:
     """Make sure that the rows are where the file says."""
     known, paths = snapshot.ledger.rows, snapshot.paths
-    if known and known[-1].sink != paths.sink:
+    if known and known[-1].sink != paths.sink.name:
         raise IdentityChangedError(
             paths.stream,
             f"its rows are in a table of `sink: {known[-1].sink}`; the file declares `sink: "
-            f"{paths.sink}`.",
-            remedy=f"put `sink` back in {paths.stream}.yaml; or oncelake reset {paths.stream} "
-            "--yes, and the next run reads the topic into the new sink",
+            f"{paths.sink.name}`.",
+            remedy=f"oncelake rebuild {paths.stream}, which reads the topic into the new sink and "
+            f"then moves the stream there; or oncelake reset {paths.stream} --yes, and the next "
+            "run reads it; or put `sink` back",
         )
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from ingestion.lake.archive import Swapped
 from ingestion.lake.location import Location
 from ingestion.operations.rebuild import Rebuild, RebuildReport
 from ingestion.pipeline.report import RunReport
@@ -27,7 +28,7 @@ def end(
     def execute(rebuild: Rebuild) -> RebuildReport:
         if is_stopped:
             os.kill(os.getpid(), signal.SIGTERM)
-        return RebuildReport(stream="orders", report=made, archived=archived)
+        return RebuildReport(stream="orders", report=made, old=Swapped(archived=archived))
 
     monkeypatch.setattr(Rebuild, "execute", execute)
 

@@ -533,15 +533,15 @@ def test_a_note_of_somebody_else_is_damage(opened: Opener, name: str, settings: 
         opened().begin(1)
 
 
-def test_a_topic_with_commits_is_not_set_aside(opened: Opener, name: str) -> None:
+def test_a_topic_with_commits_keeps_its_name(opened: Opener, name: str) -> None:
     """It has its name for good; where there is none, or no commit, there is nothing to do."""
-    opened().set_aside("x")
+    opened().refuse_fixed_name()
     make(opened())
-    opened().set_aside("x")
+    opened().refuse_fixed_name()
     opened().commit_note(note(0))
 
     with pytest.raises(RefusedError, match=f"cannot be renamed.*delete {name} and {name}.oncelake"):
-        opened().set_aside("x")
+        opened().refuse_fixed_name()
 
 
 def test_a_log_finds_no_row_by_its_key(opened: Opener) -> None:

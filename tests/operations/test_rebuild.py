@@ -61,7 +61,7 @@ def test_a_new_schema_applies_to_every_record(written: World) -> None:
         {"id": 1, "name": "A", "city": None},
         {"id": 3, "name": "c", "city": "Rome"},
     ]
-    assert sorted(path.name.removeprefix(written.topic) for path in done.archived) == [
+    assert sorted(path.name.removeprefix(written.topic) for path in done.old.archived) == [
         "",
         "__ledger",
         "__quarantine",

@@ -9,7 +9,6 @@ import pytest
 from deltalake import DeltaTable
 
 from ingestion.errors import (
-    IdentityChangedError,
     RefusedError,
     TableBusyError,
     TableReplacedError,
@@ -206,21 +205,3 @@ def test_a_table_that_is_gone_is_refused(world: World) -> None:
 
     with pytest.raises(TableReplacedError, match="is gone"):
         world.run()
-
-
-@pytest.mark.parametrize("sink", ANY)
-def test_a_stream_moves_to_another_sink_by_a_reset(world: World, sink: str) -> None:
-    """A changed `sink` is refused until then; the new table is what one that began there is."""
-    world.declare(sink="delta")
-    world.send(row(1, "a"), row(2, "b"), row(1, "c"))
-    world.run()
-    before = world.rows()
-    world.declare(sink=sink)
-
-    with pytest.raises(IdentityChangedError, match="its rows are in a table of `sink: delta`"):
-        world.run()
-    reset(world.name, world.settings, run_id="r", sink=world.spec.sink)
-    world.run()
-
-    assert world.rows() == before
-    assert find_problems(world) == ()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from itertools import chain, count
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 from sqlalchemy.exc import SQLAlchemyError
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import IcebergSink
+from ingestion.declaration.sinks import BESIDE, IcebergSink
 from ingestion.declaration.sql import quoted
 from ingestion.declaration.types import SqlType
 from ingestion.lake.commit_log import (
@@ -58,7 +58,6 @@ from ingestion.lake.commit_log import (
 )
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.data_table import (
-    Ability,
     Change,
     DataTable,
     Transaction,
@@ -106,11 +105,6 @@ def open_table(stream: str, sink: IcebergSink, settings: Settings, lake: Locatio
 
 class IcebergTable(DataTable):
     """A stream's Iceberg table; see ``DataTable``."""
-
-    cannot: ClassVar[Mapping[Ability, str]] = {
-        "rebuild": "a table of Iceberg that is made beside another cannot take its place yet; "
-        "reset the stream instead, and the next run reads the topic into a new table",
-    }
 
     def __init__(self, entry: CatalogEntry) -> None:
         self._entry, self.stream = entry, entry.stream
@@ -186,15 +180,23 @@ class IcebergTable(DataTable):
             elif column.name not in table.schema().column_names:
                 update.add_column(column.name, type_, doc=column.comment or None)
 
-    def set_aside(self, entry: str) -> str | None:
-        """Rename the table in its catalog; its notes are in it."""
-        *namespace, name = self._entry.identifier
-        to = (*namespace, f"{name}__{entry.lower()}")
-        if self._entry.load() is None:
-            return None
-        with self._entry.session() as catalog:
-            catalog.rename_table(self._entry.identifier, to)
-        return ".".join(to)
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Rename the tables in their catalog, one after the other; notes are in them."""
+        own = self._entry
+        aside, beside = own.with_ending(f"__{entry.lower()}"), own.with_ending(BESIDE)
+        is_done = is_replaced and beside.load() is None
+        if own.load() and not aside.load() and not is_done:
+            own.rename(aside)
+        if is_replaced and not is_done:
+            beside.rename(own)
+        return aside.name if aside.load() else None
+
+    def drop(self) -> None:
+        """Remove the table from its catalog, and its files."""
+        table = self._entry.load()
+        if table is not None and table.properties.get(snapshots.STREAM) == self.stream:
+            with self._entry.session() as catalog:
+                catalog.purge_table(self._entry.identifier)
 
     def begin(self, seq: int) -> IcebergTransaction:
         """Load the table, and make sure that it stands at the seq before."""

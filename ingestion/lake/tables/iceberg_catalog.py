@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -102,7 +102,7 @@ class CatalogEntry:
             )
         return cls(
             stream=stream,
-            identifier=tuple((sink.table or f"oncelake.{stream}").split(".")),
+            identifier=tuple(sink.table_of(stream).split(".")),
             catalog=name,
             configuration=configuration,
             folder=lake.path / ".iceberg" if configuration is None else None,
@@ -206,6 +206,16 @@ class CatalogEntry:
         if table is None:
             raise FileNotFoundError(f"{self.where} is not there")
         return table
+
+    def with_ending(self, ending: str) -> CatalogEntry:
+        """Return the table of the same catalog whose name is this one's with an ending."""
+        *namespace, name = self.identifier
+        return replace(self, identifier=(*namespace, f"{name}{ending}"))
+
+    def rename(self, to: CatalogEntry) -> None:
+        """Give the table the name of another of its catalog."""
+        with self.session() as catalog:
+            catalog.rename_table(self.identifier, to.identifier)
 
     def set_aside(self) -> list[Table]:
         """Load the tables that were set aside, and may have their files beside this one's."""

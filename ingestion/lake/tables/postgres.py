@@ -14,12 +14,13 @@ import datetime as dt
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any, ClassVar, Final, LiteralString
 
 import pyarrow as pa
 
 from ingestion.declaration.ddl import DeclaredColumn
-from ingestion.declaration.sinks import PostgresSink
+from ingestion.declaration.sinks import BESIDE, PostgresSink
 from ingestion.declaration.types import SqlType
 from ingestion.errors import (
     InvalidSpecError,
@@ -138,7 +139,7 @@ def open_table(
         raise InvalidSpecError(
             f"{stream}: `sink: postgres` needs a server. Next: set ONCELAKE_POSTGRES={EXAMPLE}"
         )
-    schema, _, name = (sink.table or f"public.{stream}").partition(".")
+    schema, _, name = sink.table_of(stream).partition(".")
     refuse_long(stream, schema, name)
     place = PostgresPlace(
         stream=stream,
@@ -157,8 +158,6 @@ class PostgresTable(DataTable):
     cannot: ClassVar[Mapping[Ability, str]] = {
         "rewind": _PAST,
         "time travel": _PAST,
-        "rebuild": "a table of PostgreSQL that is made beside another cannot take its place yet; "
-        "reset the stream instead, and the next run reads the topic into a new table",
         "see foreign changes": "PostgreSQL keeps no log of a table's changes that a client can "
         "read",
     }
@@ -281,15 +280,35 @@ class PostgresTable(DataTable):
                 self._comment(connection, column)
             self._place.commit(connection)
 
-    def set_aside(self, entry: str) -> str | None:
-        """Rename the table; its id goes with it, and so do its notes."""
-        place, name = self._place, f"{self._place.name[:40]}__{entry.lower()}"
+    def set_aside(self, entry: str, *, is_replaced: bool = False) -> str | None:
+        """Rename both in one transaction; with each go its id, and so its notes."""
+        own = self._place
+        aside = replace(own, name=f"{own.name[:39]}__{entry.lower()}")
+        beside = replace(own, name=f"{own.name}{BESIDE}")
+        with own.session() as connection:
+            is_aside, is_there, is_beside = (
+                place.look(connection).oid is not None for place in (aside, own, beside)
+            )
+            is_done = is_replaced and not is_beside
+            if is_there and not is_aside and not is_done:
+                own.rename(connection, aside)
+                is_aside = True
+            if is_replaced and not is_done:
+                beside.rename(connection, own)
+            own.commit(connection)
+        return f"{own.schema}.{aside.name}" if is_aside else None
+
+    def drop(self) -> None:
+        """Drop the table, its head and its notes."""
+        place = self._place
         with place.session() as connection:
-            if place.look(connection).oid is None:
-                return None
-            connection.execute(place.sql("ALTER TABLE {table} RENAME TO {}", Identifier(name)))
-            place.commit(connection)
-        return f"{place.schema}.{name}"
+            state = place.look(connection)
+            if state.stream == self.stream:
+                connection.execute(place.sql("DROP TABLE {table}"))
+                for table in (place.heads, place.notes):
+                    query = place.sql("DELETE FROM {} WHERE table_id = %s", table)
+                    connection.execute(query, (state.id,))
+                place.commit(connection)
 
     def begin(self, seq: int) -> PostgresTransaction:
         """Lock the table's head, when it stands at the seq before."""

@@ -144,10 +144,14 @@ class PostgresPlace:
         """The name of the table of heads."""
         return Identifier(self.schema, "oncelake_tables")
 
+    @property
+    def notes(self) -> Identifier:
+        """The name of the table of notes."""
+        return Identifier(self.schema, "oncelake_notes")
+
     def sql(self, text: LiteralString, *given: Composable, **parts: Composable) -> Composed:
         """Fill in the names of the three tables, and parts."""
-        notes = Identifier(self.schema, "oncelake_notes")
-        tables = {"table": self.table, "heads": self.heads, "notes": notes}
+        tables = {"table": self.table, "heads": self.heads, "notes": self.notes}
         return SQL(text).format(*given, **tables, **parts)
 
     @contextmanager
@@ -197,6 +201,11 @@ class PostgresPlace:
         query = self.sql("SELECT stream, seq, rows FROM {heads} WHERE table_id = %s {}", SQL(lock))
         stream, seq, rows = connection.execute(query, (match[1],)).fetchone() or ("", -1, 0)
         return PostgresState(oid=oid, id=match[1], stream=stream, seq=seq, rows=rows)
+
+    def rename(self, connection: Connection, to: PostgresPlace) -> None:
+        """Give the table the name of another place in its schema."""
+        rename = "ALTER TABLE {table} RENAME TO {}"
+        connection.execute(self.sql(rename, Identifier(to.name)))
 
     def commit(self, connection: Connection) -> None:
         """Commit, and make sure of the answer.

@@ -305,20 +305,15 @@ class TopicTable(DataTable):
         )
         return TableSettingsError(self.stream, problem, remedy=_ANOTHER)
 
-    def set_aside(self, entry: str) -> None:
-        """Refuse: a topic has its name for good.
-
-        Raises:
-            RefusedError: it holds a commit of this stream.
-        """
-        del entry
+    def refuse_fixed_name(self) -> None:
+        """Refuse a topic that holds a commit of this stream: it has its name for good."""
         if self.log().last_seq(self.stream) is not None:
             place = self._place
             raise RefusedError(
                 self.stream,
-                f"{self.where}: a topic cannot be renamed.",
+                f"{self.where} holds batches of this stream, and a topic cannot be renamed.",
                 remedy="declare another one by `sink: {kafka: {topic: …}}`, or delete "
-                f"{place.topic} and {place.notes.topic}, then reset again",
+                f"{place.topic} and {place.notes.topic}; then run the same command again",
             )
 
 

@@ -1,0 +1,124 @@
+"""A table outside the lake is made anew beside itself, or in another sink, and ends the same."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from ingestion.errors import ForeignTableError, IdentityChangedError, RefusedError
+from ingestion.operations.erase import erase
+from tests.support.long import twins
+from tests.support.proof import find_problems, prove
+from tests.support.world import World, row
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def fill(world: World) -> None:
+    """Write a table, from a bad record and a delete among others."""
+    world.send(row(1, "a"), row(2, "b"), b"not JSON", {**row(1, "c"), "city": "Rome"})
+    world.send(row(3, "d"), partition=1)
+    world.send(None, id=2)
+    world.run()
+
+
+def begin_rebuild(world: World, **fields: Any) -> None:
+    """Rebuild by a declaration of another day, and stop behind the first batch."""
+    declared, stop = {**world.declared, "max_offsets_per_trigger": 1, **fields}, threading.Event()
+    begun = replace(world, declared=declared)
+    begun.rebuild(stop=stop, on_batch=lambda row, lag: stop.set())
+
+
+def origins(world: World) -> list[dict[str, Any]]:
+    """Read the rows, and of which record each is."""
+    names = ["id", "name", "at", "_partition", "_offset"]
+    found = [row for each in world.paths.table.scan(names) for row in each.to_pylist()]
+    return sorted(found, key=lambda row: int(row["id"]))
+
+
+@pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
+def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None:
+    """One that was begun for another purpose is thrown away; the old one has another name."""
+    fill(world)
+    old = world.paths.table.log().table_id()
+    begin_rebuild(world, where="name <> 'c'")
+    world.declare(schema="id INT NOT NULL, name STRING, city STRING")
+
+    done = world.rebuild()
+
+    assert world.rows() == [
+        {"id": 1, "name": "c", "city": "Rome"},
+        {"id": 3, "name": "d", "city": None},
+    ]
+    world.declare(sink={sink: {"table": done.old.renamed}})
+    assert world.paths.table.log().table_id() == old
+    world.declare(sink=sink)
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize(
+    ("sink", "old", "new"),
+    [
+        pytest.param("iceberg", "delta", "iceberg", id="to iceberg"),
+        pytest.param("postgres", "delta", "postgres", id="to postgres"),
+        pytest.param("kafka", "delta", "kafka", id="to kafka"),
+        pytest.param("postgres", "postgres", "delta", id="from postgres"),
+        *twins(pytest.param("postgres", "iceberg", "postgres", id="between")),
+    ],
+)
+def test_a_stream_that_moves_ends_as_one_that_began_there(world: World, old: str, new: str) -> None:
+    """A changed `sink` is refused until then; a table outside the lake keeps its name."""
+    world.declare(sink=old)
+    fill(world)
+    world.declare(sink=new)
+    with pytest.raises(IdentityChangedError, match=f"`sink: {old}`; .*oncelake rebuild .* reset"):
+        world.run()
+
+    done = world.rebuild()
+    world.send(row(4, "e"), row(1, "f"))
+    world.run()
+
+    began = replace(world, declared={**world.declared, "name": f"{world.topic}_2"})
+    began.run()
+    assert origins(world) == origins(began)
+    assert [each["name"] for each in world.rows()] == ["f", "d", "e"]
+    assert (done.old.renamed is None) == (old == "delta")
+    assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["postgres"])
+def test_what_was_erased_does_not_come_back_in_another_sink(world: World) -> None:
+    """The new table leaves it out as the old one does, and foreign rows are in nobody's way."""
+    world.declare(sink="delta")
+    fill(world)
+    erase(world.spec, world.settings, key='{"id": 1}', reason="a request", run_id="e")
+    world.declare(sink="postgres")
+    address = world.settings.postgres
+    assert address is not None
+    with psycopg.connect(address.get_secret_value()) as connection:
+        connection.execute(f"CREATE TABLE public.{world.name} AS SELECT 1 AS id")
+        connection.commit()
+        with pytest.raises(ForeignTableError, match="no commit in its log is of this stream"):
+            world.rebuild()
+        connection.execute(f"DROP TABLE public.{world.name}")
+
+    world.rebuild()
+
+    assert world.rows() == [row(3, "d")]
+    assert prove(world).holds
+
+
+@pytest.mark.parametrize("sink", ["kafka"])
+def test_a_topic_is_not_filled_for_two_purposes(world: World) -> None:
+    """What is in it stays there, until a person has deleted it."""
+    world.declare(sink="delta")
+    fill(world)
+    world.declare(sink="kafka")
+    begin_rebuild(world)
+
+    with pytest.raises(RefusedError, match=r"holds batches of this stream, .* delete oncelake\."):
+        begin_rebuild(world, where="name <> 'd'")
