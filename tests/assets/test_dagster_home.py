@@ -131,22 +131,23 @@ def home(world: World, tmp_path: Path) -> Home:
 
 
 def test_nothing_is_lost_or_stuck_whatever_dies(world: World, home: Home) -> None:
-    """Runs die by hand and beside the daemon, then the daemon; each record is there once."""
+    """Runs die by hand and, where there is time, beside the daemon, and then the daemon."""
     _a_lost_run_is_found_cured_and_reported(world, home)
-    _a_worker_dies_beside_a_queued_run(world, home)
-    batches = [1, 2, 3]
+    rows, batches = [row(1, "a"), row(2, "b")], [1]
     if IS_LONG:
+        _a_worker_dies_beside_a_queued_run(world, home)
         _the_next_daemon_goes_on(world, home)
-        batches.append(4)
+        rows = [row(1, "c"), row(2, "b"), row(3, "d"), row(4, "e")]
+        batches = [1, 2, 3, 4]
+        assert (True, [2]) in reported_batches(home.path, world.topic)
 
-    assert world.rows() == [row(1, "c"), row(2, "b"), row(3, "d"), row(4, "e")][: len(batches)]
+    assert world.rows() == rows
     assert [(batch.seq, batch.balanced) for batch in world.ledger] == [
         (seq, True) for seq in batches
     ]
     reported = reported_batches(home.path, world.topic)
     assert [seq for _, seqs in reported for seq in seqs] == batches
-    assert (True, [2]) in reported
-    DeltaTable(world.paths.data.path).delete("id = 3")
+    DeltaTable(world.paths.data.path).delete("id = 2")
     refused = home.dagster(*home.materialize())
     assert refused.returncode == 1
     assert f"oncelake accept {world.topic}" in refused.stdout + refused.stderr

@@ -18,7 +18,7 @@ from ingestion.local.jars import store_jars
 from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
 from tests.modes.scenario import SCHEMA, TRIED, Scenario, produce_records
-from tests.support.long import IS_LONG, twins
+from tests.support.long import IS_LONG, only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.spark_cluster import SparkCluster
 from tests.support.world import JARS, World, row
@@ -65,6 +65,7 @@ def ingested(
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@only_long
 def test_killed_executors_cost_time_and_not_the_run(ingested: Ingested) -> None:
     """Their part of the batch is computed again, from Kafka or from the copy of the batch."""
     assert ingested.ended.returncode == 0, ingested.ended.stderr[-3000:]

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from ingestion.lake.failpoints import Failpoint
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedCrash
+from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World, row
 
@@ -37,6 +38,7 @@ def test_of_two_runs_at_once_one_writes(world: World, nth: int) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a host of a namespace")
 @pytest.mark.parametrize("nth", range(DOUBLE_STARTS))
+@only_long
 def test_of_two_hosts_at_once_one_writes_to_a_store(
     bucket: str, settings: Settings, spark: SparkSession, nth: int
 ) -> None:

@@ -15,6 +15,7 @@ from zlib import crc32
 import pytest
 
 from ingestion.declaration.types import SqlType
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import ROOT, World
 
@@ -114,7 +115,11 @@ def exactly(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("schemas", "runs"), [(True, 1), (False, 2)], ids=["with schemas", "without, in two runs"]
+    ("schemas", "runs"),
+    [
+        pytest.param(False, 2, id="without, in two runs"),
+        *twins(pytest.param(True, 1, id="with schemas")),
+    ],
 )
 def test_a_table_of_a_real_database_is_followed(world: World, schemas: bool, runs: int) -> None:
     """Whatever its types, and whatever happened to it: each value is the database's."""
@@ -154,7 +159,10 @@ def test_what_a_real_database_did_not_send_is_kept(world: World, schemas: bool) 
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+@pytest.mark.parametrize(
+    "schemas",
+    [pytest.param(False, id="without"), *twins(pytest.param(True, id="with schemas"))],
+)
 def test_a_table_that_was_emptied_is_followed_from_there(world: World, schemas: bool) -> None:
     """A truncate waits for a person, and says what to write: then the table is the database's."""
     world.declare(

@@ -13,6 +13,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.pipeline.counts import BatchCounts, count_records
 from ingestion.sinks.engine import Engine
 from tests.support.decoding import decoded, disagreements, opened
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.world import World
 
@@ -134,7 +135,13 @@ def test_a_declaration_that_cannot_be_lenient_is_refused(
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("extra", [{}, {"where": "at < 100"}], ids=["in a worker", "in Spark"])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param({}, id="in a worker"),
+        *twins(pytest.param({"where": "at < 100"}, id="in Spark")),
+    ],
+)
 def test_lenient_values_are_counted_and_proven(world: World, extra: dict[str, Any]) -> None:
     """Rows, deletes and the ledger's count are those that the proof finds; a redrive's, too."""
     world.declare(schema="id INT NOT NULL, name STRING, at INT", **extra)

@@ -20,6 +20,7 @@ from ingestion.kafka.transactions import java_admin
 from ingestion.operations.status import StatusReader
 from ingestion.pipeline.report import RunReport
 from tests.support.frail_broker import FrailBroker
+from tests.support.long import only_long
 from tests.support.world import World, row, transactional
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -135,6 +136,7 @@ def test_a_stall_is_explained_without_java_too(
 
 
 @pytest.mark.usefixtures("impatient")
+@only_long
 def test_a_hanging_transaction_says_how_to_end_it(frail: FrailBroker, frail_world: World) -> None:
     """A transaction that its coordinator has forgotten is told apart, and the remedy ends it."""
     world = frail_world

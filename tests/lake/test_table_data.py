@@ -15,6 +15,7 @@ from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalak
 
 from ingestion.lake.delta import open_rows
 from ingestion.lake.location import Location
+from tests.support.long import only_long
 
 ROWS, FILES, COLUMNS = 1_000_000, 4, 8
 # By delta-rs' file system, two of five such ends abort on a busy machine, and more on an idle one.
@@ -73,6 +74,7 @@ def test_a_process_that_has_read_ends_with_0(large: Path) -> None:
     assert codes == [0] * ENDS
 
 
+@only_long
 def test_a_process_that_has_abandoned_a_scan_ends(large: Path) -> None:
     """What Arrow reads ahead is dropped: nobody waits for it for ever, and it takes nobody down."""
     codes = [

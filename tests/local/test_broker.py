@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from ingestion.errors import SetupError
 from ingestion.local import broker
 from ingestion.settings import load_settings
+from tests.support.long import only_long
 
 pytestmark = pytest.mark.kafka
 
@@ -36,6 +37,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     broker.down(tmp_path / "kafka")
 
 
+@only_long
 def test_what_was_published_is_there_after_a_restart(folder: Path, jars: Path) -> None:
     """A stopped broker comes back with its records, its cluster id and its port."""
     first = broker.up(folder, jars=jars, tied_to_caller=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ingestion.declaration.sinks import SinkSpec
 from ingestion.lake.attempts import MARKS, ROWS, Attempt, Columns
 from ingestion.lake.commit_log import Commit
 from ingestion.lake.commit_metadata import CommitMetadata, app_id
@@ -178,7 +179,7 @@ class Paths:
     """The places of the one stream, under the names of ``ingestion.lake.paths.StreamPaths``."""
 
     stream: str = STREAM
-    sink: str = "delta"
+    sink: SinkSpec = field(default_factory=SinkSpec)
     data: Place = field(default_factory=Place)
     quarantine: Side = field(default_factory=lambda: Side(f"{STREAM}__quarantine"))
     tombstones: Side = field(default_factory=lambda: Side(f"{STREAM}__tombstones"))

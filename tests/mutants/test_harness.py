@@ -10,6 +10,7 @@ import pytest
 
 from tests.mutants.harness import ROOT, copied_project, try_mutant
 from tests.mutants.plan import Edit, Mutant, UnfitMutantError, load, mutated
+from tests.support.long import only_long
 
 BOOKS = Mutant(
     name="books",
@@ -60,6 +61,7 @@ def test_a_planted_bug_is_killed_by_its_test(copy: Path) -> None:
     ).read_bytes()
 
 
+@only_long
 def test_a_bug_that_no_test_notices_survives(copy: Path) -> None:
     """Tests that pass are no evidence against it."""
     result = try_mutant(replace(BOOKS, tests=("tests/kafka/test_offsets.py",)), copy)
@@ -67,6 +69,7 @@ def test_a_bug_that_no_test_notices_survives(copy: Path) -> None:
     assert result.verdict == "survived"
 
 
+@only_long
 def test_code_that_cannot_run_proves_nothing(copy: Path) -> None:
     """A syntax error, or a name that is missing, is not a bug that a test noticed."""
     unreadable = replace(BOOKS, edits=(replace(BOOKS.edits[0], new="    if of["),))

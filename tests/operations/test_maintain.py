@@ -21,6 +21,7 @@ from ingestion.operations.maintain import UpkeepReport, maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
@@ -180,6 +181,7 @@ def test_a_clock_that_was_wrong_once_ages_nothing(world: World) -> None:
     assert max(tombstones(world)) == max(before)
 
 
+@only_long
 def test_a_stream_that_was_idle_for_its_window_goes_on(
     settings: Settings, spark: SparkSession
 ) -> None:

@@ -90,9 +90,9 @@ class Outage:
     ("moment", "fault"),
     [
         ("between two batches", "killed"),
-        ("before the plan", "reset"),
-        ("before the fetch", "stalled"),
         *twins(
+            ("before the plan", "reset"),
+            ("before the fetch", "stalled"),
             ("before the proof", "stalled"),
             ("between two batches", "cut"),
             ("before the plan", "throttled"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ingestion.sinks import local_engine
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -66,7 +67,13 @@ def test_a_batch_that_is_too_large_is_cut_and_kafka_is_read_once(
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize("large", [row(2, "b" * 100_000), b"x" * 100_000], ids=["good", "bad"])
+@pytest.mark.parametrize(
+    "large",
+    [
+        pytest.param(row(2, "b" * 100_000), id="good"),
+        *twins(pytest.param(b"x" * 100_000, id="bad")),
+    ],
+)
 def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
     world: World, monkeypatch: pytest.MonkeyPatch, large: dict[str, Any] | bytes
 ) -> None:
@@ -87,6 +94,7 @@ def test_a_batch_that_delta_rs_has_no_room_for_is_merged_by_spark(
     assert find_problems(world) == ()
 
 
+@only_long
 def test_what_is_read_again_goes_on_with_spark_where_it_is_too_large(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from ingestion.pipeline.store_session import (
     store_config,
 )
 from ingestion.settings import Settings
-from tests.support.long import IS_LONG, twins
+from tests.support.long import IS_LONG, only_long, twins
 from tests.support.spark_worker import SparkWorker
 from tests.support.store import environment_of_store, make_bucket, use_store
 from tests.support.store_proxy import COMMIT, StoreProxy
@@ -137,6 +137,7 @@ def test_no_commit_of_two_jvms_is_lost(
 
 
 @pytest.mark.spark
+@only_long
 def test_no_commit_of_a_jvm_and_delta_rs_is_lost(worker: SparkWorker, table: str) -> None:
     """They have nothing in common but the store."""
     worker.append(table, range(1))

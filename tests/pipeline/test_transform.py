@@ -16,6 +16,7 @@ from ingestion.errors import InvalidSpecError
 from ingestion.pipeline.transform import refuse_bad_transformation
 from ingestion.verify.fold.transform import NOT_INDEPENDENT
 from tests.declaration.test_valid_means_valid import BASE, UNDERSTOOD
+from tests.support.long import twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World
 
@@ -140,7 +141,7 @@ def test_what_is_taken_without_spark_spark_takes_too(spark: SparkSession) -> Non
         refuse_bad_transformation(spark, StreamSpec.model_validate({**BASE, "where": sql}))
 
 
-@pytest.mark.parametrize("engine", ["delta_rs", "spark"])
+@pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

@@ -29,6 +29,7 @@ from ingestion.sinks.engine import Clause, Engine, IncomparableError, Merge
 from ingestion.sinks.local_engine import LocalEngine
 from ingestion.sinks.sink import merge_counts
 from ingestion.sinks.upsert import winner_per_key
+from tests.support.long import twins
 from tests.verify.factories import declared
 
 STREAM = "s"
@@ -153,6 +154,11 @@ BY_COLUMN = {
     ("one", "other", "newer"),
     [*BY_OFFSET.values(), *BY_COLUMN.values()],
     ids=[*BY_OFFSET, *BY_COLUMN],
+)
+@pytest.mark.parametrize(
+    "engine",
+    ["delta_rs", *twins(pytest.param("spark", marks=pytest.mark.spark))],
+    indirect=True,
 )
 def test_a_newer_record_wins_and_no_other(
     engine: Engine, tmp_path: Path, one: tuple[int, ...], other: tuple[int, ...], newer: bool

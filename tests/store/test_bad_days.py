@@ -17,6 +17,7 @@ from ingestion.lake.lock import Holder, held_by_python
 from ingestion.lake.log_files import log_files
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.store_proxy import COMMIT, Fault, StoreProxy
 from tests.support.world import World, row
@@ -43,7 +44,7 @@ def stored(
 ROWS = [row(1, "a"), row(2, "b2"), row(3, "c")]
 
 
-@pytest.mark.parametrize("fault", ["lost_answer", "hung_up", "late_error"])
+@pytest.mark.parametrize("fault", ["lost_answer", *twins("hung_up", "late_error")])
 @pytest.mark.parametrize("of", [DATA, LEDGER, r"^PUT .*\.lease$"], ids=["data", "ledger", "lease"])
 def test_a_put_whose_answer_is_lost_is_done_once(
     stored: World, store_proxy: StoreProxy, fault: Fault, of: str
@@ -60,7 +61,7 @@ def test_a_put_whose_answer_is_lost_is_done_once(
     assert find_problems(stored) == ()
 
 
-@pytest.mark.parametrize("fault", ["slow_down", "error"])
+@pytest.mark.parametrize("fault", ["slow_down", *twins("error")])
 def test_a_store_that_throttles_for_a_moment_is_waited_for(
     stored: World, store_proxy: StoreProxy, fault: Fault
 ) -> None:
@@ -138,7 +139,7 @@ def test_a_store_without_conditional_writes_is_refused(
     assert read_lease(stored.paths.lease) is None
 
 
-@pytest.mark.parametrize("skew_seconds", [-7200, 7200])
+@pytest.mark.parametrize("skew_seconds", [-7200, *twins(7200)])
 def test_clocks_may_differ(stored: World, store_proxy: StoreProxy, skew_seconds: float) -> None:
     """A store whose clock is two hours off takes the same runs."""
     store_proxy.behave(clock_skew_seconds=skew_seconds)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 STRICT = "id INT NOT NULL, name STRING NOT NULL, at INT"
 
 
-@pytest.fixture(params=["folder", "store", *twins("store by Spark")])
+@pytest.fixture(params=["store", *twins("folder", "store by Spark")])
 def placed(
     request: pytest.FixtureRequest, settings: Settings, spark: SparkSession
 ) -> Iterator[World]:

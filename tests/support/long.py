@@ -1,12 +1,15 @@
-"""What ``make test`` leaves to ``make test-long``: twins of what it tries, by another way in."""
+"""What ``make test`` leaves to ``make test-long``: twins of what it tries, and what takes long."""
 
 from __future__ import annotations
 
 import os
 from typing import TypeVar
 
+import pytest
+
 IS_LONG = bool(os.environ.get("LONG"))
 Param = TypeVar("Param")
+only_long = pytest.mark.skipif(not IS_LONG, reason="left to make test-long")
 
 
 def twins(*params: Param) -> tuple[Param, ...]:
