@@ -15,6 +15,7 @@ from resources.kafka import KafkaResource
 from resources.lake import LakeResource
 from resources.part import SettingsPart, settings_of
 from resources.spark import SparkResource
+from tests.support.long import only_long
 
 ROOT = Path(__file__).parents[2]
 GOOD = "topic: orders\nschema: id INT NOT NULL\nkeys: [id]\n"
@@ -93,6 +94,7 @@ def test_the_code_location_loads_fast_and_starts_nothing() -> None:
 
 
 @pytest.mark.slow
+@only_long
 def test_great_expectations_can_be_imported_in_a_launched_run() -> None:
     """A process whose main module has no file, such as a launched run, survives the import."""
     program = "from assets.expectations import great_expectations as gx; print(gx().__name__)"

@@ -17,7 +17,7 @@ from ingestion.lake import failpoints
 from ingestion.lake.failpoints import Failpoint
 from ingestion.settings import Settings
 from ingestion.sinks.idempotent_commit import retry_on_conflict
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -90,6 +90,7 @@ def test_a_second_writer_of_ours_is_not_outwaited() -> None:
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.parametrize("engine", ["delta_rs", *twins("spark")])
+@only_long
 def test_a_run_whose_lock_was_deleted_ends_with_a_conflict(
     settings: Settings, spark: SparkSession, engine: str
 ) -> None:

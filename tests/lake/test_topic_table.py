@@ -50,7 +50,7 @@ from ingestion.lake.tables.topic_writer import TopicWriter
 from ingestion.settings import Settings
 from tests.support.committed import committed_records
 from tests.support.frail_broker import FrailBroker
-from tests.support.long import IS_LONG
+from tests.support.long import IS_LONG, twins
 
 pytestmark = pytest.mark.kafka
 Opener = Callable[[], TopicTable]
@@ -336,7 +336,7 @@ def test_readers_see_whole_batches_whenever_a_writer_dies(
     assert len(ids) == len(set(ids)) == last * 3_000 + 1
 
 
-@pytest.mark.parametrize(("fault", "is_made"), [("reset", False), ("cut", True)])
+@pytest.mark.parametrize(("fault", "is_made"), [("cut", True), *twins(("reset", False))])
 def test_a_log_tells_of_a_commit_that_got_no_answer(
     frail: FrailBroker,
     name: str,

@@ -59,6 +59,7 @@ def test_starting_twice_starts_one_broker(folder: Path, jars: Path) -> None:
     assert (folder / "address").read_text().strip() == first.address
 
 
+@only_long
 def test_a_killed_broker_starts_again(folder: Path, jars: Path) -> None:
     """A broker that was killed is seen as dead, and its folder starts a new one."""
     first = broker.up(folder, jars=jars, tied_to_caller=True)

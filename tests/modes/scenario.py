@@ -121,7 +121,7 @@ SCENARIOS = (
     ),
 )
 # Where a batch applied twice, or a loser of an update, would show; ``make modes-matrix`` tries all.
-IN_SHORT = {"append", "windows", "scd2"}
+IN_SHORT = {"append", "scd2"}
 IS_WHOLE = IS_LONG or bool(os.environ.get("MODES_MATRIX"))
 TRIED = tuple(each for each in SCENARIOS if IS_WHOLE or each.name in IN_SHORT)
 # A fold is no set, and a history is none either: there a record sent in late would show.

@@ -20,6 +20,7 @@ from ingestion.sinks.append import AppendSink
 from ingestion.sinks.sink import Good, Sink, Target
 from ingestion.sinks.spark_engine import SparkEngine
 from ingestion.sinks.table_writer import DeltaWriter
+from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.world import World, row
 
@@ -100,6 +101,7 @@ def test_a_row_that_comes_again_keeps_nothing_of_the_deleted(world: World) -> No
     assert find_problems(world) == ()
 
 
+@only_long
 def test_the_clock_is_that_of_the_slowest_partition(world: World) -> None:
     """It waits until every partition has spoken, and then goes by the one that is behind."""
     world.declare(

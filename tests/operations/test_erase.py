@@ -38,7 +38,7 @@ from ingestion.operations.rewind import rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import prove
 from tests.support.world import World, row
 
@@ -248,6 +248,7 @@ def test_a_rebuild_under_way_does_not_bring_a_key_back(
     assert prove(world).differences == ()
 
 
+@only_long
 def test_what_a_rebuild_began_with_does_not_bring_a_key_back(
     settings: Settings, spark: SparkSession
 ) -> None:
@@ -398,6 +399,7 @@ def test_keys_of_every_type_are_recognised(
         assert prove(world).differences == ()
 
 
+@only_long
 def test_an_element_of_a_record_is_left_out_alone(settings: Settings, spark: SparkSession) -> None:
     """Where records are exploded, the key may be any of their elements."""
     with World.made(settings, spark) as world:
@@ -456,6 +458,7 @@ def test_a_bad_record_is_erased_by_what_it_says(
         assert [each["value"] == value for each in world.quarantined()] == [kept]
 
 
+@only_long
 def test_a_computed_key_is_not_what_a_record_says(settings: Settings, spark: SparkSession) -> None:
     """Under its name a bad record may hold another value: it stays, and is counted."""
     with World.made(settings, spark) as world:
@@ -517,6 +520,7 @@ def test_an_erase_under_way_is_no_difference(world: World, monkeypatch: pytest.M
     assert [verdict.differences for verdict in verdicts] == [(), (), ()]
 
 
+@only_long
 def test_a_stream_goes_back_to_its_erase(settings: Settings, spark: SparkSession) -> None:
     """The version that an erase left is a savepoint like any other."""
     with World.made(settings, spark) as world:
@@ -547,6 +551,7 @@ def test_a_lost_delete_is_refused_behind_an_erase_that_died(world: World) -> Non
     assert traces(world) == []
 
 
+@only_long
 def test_what_was_erased_stays_so_in_another_epoch(settings: Settings, spark: SparkSession) -> None:
     """A record that could not be read when its key was erased is left out for ever."""
     with World.made(settings, spark) as world:

@@ -17,6 +17,7 @@ from ingestion.declaration.loader import find_stream
 from ingestion.declaration.spec import StreamSpec
 from tests.cli.shell import answer, oncelake
 from tests.support.debezium import postgres
+from tests.support.long import only_long
 from tests.support.proof import find_problems
 from tests.support.registry import Subject
 from tests.support.world import World, transactional
@@ -214,7 +215,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=id) for id, case in CASES.items()])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=id, marks=only_long if id == "json nested" else ())
+        for id, case in CASES.items()
+    ],
+)
 def test_a_proposed_file_validates_and_runs_at_once(
     registered: World, subject: Subject, case: Case
 ) -> None:

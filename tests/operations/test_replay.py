@@ -18,6 +18,7 @@ from ingestion.operations.decisions import accept
 from ingestion.operations.rewind import rewind
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
+from tests.support.long import only_long
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
@@ -173,6 +174,7 @@ def test_nobody_takes_the_stream_while_a_replay_starts_spark(
             world.replay(spark=rewind_meanwhile)
 
 
+@only_long
 def test_what_a_rewind_takes_back_meanwhile_is_not_replayed(
     settings: Settings, spark: SparkSession
 ) -> None:

@@ -74,7 +74,7 @@ def tombstones(world: World) -> list[int]:
     return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
 
 
-@pytest.mark.parametrize("seq", [0, 2, *twins(1, 3)])
+@pytest.mark.parametrize("seq", [2, *twins(0, 1, 3)])
 def test_a_rewound_stream_reads_on_to_where_it_was(ingested: World, world: World, seq: int) -> None:
     """Back to any batch and read again, it equals the stream that was never rewound."""
     undone = go_back(world, f"seq:{seq}")

@@ -378,17 +378,23 @@ def test_a_property_that_breaks_the_promise_is_refused(
 @pytest.mark.parametrize(
     ("feature", "properties"),
     [
-        ("deletionVectors", {"delta.enableDeletionVectors": "true"}),
-        (
+        pytest.param(
             "columnMapping",
             {
                 "delta.columnMapping.mode": "name",
                 "delta.minReaderVersion": "2",
                 "delta.minWriterVersion": "5",
             },
+            id="column mapping",
+        ),
+        *twins(
+            pytest.param(
+                "deletionVectors",
+                {"delta.enableDeletionVectors": "true"},
+                id="deletion vectors",
+            )
         ),
     ],
-    ids=["deletion vectors", "column mapping"],
 )
 def test_a_feature_that_the_audit_cannot_read_is_refused(
     copied: World, feature: str, properties: dict[str, str]

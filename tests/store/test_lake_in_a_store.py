@@ -21,7 +21,7 @@ from ingestion.operations.maintain import maintain
 from ingestion.operations.rewind import read_history, rewind
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings
-from tests.support.long import twins
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems
 from tests.support.world import COLUMNS, World, row
 
@@ -67,6 +67,7 @@ def test_a_run_lands_proves_and_says_where_it_stands(placed: World) -> None:
     assert find_problems(placed) == ()
 
 
+@only_long
 def test_what_waits_in_quarantine_is_inspected_and_redriven(placed: World) -> None:
     """A record that is good by the declaration of now goes through the same gate."""
     inspection = inspect(placed.topic, placed.paths, reason=None, limit=5)
@@ -153,6 +154,7 @@ def test_a_reset_is_archived_restored_and_pruned(placed: World) -> None:
     assert find_problems(placed) == ()
 
 
+@only_long
 def test_a_person_accepts_a_loss_and_adopts_a_topic(placed: World) -> None:
     """Both decisions are commits there, and the stream reads on behind them."""
     placed.send(row(6, "lost"), row(7, "kept"))
@@ -174,6 +176,7 @@ def test_a_person_accepts_a_loss_and_adopts_a_topic(placed: World) -> None:
     assert placed.rows() == [row(1, "anew"), row(2, "b2"), row(4, "d"), row(7, "kept")]
 
 
+@only_long
 def test_the_tables_columns_follow_the_declaration(placed: World) -> None:
     """A column that is declared later is there, by whichever engine adds it."""
     placed.declare(schema=f"{COLUMNS}, more STRING", schema_change="evolve")

@@ -66,8 +66,10 @@ def test_a_new_table_takes_the_place_of_the_old(world: World, sink: str) -> None
         pytest.param("iceberg", "delta", "iceberg", id="to iceberg"),
         pytest.param("postgres", "delta", "postgres", id="to postgres"),
         pytest.param("kafka", "delta", "kafka", id="to kafka"),
-        pytest.param("postgres", "postgres", "delta", id="from postgres"),
-        *twins(pytest.param("postgres", "iceberg", "postgres", id="between")),
+        *twins(
+            pytest.param("postgres", "postgres", "delta", id="from postgres"),
+            pytest.param("postgres", "iceberg", "postgres", id="between"),
+        ),
     ],
 )
 def test_a_stream_that_moves_ends_as_one_that_began_there(world: World, old: str, new: str) -> None:

@@ -34,7 +34,7 @@ from ingestion.lake.tables.topic_rows import arrow_schema
 
 Opener = Callable[[], DataTable]
 # How often a writer is killed at a random moment.
-KILLS: Final = 3
+KILLS: Final = 2
 _SECONDS: Final = 60
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
