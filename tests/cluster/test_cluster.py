@@ -61,7 +61,8 @@ def ingested(
             for name, fields in declared.items()
         }
         ended = run(list(worlds.values()), kills=kills if IS_LONG else ())
-        yield Ingested(worlds=worlds, ended=ended, kills=done.read_text().splitlines())
+        killed = done.read_text().splitlines() if done.exists() else []
+        yield Ingested(worlds=worlds, ended=ended, kills=killed)
     shutil.rmtree(folder, ignore_errors=True)
 
 
