@@ -56,9 +56,11 @@ class _Bench:
         yield "load", *self._run(f"orders_{sink}", upsert)
         topic.change(round(9_000 * scale), keys=round(9_000 * scale), inserts=round(1_000 * scale))
         yield "changes", *self._run(f"orders_{sink}", upsert)
-        if sink == "kafka":
+        if sink in ("kafka", "delta"):
             appended = {**_TRANSFORMED, "topic": topic.name, "sink": sink}
-            yield "`where` and `select`, append", *self._run("orders_clean", appended)
+            for how in ("first", "again"):
+                what = f"`where` and `select`, append, {how}"
+                yield what, *self._run(f"clean_{sink}_{how}", appended)
 
     def warm_up(self, sink: str) -> None:
         """Run once what is not measured: classes are loaded, and libraries opened."""
