@@ -87,7 +87,8 @@ class Rebuild:
             snapshot = _read_old(paths)
             spec = self._beginning(stream, snapshot)
             beside, purpose = self._settings_beside(paths), _purpose(spec, snapshot)
-            self._clear_what_another_left(purpose, StreamPaths.of(spec.name, beside, spec.sink))
+            half_made = StreamPaths.of(spec.name, beside, spec.sink)
+            self._remove_unless_made_for(purpose, half_made)
             topics = stream.kafka.topics(spec.name, spec.subscribed)
             erased = tuple(_erased_before(spec, snapshot, topics.ids))
             run = replace(self.run, spec=spec, settings=beside, inherited=erased)
@@ -96,12 +97,12 @@ class Rebuild:
                 return RebuildReport(stream=spec.name, report=report, old=Swapped())
             with held_by_python(paths, Holder.me(self.run.run_id)):
                 finish_swap(paths)
-                _refuse_another_purpose(spec, paths, purpose)
+                self._refuse_another_purpose(paths, purpose, half_made)
                 report = run.execute_unobserved()
                 why = f"rebuild: {self.reason or 'no reason given'}"
                 is_ready = self._is_ready(report)
                 # A run that takes long may have slept past the lease.
-                _refuse_another_purpose(spec, paths, purpose)
+                self._refuse_another_purpose(paths, purpose, half_made)
                 old = swap_tables(paths, paths.workshop, why=why) if is_ready else Swapped()
             if is_ready and snapshot.paths.sink.name not in ("delta", paths.sink.name):
                 # Its sink keeps it, and it keeps its name there.
@@ -120,7 +121,7 @@ class Rebuild:
         }
         return self.run.settings.model_copy(update=changed)
 
-    def _clear_what_another_left(self, purpose: str, paths: StreamPaths) -> None:
+    def _remove_unless_made_for(self, purpose: str, paths: StreamPaths) -> None:
         """Remove a table that was begun for another purpose, or whose books do not balance.
 
         Half of it would follow one rule and half another; and what a person accepts is the table
@@ -137,6 +138,21 @@ class Rebuild:
                     table.delete_all()
                 shutil.rmtree(paths.checkpoints, ignore_errors=True)
                 begun.put(purpose.encode())
+
+    def _refuse_another_purpose(self, paths: StreamPaths, purpose: str, new: StreamPaths) -> None:
+        """Make sure that the table in use is still the one whose records the new one holds.
+
+        A new one is removed that may hold what has been erased meanwhile.
+        """
+        spec = self.run.spec
+        if _purpose(spec, _read_old(paths)) != purpose:
+            self._remove_unless_made_for("", new)
+            raise RefusedError(
+                spec.name,
+                "its table was replaced, or a key of it erased, while the new one was made. "
+                "Nothing was changed.",
+                remedy=f"oncelake rebuild {spec.name}, which begins anew",
+            )
 
     def _beginning(self, stream: Stream, snapshot: TableSnapshot) -> StreamSpec:
         """Let the new table begin where the old one did, as far as anything remembers."""
@@ -194,21 +210,6 @@ def _purpose(spec: StreamSpec, snapshot: TableSnapshot) -> str:
     table = snapshot.table.table_id if snapshot.table else "no table"
     erased = [erasure.seq for erasure in erasures(known_rows(snapshot))]
     return f"{fingerprint(spec)} in {spec.sink} for {table} without what {erased} erased"
-
-
-def _refuse_another_purpose(spec: StreamSpec, paths: StreamPaths, purpose: str) -> None:
-    """Make sure that the table in use is still the one whose records the new one holds.
-
-    A new one is removed that may hold what has been erased meanwhile.
-    """
-    if _purpose(spec, _read_old(paths)) != purpose:
-        paths.workshop.delete_all()
-        raise RefusedError(
-            spec.name,
-            "its table was replaced, or a key of it erased, while the new one was made. Nothing "
-            "was changed.",
-            remedy=f"oncelake rebuild {spec.name}, which begins anew",
-        )
 
 
 def _erased_before(

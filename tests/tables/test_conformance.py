@@ -22,6 +22,7 @@ from ingestion.lake.tables import iceberg, topic
 from ingestion.lake.tables import postgres as postgres_sink
 from ingestion.lake.tables.conformance import Opener, SinkConformance
 from ingestion.settings import Settings
+from tests.toys.delta_changes import DeltaChanges
 from tests.toys.files_sink import FilesTable, FilesTransaction
 
 
@@ -32,6 +33,15 @@ class TestFiles(SinkConformance):
     def opened(self, tmp_path: Path) -> Opener:
         """Open a folder."""
         return partial(FilesTable, "orders", tmp_path / "orders")
+
+
+class TestDelta(SinkConformance):
+    """Delta, by the commits of the engine of one machine."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Opener:
+        """Open a table of a lake of its own."""
+        return partial(DeltaChanges, "orders", Location.of(tmp_path / "orders"))
 
 
 class TestIceberg(SinkConformance):

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ingestion.cli.app import app
-from ingestion.errors import RewindError
+from ingestion.errors import RefusedError, RewindError
 from ingestion.lake.failpoints import Failpoint
 from ingestion.operations.erase import Certificate, erase
 from ingestion.operations.rewind import read_history, rewind
@@ -82,3 +82,25 @@ def test_a_stream_without_keys_is_erased_by_any_column(
     assert "2 rows of the table" in done.stdout, done.output
     assert world.rows() == [row(2, None), row(3, PERSON), row(1, "a")]
     assert find_problems(world) == ()
+
+
+@pytest.mark.parametrize("sink", ["postgres", *twins("iceberg")])
+def test_a_rebuild_under_way_does_not_bring_a_key_back(world: World) -> None:
+    """What was made of the new table is gone with the refusal, and not only with the next rebuild.
+
+    Its name outside the lake is the only one that has the key then.
+    """
+    world.send(row(NUMBER, PERSON), row(1, "a"))
+    world.run()
+
+    def erase_meanwhile(*_: Any) -> None:
+        erased(world, id=NUMBER)
+
+    with pytest.raises(RefusedError, match="a key of it erased, while the new one was made"):
+        world.rebuild(on_batch=erase_meanwhile)
+
+    beside = world.paths.at(world.spec.sink.beside(world.name)).table
+    assert not beside.log().exists
+    world.rebuild()
+    assert world.rows() == [row(1, "a")]
+    assert prove(world).holds
