@@ -11,6 +11,7 @@
         ├── StreamLockedError        another run holds the stream (exit 4)
         ├── TableBusyError           commits by others conflicted repeatedly (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
+            ├── MissingRightError        Kafka's ACLs refuse what a command needs
             ├── SinkSilentError          what keeps the rows does not answer
             └── StorageError             a volume is full, read-only or failing
 
@@ -249,6 +250,10 @@ class DependencyError(TransientError):
     """A service outside this process does not answer in time."""
 
     exit_code = UNREACHABLE
+
+
+class MissingRightError(DependencyError):
+    """Kafka's ACLs refuse what a command needs; the message names user, right and resource."""
 
 
 class SinkSilentError(DependencyError):

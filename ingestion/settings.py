@@ -155,6 +155,16 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL, as http://host/path or https://host/path")
         return url
 
+    @field_validator("schema_registry")
+    @classmethod
+    def _has_no_login(cls, url: str | None) -> str | None:
+        if url and "@" in url:
+            raise ValueError(
+                "must have no user or password in it; set ONCELAKE_SCHEMA_REGISTRY_USERNAME and "
+                "ONCELAKE_SCHEMA_REGISTRY_PASSWORD"
+            )
+        return url
+
     @field_validator(
         *("state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
@@ -172,7 +182,7 @@ class Settings(BaseSettings):
     @field_validator("lake")
     @classmethod
     def _folder_or_store(cls, lake: Path | str) -> Path | str:
-        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#]+(/[^\s?#]*)?", str(lake)):
+        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#:]+(/[^\s?#]*)?", str(lake)):
             return str(lake).rstrip("/")
         if _URL.match(str(lake)):
             raise ValueError("must be a folder, or a URL s3://…, gs://… or abfss://…")

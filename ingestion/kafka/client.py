@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from ingestion.errors import DependencyError
+from ingestion.errors import DependencyError, MissingRightError
 from ingestion.kafka.security import librdkafka_options, redact, variable_of
 from ingestion.settings import Settings
+
+# How a request ends that ACLs do not allow; asked for offsets, the client only finds no leader.
+_NOT_ALLOWED: Final = (
+    *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    *(KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._NOENT),
+)
 
 
 class ClientErrors(deque[KafkaError]):
@@ -36,15 +42,23 @@ def client_options(settings: Settings, heard: ClientErrors | None = None) -> dic
 
 
 def unreachable(
-    settings: Settings, cause: object, heard: Iterable[KafkaError] = (), *, of: str = ""
+    settings: Settings,
+    cause: object,
+    heard: Iterable[KafkaError] = (),
+    *,
+    of: str = "",
+    right: str = "",
 ) -> DependencyError:
     """Return the error that names the brokers, the user, and the reason; without secrets.
 
-    ``of`` is what was asked for, where a broker may refuse that and answer otherwise.
+    ``of`` is what was asked for, where a broker may refuse that and answer otherwise; ``right`` is
+    the right that it takes.
 
     A request without an answer only times out (``cause``); the errors of the client's connections
     (``heard``) say why.
     """
+    if right and code_of(cause) in _NOT_ALLOWED:
+        return missing_right(settings, right)
     login = settings.kafka_sasl_username
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
     said = "; ".join(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
@@ -59,6 +73,19 @@ def unreachable(
     )
 
 
+def missing_right(settings: Settings, right: str) -> MissingRightError:
+    """Return the error of a request that the ACLs refuse for want of a right."""
+    login = settings.kafka_sasl_username
+    # Kafka answers the same for a topic that is not there, so that nobody can try names out.
+    or_absent = ", or it is not there" if right.startswith("DESCRIBE on topic") else ""
+    return MissingRightError(
+        f"Kafka at {settings.bootstrap_servers()} refuses it: "
+        + (f"user {login!r}" if login else f"whoever {settings.kafka_variable}_… logs in as")
+        + f" lacks {right}{or_absent}. Next: grant it (docs/rights.md), then run the same command "
+        "again"
+    )
+
+
 def _security(settings: Settings) -> str:
     """Name how this client connects: brokers only hang up on one that connects otherwise."""
     names = ("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_ssl_ca")
@@ -67,6 +94,11 @@ def _security(settings: Settings) -> str:
     return ", ".join(
         f"{variable_of(settings, name)}={value}" for name, value in values.items() if value
     )
+
+
+def is_about_group(message: Message) -> bool:
+    """Tell a refusal of the consumer's group, which it does not need: it is given partitions."""
+    return code_of(message.error()) == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def code_of(error: object) -> int:

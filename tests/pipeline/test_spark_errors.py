@@ -15,6 +15,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, DependencyError
 from ingestion.kafka.offsets import Range
 from ingestion.pipeline.spark_errors import translate_expression_errors, translate_spark_errors
+from ingestion.settings import Settings
 
 PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
 
@@ -45,7 +46,7 @@ def test_what_may_pass_is_transient(error: Exception, said: str) -> None:
     """A dead JVM and a failing Kafka say that the same command may be run again."""
     with (
         pytest.raises(DependencyError, match=said) as raised,
-        translate_spark_errors("orders", kafka="broker:9092"),
+        translate_spark_errors("orders", Settings(kafka="broker:9092")),
     ):
         raise error
 
@@ -63,7 +64,7 @@ def test_a_class_that_is_missing_may_be_a_jvm_that_is_gone(
 
         with (
             pytest.raises(expected, match="PythonSQLUtils"),
-            translate_spark_errors("orders", kafka="broker:9092"),
+            translate_spark_errors("orders", Settings(kafka="broker:9092")),
         ):
             raise Py4JError("PythonSQLUtils does not exist in the JVM")
         jvm.kill()
@@ -73,7 +74,7 @@ def test_any_other_failure_passes_as_it_is() -> None:
     """What nobody knows a remedy for keeps its own words."""
     with (
         pytest.raises(PySparkException, match="a bug"),
-        translate_spark_errors("orders", kafka="broker:9092"),
+        translate_spark_errors("orders", Settings(kafka="broker:9092")),
     ):
         raise PySparkException("a bug")
 
