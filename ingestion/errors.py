@@ -12,6 +12,7 @@
         ├── TableBusyError           commits by others conflicted repeatedly (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
             ├── MissingRightError        Kafka's ACLs refuse what a command needs
+            ├── KafkaSettingsError       Kafka answers, and not to such settings (exit 2)
             ├── SinkSilentError          what keeps the rows does not answer
             └── StorageError             a volume is full, read-only or failing
 
@@ -254,6 +255,15 @@ class DependencyError(TransientError):
 
 class MissingRightError(DependencyError):
     """Kafka's ACLs refuse what a command needs; the message names user, right and resource."""
+
+
+class KafkaSettingsError(DependencyError):
+    """Protocol, login or certificates are not those that the brokers expect: edit the settings.
+
+    A password that is being changed everywhere may be right again soon.
+    """
+
+    exit_code = USAGE
 
 
 class SinkSilentError(DependencyError):

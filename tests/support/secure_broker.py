@@ -98,7 +98,7 @@ class SecureBroker:
         if way == "oauth":
             given |= {
                 "kafka_sasl_mechanism": "OAUTHBEARER",
-                "kafka_oauth_token_url": self.tokens.url,
+                "kafka_oauth_token_endpoint": self.tokens.url,
                 "kafka_oauth_client_id": user,
                 "kafka_oauth_client_secret": password,
                 "kafka_oauth_scope": "kafka",

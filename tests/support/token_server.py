@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+
+from tests.support.certificates import Certificate
 
 AUDIENCE = "kafka"
 
@@ -26,6 +31,7 @@ class TokenServer:
         late: Clients whose tokens have expired when they get them.
         scopes: The scopes that were asked for, in order.
         is_broken: Whether it answers each request for a token with an error of its own.
+        audience: Whom its tokens are for.
     """
 
     def __init__(self, address: str) -> None:
@@ -35,14 +41,21 @@ class TokenServer:
         self.late: set[str] = set()
         self.scopes: list[str] = []
         self.is_broken = False
+        self.audience = AUDIENCE
         self._key = RSAKey.generate_key(2048, {"kid": "of-the-tests", "alg": "RS256"})
 
     @classmethod
     @contextmanager
-    def started(cls) -> Iterator[TokenServer]:
-        """Answer as long as the block lasts."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-        tokens = cls(f"http://127.0.0.1:{server.server_address[1]}")
+    def started(cls, certificate: Certificate | None = None) -> Iterator[TokenServer]:
+        """Answer as long as the block lasts; by HTTPS with a certificate."""
+        server = _Server(("127.0.0.1", 0), BaseHTTPRequestHandler)
+        tokens = cls(f"http{'s' * bool(certificate)}://127.0.0.1:{server.server_address[1]}")
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.certificate, certificate.key)
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         server.RequestHandlerClass = partial(_Handler, tokens)
         thread = threading.Thread(target=server.serve_forever, name="tokens", daemon=True)
         thread.start()
@@ -64,12 +77,21 @@ class TokenServer:
         claims = {
             "iss": self.url,
             "sub": client,
-            "aud": AUDIENCE,
+            "aud": self.audience,
             "scope": scope,
             "iat": now - 7200,
             "exp": now + seconds,
         }
         return jwt.encode({"alg": "RS256", "kid": "of-the-tests"}, claims, self._key)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *whose: Any) -> None:
+        """Tell of everything but a client that hangs up."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(*whose)
 
 
 class _Handler(BaseHTTPRequestHandler):
