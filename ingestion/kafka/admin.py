@@ -82,6 +82,7 @@ class Kafka:
     Raises:
         DependencyError: no Kafka is configured and the embedded one is not up; from any request, no
             answer came in time.
+        KafkaSettingsError: the client cannot read its key.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -89,7 +90,10 @@ class Kafka:
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
         self._heard = ClientErrors()
-        self._admin = AdminClient(client_options(settings, self._heard))
+        try:
+            self._admin = AdminClient(client_options(settings, self._heard))
+        except KafkaException as error:
+            raise unreachable(settings, error) from error
 
     def cluster_id(self) -> str:
         """Return Kafka's own id of the cluster."""

@@ -34,6 +34,8 @@ _OF_SETTINGS: Final = {
     r"SASL authentication error": "correct {0}_SASL_USERNAME and {0}_SASL_PASSWORD",
     r"alert (bad certificate|certificate \w+|unknown ca)": f"set {_CERTIFICATE} to a certificate "
     "that the brokers trust and that has not expired",
+    r"ssl\.(key|certificate)\.location failed": f"correct {_CERTIFICATE}, or "
+    "{0}_SSL_KEY_PASSWORD",
     r"PLAINTEXT broker listener": "set {0}_SECURITY_PROTOCOL to PLAINTEXT or SASL_PLAINTEXT, or "
     "{0} to the brokers' port of TLS",
 }

@@ -9,6 +9,7 @@ config providers.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import ssl
@@ -185,9 +186,10 @@ def _revealed(secret: SecretStr | None) -> str:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    yield _revealed(settings.kafka_sasl_password)
-    yield _revealed(settings.kafka_oauth_client_secret)
-    yield _revealed(settings.kafka_ssl_key_password)
+    given = (getattr(settings, name) for name in type(settings).model_fields)
+    yield from (each.get_secret_value() for each in given if isinstance(each, SecretStr))
+    login = f"{settings.schema_registry_username}:{_revealed(settings.schema_registry_password)}"
+    yield base64.b64encode(login.encode()).decode()
     with suppress(OSError):
         text = settings.kafka_ssl_key.read_text(errors="replace") if settings.kafka_ssl_key else ""
         yield text.strip()
