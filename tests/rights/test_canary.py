@@ -5,17 +5,31 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import dagster as dg
+import obstore
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -23,6 +37,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from dagster._core.remote_representation.external_data import RepositorySnap
+from obstore.store import from_url
 
 from assets import alerts
 from assets.definitions import definitions
@@ -32,7 +47,11 @@ from ingestion.lake import location
 from ingestion.operations.status import StatusReader
 from ingestion.settings import Settings, load_settings, variable
 from tests.cli.shell import declare, oncelake
+from tests.support.http_sink import http_sink
+from tests.support.long import IS_LONG
 from tests.support.secure_broker import SecureBroker, unique
+from tests.support.store import make_bucket
+from tests.support.world import JARS, ROOT
 
 pytestmark = [
     pytest.mark.kafka,
@@ -140,7 +159,7 @@ def canaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
 class _Echo(BaseHTTPRequestHandler):
     """Refuses, and says all that it was told: no server should, and some do."""
 
-    def _refuse(self) -> None:
+    def do_GET(self) -> None:
         told = " ".join(f"{name}: {value}" for name, value in self.headers.items())
         body = f'{{"error_code": 40301, "message": "refused: {told.replace(chr(34), "")}"}}'
         if "AWS4" in told:
@@ -149,10 +168,7 @@ class _Echo(BaseHTTPRequestHandler):
         self.send_response(403)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body.encode())
-
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _refuse
+        self.wfile.write(body.encode())
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -270,8 +286,15 @@ FAILURES: Final[dict[str, Failing]] = {
     ),
 }
 
+# Those by which a word was told once, and one of each kind.
+_SHORT: Final = (
+    *("Kafka is not there, for a doctor", "the token is refused", "the key's password is wrong"),
+    *("the registry refuses", "the registry's URL has a login", "the store refuses"),
+    *("PostgreSQL is not there", "a wrong option of PostgreSQL", "a login in the lake's URL"),
+)
 
-@pytest.mark.parametrize("failing", FAILURES)
+
+@pytest.mark.parametrize("failing", [each for each in FAILURES if each in _SHORT or IS_LONG])
 def test_a_failure_shows_no_secret(
     failing: str,
     canaries: Canaries,
@@ -287,12 +310,7 @@ def test_a_failure_shows_no_secret(
             monkeypatch.setenv(name if name.isupper() else variable(name), str(value))
     framed = unique("framed")
     if "{framed}" in words:
-        producer = Producer({"bootstrap.servers": secure_broker.plaintext, "log_level": 0})
-        from confluent_kafka.admin import NewTopic
-
-        secure_broker.admin.create_topics([NewTopic(framed, 1, 1)])[framed].result(10)
-        producer.produce(framed, b"\0\0\0\0\7\2")
-        assert producer.flush(10) == 0
+        make_topic(secure_broker, framed, b"\0\0\0\0\7\2")
 
     result = oncelake(*(each.replace("{framed}", framed) for each in words))
 
@@ -336,13 +354,14 @@ def test_dagster_keeps_no_secret(
     for name, value in {**others, **stage.login(), "kafka_timeout_seconds": 1}.items():
         monkeypatch.setenv(variable(name), str(value))
     monkeypatch.setattr(alerts, "_PAUSES_SECONDS", (0,))
+    monkeypatch.setattr("assets.assets.RETRY_AFTER_SECONDS", ())
     home = canaries.folder / "dagster"
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     repository = definitions().get_repository_def()
 
     with dg.DagsterInstance.from_config(str(home)) as instance:
         job = repository.get_job("ingest_job")
-        for stream in _STREAMS:
+        for stream in ("orders", "pg"):
             selected = [dg.AssetKey(stream)]
             ended = job.execute_in_process(
                 instance=instance, asset_selection=selected, raise_on_error=False
@@ -357,3 +376,126 @@ def test_dagster_keeps_no_secret(
     said = "".join([shown, str(untold.value), *capfd.readouterr()])
     assert canaries.found_in(said.encode()) == set()
     assert canaries.found_in_files() == set()
+
+
+@contextmanager
+def command_lines() -> Iterator[set[bytes]]:
+    """Collect the command lines of all processes while the block runs, as ``ps`` shows them."""
+    seen, stop = set[bytes](), Event()
+
+    def look() -> None:
+        while not stop.wait(0.1):
+            for file in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    seen.add(file.read_bytes())
+
+    thread = Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_run_leaves_no_secret(
+    canaries: Canaries,
+    secure_broker: SecureBroker,
+    store_address: str,
+    postgres_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two streams that are run and one that fails in Spark, no file, message or process has one.
+
+    Kafka is reached by TLS, a certificate and a password, the lake is in a store, one sink is
+    PostgreSQL; Spark writes its log of events, and OpenLineage and OpenTelemetry are told.
+    """
+    user, topic = unique("canary"), unique("orders")
+    login = secure_broker.add_user(user, canaries.value("kafka_sasl_password"))
+    make_topic(secure_broker, topic, *(b'{"id": %d, "total": 1}' % n for n in range(5)))
+    for made in secure_broker.admin.create_acls([reads(user, topic)]).values():
+        made.result(10)
+    for stream, more in {
+        "orders": "",
+        "pg": f"sink: {{postgres: {{table: public.{topic.replace('-', '_')}}}}}\n",
+        "bad": "where: raise_error('no such order') IS NULL\n",
+    }.items():
+        declare(canaries.folder, stream, f"topic: {topic}\n{_TABLE}{more}")
+    defaults = canaries.folder.parent / "spark-defaults.conf"
+    events = canaries.folder / "events"
+    events.mkdir()
+    defaults.write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.compress false\nspark.eventLog.dir {events}\n"
+    )
+    bucket = make_bucket(store_address)
+    server = urlsplit(postgres_address)
+    word = canaries.word("ONCELAKE_POSTGRES")
+    settings = {
+        "kafka": secure_broker.address("scram"),
+        **login,
+        **client_key(canaries, secure_broker, user),
+        **{name: canaries.value(name) for name in ("schema_registry_password", "alert_webhook")},
+        "kafka_timeout_seconds": 20,
+        "postgres": f"postgresql://oncelake:{word}@{server.netloc.split('@')[1]}{server.path}",
+        "lake": f"s3://{bucket}/lake",
+        "jars": JARS,
+        "spark_master": "local[2]",
+        "spark_driver_memory": "1g",
+        "spark_defaults": defaults,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(variable(name), str(value))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store_address)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with http_sink() as posted, command_lines() as processes:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", posted.address)
+        monkeypatch.setenv("OPENLINEAGE_URL", posted.address)
+        command = [sys.executable, "-m", "ingestion", "--debug", "run", "orders", "pg", "bad"]
+        ran = subprocess.run(command, capture_output=True, timeout=300, check=False)
+
+    said = ran.stdout + ran.stderr
+    told = b"".join(body for _, body in posted.posts)
+    store = from_url(f"s3://{bucket}")
+    objects = {each["path"] for each in chain.from_iterable(obstore.list(store))}
+    kept = b"".join(bytes(store.get(path).bytes()) for path in objects)
+    assert ran.returncode == 2, said.decode()
+    assert said.count(b"balanced") == 2, said.decode()
+    assert b"no such order" in said
+    assert [each.name for each in events.iterdir()]
+    assert b"oncelake.runs" in told
+    assert b"errorMessage" in told
+    assert any(b"org.apache.spark.deploy.SparkSubmit" in line for line in processes)
+    assert "lake/orders/_delta_log/00000000000000000001.json" in objects
+    for written in (said, told, kept, b"\n".join(processes)):
+        assert canaries.found_in(written) == set()
+    assert canaries.found_in_files() == set()
+
+
+def make_topic(broker: SecureBroker, name: str, *values: bytes) -> None:
+    """Make a topic of one partition that holds these records."""
+    broker.admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    producer = Producer({"bootstrap.servers": broker.plaintext, "log_level": 0})
+    for value in values:
+        producer.produce(name, value)
+    assert producer.flush(10) == 0
+
+
+def reads(user: str, topic: str) -> AclBinding:
+    """Let a user read a topic."""
+    kinds = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+    return AclBinding(*kinds, f"User:{user}", "*", AclOperation.READ, AclPermissionType.ALLOW)
+
+
+def client_key(canaries: Canaries, broker: SecureBroker, user: str) -> dict[str, Any]:
+    """Return the settings of a certificate, whose key is encrypted as Java 17 can read it."""
+    made, encrypted = broker.certify(user), canaries.folder.parent / "key.pem"
+    password = canaries.value("kafka_ssl_key_password")
+    command = ["openssl", "pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES", "-passout", "stdin"]
+    command += ["-in", str(made.key), "-out", str(encrypted)]
+    subprocess.run(command, input=password.encode(), check=True)
+    return {
+        "kafka_ssl_certificate": made.certificate,
+        "kafka_ssl_key": encrypted,
+        "kafka_ssl_key_password": password,
+    }

@@ -45,8 +45,8 @@ _WORDS: Final = {
     "erase": ("plain", "--key", '{"id": 1}', "--reason", "a test", "--yes"),
     "reset": ("plain", "--reason", "a test", "--yes"),
 }
-# What takes long, or changes what other tests look at; a reset, and what follows it, comes last.
-_LONG: Final = ("maintain", "redrive", "replay", "rebuild", "rewind", "erase")
+# What looks as `status` does, takes long, or changes what others look at; a reset comes last.
+_LONG: Final = ("plan", "doctor", "maintain", "redrive", "replay", "rebuild", "rewind", "erase")
 _TYPED: Final = [
     *(each for each in _WORDS if each not in (*_LONG, "reset")),
     *twins(*_LONG),
