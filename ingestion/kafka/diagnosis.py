@@ -74,6 +74,9 @@ def diagnose(settings: Settings, code: int, reported: str) -> Diagnosis | None:
         remedy = "let this user do so by an ACL of the brokers"
         needs = code in _NEEDS_RIGHTS
         return Diagnosis(cause=reported, remedy=remedy, is_of_settings=False) if needs else None
+    if settings.kafka_sasl_mechanism == "AWS_MSK_IAM" and "SASL auth" in reported:
+        remedy = "let the AWS identity of this process kafka-cluster:Connect"
+        return Diagnosis(cause=reported, remedy=remedy, is_of_settings=False)
     for reports, is_of_settings in ((_OF_SETTINGS, True), (_ELSEWHERE, False)):
         for pattern, remedy in reports.items():
             if re.search(pattern, reported):
