@@ -34,7 +34,8 @@ _DAMAGE = re.compile(
 # What follows is the query's plan, which names Kafka whatever has failed.
 _PLAN: Final = "=== Streaming Query ==="
 _KAFKAS: Final = re.compile(
-    r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
+    r"org\.apache\.kafka\.|kafka010|KAFKA_|KafkaAdminClient|kafka consumer|startingOffsets"
+    r"|Kafka (topic|data source|start offset)"
 )
 # States of SQL that say: the values do not suit the expression. Others are of the machine.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
@@ -111,6 +112,8 @@ def translate_spark_errors(stream: str, *, kafka: str) -> Iterator[None]:
         said = _kafkas_word(str(error))
         if said is None:
             raise
+        cause = _first_cause(error)
+        said = said if cause in said else f"{said} ({cause})"
         raise DependencyError(
             f"{stream}: Kafka at {kafka} failed under Spark: {said}. Check the brokers. {again}"
         ) from error
@@ -208,6 +211,13 @@ def _said_of_record(error: Exception) -> str:
         lines = [line.strip() for line in str(error).splitlines()]
         return next(line for line in reversed(lines) if line and "SQLSTATE" not in line) + "."
     return sentence_of(error)
+
+
+def _first_cause(error: Exception) -> str:
+    """Return what Java's trace ends with: why a client could not be made, or not log in."""
+    trace = getattr(error, "_stackTrace", None) or str(error)
+    causes = re.findall(r"^Caused by: (.*)$", trace, re.MULTILINE)
+    return causes[-1][:_LONGEST] if causes else ""
 
 
 def _kafkas_word(text: str) -> str | None:
