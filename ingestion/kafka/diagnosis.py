@@ -68,6 +68,9 @@ def diagnose(settings: Settings, code: int, reported: str) -> Diagnosis | None:
     here = settings.kafka_variable
     if code > 0:
         return None
+    if settings.kafka_sasl_mechanism == "AWS_MSK_IAM" and "SASL auth" in reported:
+        remedy = "let the AWS identity of this process kafka-cluster:Connect"
+        return Diagnosis(cause=reported, remedy=remedy, is_of_settings=False)
     for reports, is_of_settings in ((_OF_SETTINGS, True), (_ELSEWHERE, False)):
         for pattern, remedy in reports.items():
             if re.search(pattern, reported):

@@ -8,7 +8,7 @@ file names (CVE-2023-25194, CVE-2024-31141, CVE-2025-27817, CVE-2025-27818).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from ingestion.errors import InvalidSpecError
 
-_NUMBER: Final = r"\d{1,10}"
+_NUMBER: Final = r"\d{1,9}"
 _WORD: Final = r"[\w.:-]{1,200}"
 # What a value looks like and, where it differs, librdkafka's name.
 _ALLOWED: Final[Mapping[str, tuple[str, str]]] = {
@@ -44,13 +44,13 @@ _JAVA_NAMES: Final = {librdkafka: java for java, (_, librdkafka) in _ALLOWED.ite
 _REFUSED: Final[Mapping[str, str]] = {
     r"(bootstrap|metadata\.broker)\.": "set {} instead",
     r"ssl\.endpoint\.|enable\.ssl\.": "a broker's certificate and name are always checked",
-    r".*(classe?s?|reporters|handler|providers?|_cb|jaas\..*)$|config\.providers|plugin\.": "it "
+    r".*(class(es)?|reporters|handler|providers?|_cb|jaas\..*)$|config\.providers|plugin\.": "it "
     "names code that a client would load",
     r"security\.|sasl\.|ssl\.|https\.": "set {}_SECURITY_PROTOCOL, {}_SASL_…, {}_OAUTH_… or "
     "{}_SSL_… instead",
     r"(request|default\.api|socket|session)\.timeout": "set ONCELAKE_KAFKA_TIMEOUT_SECONDS instead",
     r"group\.|isolation\.|auto\.|enable\.auto|.*serializer|max\.poll|transactional\.|acks|"
-    r"enable\.idem|fetch\.(m..\.wait|wait|min)": "it decides which records are read or written, or "
+    r"enable\.idem|fetch\.(max\.wait|wait|min)": "it decides which records are read or written, or "
     "when",
 }
 
@@ -72,21 +72,24 @@ def java_properties(file: Path | None, *, variable: str) -> dict[str, str]:
     if file is None:
         return {}
     found = read_properties(file, variable=f"{variable}_PROPERTIES")
+    where = f"{variable}_PROPERTIES: {file}"
     problems = [
-        f"{variable}_PROPERTIES: {file}, line {line}: {name}: {problem.replace('{}', variable)}"
+        f"{where}, line {line}: {name}: {problem.replace('{}', variable)}"
         for line, name, value in found
         if (problem := _problem(name, value))
     ]
+    properties = {name: value for _, name, value in found}
+    if not problems and (problem := _problem_of_librdkafka(tuple(properties.items()))):
+        problems = [f"{where}: {problem}"]
     if problems:
         remedy = "correct these lines, or take them out; docs/settings.md lists what may be set"
         raise InvalidSpecError("\n".join([*problems, f"Next: {remedy}"]))
-    return {name: value for _, name, value in found}
+    return properties
 
 
 def librdkafka_properties(file: Path | None, *, variable: str) -> dict[str, str]:
     """Return the same by librdkafka's names."""
-    properties = java_properties(file, variable=variable)
-    return {_ALLOWED[name][1] or name: value for name, value in properties.items()}
+    return _translated(java_properties(file, variable=variable).items())
 
 
 def read_properties(file: Path, *, variable: str) -> list[tuple[int, str, str]]:
@@ -110,20 +113,22 @@ def _problem(name: str, value: str) -> str | None:
             return f"there is no such property, or none to set; did you mean {near[0]}?"
         reasons = (reason for names, reason in _REFUSED.items() if re.match(names, name))
         return next(reasons, "it is none of those that may be set")
-    form, other = _ALLOWED[name]
-    if not re.fullmatch(form, value):
-        return f"it has no value {value!r}"
-    return _problem_of_librdkafka(other or name, value)
+    form, _ = _ALLOWED[name]
+    return None if re.fullmatch(form, value) else f"it has no value {value!r}"
 
 
 @cache
-def _problem_of_librdkafka(name: str, value: str) -> str | None:
-    """Say why the client does not take a value, by its own ranges."""
+def _problem_of_librdkafka(properties: tuple[tuple[str, str], ...]) -> str | None:
+    """Say why the client does not take values, by its own ranges."""
     try:
-        Consumer({"group.id": "none", "log_level": 0, name: value}).close()
+        Consumer({"group.id": "none", "log_level": 0, **_translated(properties)}).close()
     except KafkaException as error:
-        return str(error.args[0].str())
+        return str(error.args[0].str()).strip()
     return None
+
+
+def _translated(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return {_ALLOWED[name][1] or name: value for name, value in properties}
 
 
 def _parsed(lines: list[str]) -> Iterator[tuple[int, str, str]]:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from ingestion.errors import InvalidSpecError, SetupError
+from ingestion.errors import DependencyError, InvalidSpecError, SetupError, first_line
 from ingestion.kafka.properties import java_properties, librdkafka_properties
 from ingestion.settings import Settings
 
@@ -142,6 +142,13 @@ def _msk_token(settings: Settings) -> Callable[[str], tuple[str, float]]:
         token, expires_ms = library.generate_auth_token(region[1])
         return token, expires_ms / 1000
 
+    try:
+        sign("")
+    except Exception as error:
+        raise DependencyError(
+            f"AWS's library signs no login to {settings.bootstrap_servers()}: {first_line(error)}. "
+            "Next: give this process credentials of AWS; then run the same command again"
+        ) from error
     return sign
 
 

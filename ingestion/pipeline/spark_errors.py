@@ -36,7 +36,8 @@ _DAMAGE = re.compile(
 # What follows is the query's plan, which names Kafka whatever has failed.
 _PLAN: Final = "=== Streaming Query ==="
 _KAFKAS: Final = re.compile(
-    r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
+    r"org\.apache\.kafka\.|kafka010|KAFKA_|KafkaAdminClient|kafka consumer|startingOffsets"
+    r"|Kafka (topic|data source|start offset)"
 )
 # Without it a task cannot read, though the driver has found the topic's offsets.
 _REFUSED: Final = re.compile(r"TopicAuthorizationException: .*topics: \[(.+?)\]")
@@ -118,6 +119,8 @@ def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
         said = _kafkas_word(str(error))
         if said is None:
             raise
+        cause = _first_cause(error)
+        said = said if cause in said else f"{said} ({cause})"
         kafka = f"{stream}: Kafka at {settings.bootstrap_servers()}"
         raise DependencyError(
             f"{kafka} failed under Spark: {said}. Check the brokers. {again}"
@@ -216,6 +219,13 @@ def _said_of_record(error: Exception) -> str:
         lines = [line.strip() for line in str(error).splitlines()]
         return next(line for line in reversed(lines) if line and "SQLSTATE" not in line) + "."
     return sentence_of(error)
+
+
+def _first_cause(error: Exception) -> str:
+    """Return what Java's trace ends with: why a client could not be made, or not log in."""
+    trace = getattr(error, "_stackTrace", None) or str(error)
+    causes = re.findall(r"^Caused by: (.*)$", trace, re.MULTILINE)
+    return causes[-1][:_LONGEST] if causes else ""
 
 
 def _kafkas_word(text: str) -> str | None:

@@ -17,6 +17,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import DependencyError
 from ingestion.kafka.admin import Kafka
 from ingestion.kafka.offsets import Range, TopicPartition
+from ingestion.kafka.properties import _ALLOWED
 from ingestion.kafka.transactions import JavaAdmin, java_admin
 from ingestion.lake.tables.topic_writer import TopicPlace, TopicWriter
 from ingestion.local.produce import create
@@ -39,6 +40,24 @@ GUESSED: Final = "guessed-5ecret"
 # A client of the token server whose tokens come too late.
 LATE: Final = "late"
 PATIENCE_SECONDS: Final = 5.0
+PROPERTIES: Final = {
+    "client.dns.lookup": "use_all_dns_ips",
+    "client.id": "oncelake",
+    "client.rack": "eu-west-1a",
+    "enable.metrics.push": "false",
+    "metadata.recovery.strategy": "rebootstrap",
+    "connections.max.idle.ms": "240000",
+    "fetch.max.bytes": "104857600",
+    "max.partition.fetch.bytes": "1048576",
+    "metadata.max.age.ms": "60000",
+    "receive.buffer.bytes": "65536",
+    "send.buffer.bytes": "65536",
+    "reconnect.backoff.max.ms": "1000",
+    "reconnect.backoff.ms": "50",
+    "retry.backoff.max.ms": "1000",
+    "retry.backoff.ms": "50",
+    "socket.connection.setup.timeout.ms": "5000",
+}
 RECORDS = [b'{"id": %d}' % number for number in range(3)]
 
 
@@ -166,6 +185,19 @@ CLIENTS: dict[str, Callable[[Door], int]] = {
 def test_each_client_comes_in(door: Door, client: Callable[[Door], int]) -> None:
     """By each way a client finds what the topic holds."""
     assert client(door) == len(RECORDS)
+
+
+@pytest.mark.parametrize("door", ["plain"], indirect=True)
+def test_both_clients_know_every_property(door: Door, tmp_path: Path) -> None:
+    """A client that does not know one only warns of it, and nobody would hear."""
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in PROPERTIES.items()))
+    door.settings = door.settings.model_copy(update={"kafka_properties": file})
+    known = door.gateway.jvm.org.apache.kafka.clients.consumer.ConsumerConfig.configNames()
+
+    assert set(PROPERTIES) == set(_ALLOWED)
+    assert set(PROPERTIES) <= set(known)
+    assert admin(door) == java(door) == len(RECORDS)
 
 
 @pytest.mark.spark

@@ -39,8 +39,18 @@ PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
             PySparkException("stage failed: Timeout: offset 1 in 3 ms\n\tat o.a.s.sql.kafka010.X"),
             "Kafka at broker:9092 failed under Spark: stage failed: Timeout: offset 1 in 3 ms",
         ),
+        (
+            PySparkException(
+                "Failed to create new KafkaAdminClient\nCaused by: x.LoginException: y\n"
+                "Caused by: java.io.IOException: code 401"
+            ),
+            r"KafkaAdminClient \(java.io.IOException: code 401\)\. Check",
+        ),
     ],
-    ids=["connection to the JVM", "JVM gone", "Kafka", "partitions added", "a task of Kafka's"],
+    ids=[
+        *("connection to the JVM", "JVM gone", "Kafka", "partitions added", "a task of Kafka's"),
+        "a login",
+    ],
 )
 def test_what_may_pass_is_transient(error: Exception, said: str) -> None:
     """A dead JVM and a failing Kafka say that the same command may be run again."""
