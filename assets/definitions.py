@@ -55,7 +55,9 @@ def _definitions() -> dg.Definitions:
     shared = dg.Definitions(
         assets=topic_specs(specs),
         resources={
-            "kafka": KafkaResource(**_secrets("sasl_password", "ssl_key_password")),
+            "kafka": KafkaResource(
+                **_secrets("sasl_password", "oauth_client_secret", "ssl_key_password")
+            ),
             "lake": lake,
             "spark": SparkResource(lake=lake),
         },

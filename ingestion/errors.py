@@ -11,6 +11,8 @@
         ├── StreamLockedError        another run holds the stream (exit 4)
         ├── TableBusyError           commits by others conflicted repeatedly (exit 5)
         └── DependencyError          Kafka, or the Spark JVM, does not answer (exit 5)
+            ├── MissingRightError        Kafka's ACLs refuse what a command needs
+            ├── KafkaSettingsError       Kafka answers, and not to such settings (exit 2)
             ├── SinkSilentError          what keeps the rows does not answer
             └── StorageError             a volume is full, read-only or failing
 
@@ -249,6 +251,19 @@ class DependencyError(TransientError):
     """A service outside this process does not answer in time."""
 
     exit_code = UNREACHABLE
+
+
+class MissingRightError(DependencyError):
+    """Kafka's ACLs refuse what a command needs; the message names user, right and resource."""
+
+
+class KafkaSettingsError(DependencyError):
+    """Protocol, login or certificates are not those that the brokers expect: edit the settings.
+
+    A password that is being changed everywhere may be right again soon.
+    """
+
+    exit_code = USAGE
 
 
 class SinkSilentError(DependencyError):

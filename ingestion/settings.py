@@ -18,12 +18,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ingestion.errors import DependencyError, InvalidSpecError
 
+# A client's secret is sent there.
+_TOKEN_ENDPOINT: Final = re.compile(
+    r"(https://[^\s/@?#]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?)(/\S*)?"
+)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Read elsewhere, and refused unless a test has set them.
 _OF_TESTS: Final = ("ONCELAKE_CHAOS", "ONCELAKE_TESTING")
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
 _MASTERS: Final = (
     r"local(\[(\*|[1-9]\d*)\])?",
     r"spark://[^\s/,:@]+:\d+(,[^\s/,:@]+:\d+)*",
@@ -53,12 +57,24 @@ class Settings(BaseSettings):
     kafka_sasl_mechanism: Mechanism | None = Field(None, description="Mechanism of the login.")
     kafka_sasl_username: str | None = Field(None, description="User name for SASL.")
     kafka_sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
+    kafka_oauth_token_endpoint: str | None = Field(
+        None, description="URL that gives tokens for OAUTHBEARER, by client credentials."
+    )
+    kafka_oauth_client_id: str | None = Field(None, description="Client id for the tokens.")
+    kafka_oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
+    kafka_oauth_scope: str | None = Field(None, description="Scope to request tokens for.")
+    kafka_oauth_ca: Path | None = Field(
+        None, description="PEM file of the authorities trusted for the token endpoint."
+    )
     kafka_ssl_ca: Path | None = Field(None, description="PEM file of the trusted authorities.")
     kafka_ssl_certificate: Path | None = Field(
         None, description="PEM file of the client certificate."
     )
     kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
     kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
+    kafka_properties: Path | None = Field(
+        None, description="File of further properties of the Kafka clients, by Java's names."
+    )
     kafka_timeout_seconds: float = Field(
         30.0, gt=0, allow_inf_nan=False, description="How long to wait for any answer from Kafka."
     )
@@ -76,6 +92,15 @@ class Settings(BaseSettings):
     )
     sink_kafka_sasl_username: str | None = Field(None, description="User name there.")
     sink_kafka_sasl_password: SecretStr | None = Field(None, description="Password there.")
+    sink_kafka_oauth_token_endpoint: str | None = Field(
+        None, description="URL that gives tokens for OAUTHBEARER there."
+    )
+    sink_kafka_oauth_client_id: str | None = Field(None, description="Client id for those tokens.")
+    sink_kafka_oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
+    sink_kafka_oauth_scope: str | None = Field(None, description="Scope to request them for.")
+    sink_kafka_oauth_ca: Path | None = Field(
+        None, description="PEM file of the authorities trusted for that token endpoint."
+    )
     sink_kafka_ssl_ca: Path | None = Field(
         None, description="PEM file of the authorities trusted for it."
     )
@@ -84,6 +109,9 @@ class Settings(BaseSettings):
     )
     sink_kafka_ssl_key: Path | None = Field(None, description="PEM file (PKCS#8) of its key.")
     sink_kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
+    sink_kafka_properties: Path | None = Field(
+        None, description="File of further properties of the clients of that cluster."
+    )
 
     schema_registry: str | None = Field(None, description="URL of the schema registry.")
     schema_registry_username: str | None = Field(None, description="User name for the registry.")
@@ -155,10 +183,31 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL, as http://host/path or https://host/path")
         return url
 
+    @field_validator("schema_registry")
+    @classmethod
+    def _has_no_login(cls, url: str | None) -> str | None:
+        if url and "@" in url:
+            raise ValueError(
+                "must have no user or password in it; set ONCELAKE_SCHEMA_REGISTRY_USERNAME and "
+                "ONCELAKE_SCHEMA_REGISTRY_PASSWORD"
+            )
+        return url
+
+    @field_validator("kafka_oauth_token_endpoint", "sink_kafka_oauth_token_endpoint")
+    @classmethod
+    def _is_encrypted(cls, url: str | None) -> str | None:
+        if url and not _TOKEN_ENDPOINT.fullmatch(url):
+            raise ValueError(
+                "must be https://host/path, or http:// on this machine: the client's secret is "
+                "sent there"
+            )
+        return url
+
     @field_validator(
         *("state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
         *("sink_kafka_ssl_ca", "sink_kafka_ssl_certificate", "sink_kafka_ssl_key"),
+        *("kafka_oauth_ca", "sink_kafka_oauth_ca", "kafka_properties", "sink_kafka_properties"),
         *("schema_registry_ssl_ca", "spark_defaults"),
     )
     @classmethod
@@ -172,7 +221,7 @@ class Settings(BaseSettings):
     @field_validator("lake")
     @classmethod
     def _folder_or_store(cls, lake: Path | str) -> Path | str:
-        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#]+(/[^\s?#]*)?", str(lake)):
+        if re.fullmatch(r"(s3|gs|abfss)://[^/\s?#:]+(/[^\s?#]*)?", str(lake)):
             return str(lake).rstrip("/")
         if _URL.match(str(lake)):
             raise ValueError("must be a folder, or a URL s3://…, gs://… or abfss://…")

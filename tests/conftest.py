@@ -24,6 +24,7 @@ from tests.support.schedule import (  # noqa: F401 (hooks)
     pytest_configure_node,
     pytest_xdist_make_scheduler,
 )
+from tests.support.secure_broker import secure_broker  # noqa: F401 (a fixture)
 from tests.support.store import make_bucket, moto, use_store
 from tests.support.store_proxy import StoreProxy
 from tests.support.world import JARS, World, settings_in

@@ -25,10 +25,16 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from ingestion.errors import DependencyError, TopicMissingError
-from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
+from ingestion.errors import DependencyError, MissingRightError, TopicMissingError
+from ingestion.kafka.client import (
+    ClientErrors,
+    client_options,
+    code_of,
+    is_about_group,
+    unreachable,
+)
 from ingestion.kafka.offsets import Offsets, Range, TopicPartition
 from ingestion.settings import Settings
 
@@ -43,7 +49,6 @@ _LEADER_IS_MOVING = (
 )
 _MOVED_WITHIN_SECONDS = 0.5
 _SHOWN_WITHIN_SECONDS = 0.05
-_NOT_SEEN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _Timestamps = dict[TopicPartition, dt.datetime]
 # Up to this distance, reading on is faster than seeking.
 _SEEK_BEYOND = 1_000
@@ -77,6 +82,7 @@ class Kafka:
     Raises:
         DependencyError: no Kafka is configured and the embedded one is not up; from any request, no
             answer came in time.
+        KafkaSettingsError: the client cannot read its key.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -84,7 +90,10 @@ class Kafka:
         self._timeout = settings.kafka_timeout_seconds
         self.address = settings.bootstrap_servers()
         self._heard = ClientErrors()
-        self._admin = AdminClient(client_options(settings, self._heard))
+        try:
+            self._admin = AdminClient(client_options(settings, self._heard))
+        except KafkaException as error:
+            raise unreachable(settings, error) from error
 
     def cluster_id(self) -> str:
         """Return Kafka's own id of the cluster."""
@@ -120,17 +129,22 @@ class Kafka:
         }
         return Topics.of(cluster_id, described)
 
-    def known_topics(self, names: Iterable[str]) -> Topics:
+    def known_topics(self, names: Iterable[str], *, refuse_hidden: bool = False) -> Topics:
         """Return ids and partitions of those topics that exist, and that this user may see.
 
         One request; who the cluster is is not asked, and empty.
+
+        Raises:
+            MissingRightError: with ``refuse_hidden``, this user may not describe one, which may
+                exist or not.
         """
         described = {}
         for name, each in self._describe(names):
             try:
-                described[name] = self._answer(each)
+                described[name] = self._answer(each, right=_describe(name))
             except DependencyError as error:
-                if code_of(error.__cause__) not in _NOT_SEEN:
+                is_hidden = isinstance(error, MissingRightError) and not refuse_hidden
+                if not is_hidden and code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
         return Topics.of("", described)
 
@@ -188,7 +202,12 @@ class Kafka:
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
         asked = self._admin.describe_configs(wanted, request_timeout=self._timeout)
         return {
-            topic.name: {name: entry.value for name, entry in self._answer(answer).items()}
+            topic.name: {
+                name: entry.value
+                for name, entry in self._answer(
+                    answer, right=f"DESCRIBE_CONFIGS on topic {topic.name!r}"
+                ).items()
+            }
             for topic, answer in asked.items()
         }
 
@@ -201,23 +220,39 @@ class Kafka:
         topic = NewTopic(name, partitions, -1, config=dict(config))
         asked = self._admin.create_topics([topic], request_timeout=self._timeout)[name]
         try:
-            self._answer(asked, of=f"to make topic {name!r}")
+            self._answer(asked, of=f"to make topic {name!r}", right=f"CREATE on topic {name!r}")
         except DependencyError as error:
             if code_of(error.__cause__) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         deadline = time.monotonic() + self._timeout
-        while name not in self.known_topics([name]).ids:
+        while name not in self.known_topics([name], refuse_hidden=True).ids:
             if time.monotonic() > deadline:
                 problem = f"topic {name!r} was made, and is not shown"
                 raise unreachable(self._settings, problem, self._heard)
             time.sleep(_SHOWN_WITHIN_SECONDS)
+
+    def unwritable(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those topics that this user may not write to, as far as the broker tells."""
+        asked = self._admin.describe_topics(
+            TopicCollection([*names]),
+            include_authorized_operations=True,
+            request_timeout=self._timeout,
+        )
+        allowed = {
+            name: self._answer(answer, right=_describe(name)).authorized_operations
+            for name, answer in asked.items()
+        }
+        return tuple(
+            name for name, found in allowed.items() if found and AclOperation.WRITE not in found
+        )
 
     def longest_transaction_ms(self) -> int:
         """Return how long a transaction may be open."""
         broker = self._answer(self._admin.describe_cluster(request_timeout=self._timeout)).nodes[0]
         resource = ConfigResource(ConfigResource.Type.BROKER, str(broker.id))
         asked = self._admin.describe_configs([resource], request_timeout=self._timeout)
-        return int(self._answer(asked[resource])["transaction.max.timeout.ms"].value)
+        answer = self._answer(asked[resource], right="DESCRIBE_CONFIGS on the cluster")
+        return int(answer["transaction.max.timeout.ms"].value)
 
     def timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> _Timestamps:
         """Return when the first record at or behind each offset was written, by its timestamp.
@@ -275,7 +310,7 @@ class Kafka:
 
     def _described(self, stream: str, name: str, asked: Future[Any]) -> Any:
         try:
-            return self._answer(asked, of=f"topic {name!r}")
+            return self._answer(asked, of=f"topic {name!r}", right=_describe(name))
         except DependencyError as error:
             if code_of(error.__cause__) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
@@ -295,7 +330,12 @@ class Kafka:
         while True:
             asked = self._asked(wanted, spec, isolation)
             try:
-                return Offsets({at: self._answer(answer).offset for at, answer in asked.items()})
+                return Offsets(
+                    {
+                        at: self._answer(answer, right=_describe(at.topic)).offset
+                        for at, answer in asked.items()
+                    }
+                )
             except DependencyError as error:
                 is_moving = code_of(error.__cause__) in _LEADER_IS_MOVING
                 if not is_moving or time.monotonic() > deadline:
@@ -313,14 +353,14 @@ class Kafka:
         )
         return {TopicPartition(at.topic, at.partition): answer for at, answer in asked.items()}
 
-    def _answer(self, asked: Future[Any], *, of: str = "") -> Any:
+    def _answer(self, asked: Future[Any], *, of: str = "", right: str = "") -> Any:
         try:
             # The client's own time-out comes first: it names what it waited for.
             return asked.result(self._timeout + 1)
         except (KafkaException, TimeoutError) as error:
             # The client reports errors of its connections only when it is polled.
             self._admin.poll(0)
-            raise unreachable(self._settings, error, self._heard, of=of) from error
+            raise unreachable(self._settings, error, self._heard, of=of, right=right) from error
 
 
 class _RecordReader:
@@ -377,10 +417,17 @@ class _RecordReader:
         message: Message | None = self.consumer.poll(self._settings.kafka_timeout_seconds)
         if message is None:
             raise unreachable(self._settings, "it sent no record", self._heard)
+        if is_about_group(message):
+            return self._poll()
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise unreachable(self._settings, KafkaException(error), self._heard)
+            right = f"READ on topic {message.topic()!r}"
+            raise unreachable(self._settings, KafkaException(error), self._heard, right=right)
         return message
+
+
+def _describe(topic: str) -> str:
+    return f"DESCRIBE on topic {topic!r}"
 
 
 def _milliseconds(moment: dt.datetime) -> int:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from ingestion.errors import DependencyError
+from ingestion.errors import DependencyError, KafkaSettingsError, MissingRightError
+from ingestion.kafka.diagnosis import diagnose
 from ingestion.kafka.security import librdkafka_options, redact, variable_of
 from ingestion.settings import Settings
+
+# OpenSSL's own code, and how long which step of a connection took.
+_NOISE: Final = re.compile(r"error:[0-9A-F]{8}:SSL routines::| \(after \d+ms in state \w+[^)]*\)")
+# How a request ends that ACLs do not allow; asked for offsets, the client only finds no leader.
+_NOT_ALLOWED: Final = (
+    *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    *(KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._NOENT),
+)
 
 
 class ClientErrors(deque[KafkaError]):
@@ -28,45 +38,83 @@ def client_options(settings: Settings, heard: ClientErrors | None = None) -> dic
         DependencyError: no Kafka is configured and the embedded one is not up.
     """
     return {
+        **librdkafka_options(settings),
         "bootstrap.servers": settings.bootstrap_servers(),
         "log_level": 0,
         "error_cb": (ClientErrors() if heard is None else heard).append,
-        **librdkafka_options(settings),
     }
 
 
 def unreachable(
-    settings: Settings, cause: object, heard: Iterable[KafkaError] = (), *, of: str = ""
+    settings: Settings,
+    cause: object,
+    heard: Iterable[KafkaError] = (),
+    *,
+    of: str = "",
+    right: str = "",
 ) -> DependencyError:
     """Return the error that names the brokers, the user, and the reason; without secrets.
 
-    ``of`` is what was asked for, where a broker may refuse that and answer otherwise.
+    ``of`` is what was asked for, where a broker may refuse that and answer otherwise; ``right`` is
+    the right that it takes.
 
     A request without an answer only times out (``cause``); the errors of the client's connections
     (``heard``) say why.
     """
-    login = settings.kafka_sasl_username
+    if right and code_of(cause) in _NOT_ALLOWED:
+        return missing_right(settings, right)
     why = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
-    said = "; ".join(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
-    refuses, seconds = code_of(cause) > 0, f"{settings.kafka_timeout_seconds:g} s"
-    return DependencyError(
+    said = list(dict.fromkeys(filter(None, map(_reason, (cause, *why[-1:])))))
+    code, kind = code_of(cause), DependencyError
+    answer = f"refuses {of}".rstrip()
+    if code <= 0:
+        answer = f"does not answer within {settings.kafka_timeout_seconds:g} s"
+    remedy = (
+        f"check {settings.kafka_variable}, the brokers, and that they expect {_security(settings)}"
+    )
+    if found := diagnose(settings, code, said[-1] if said else ""):
+        said, remedy = [found.cause], found.remedy
+        answer = answer if code > 0 else "cannot be connected to"
+        kind = KafkaSettingsError if found.is_of_settings else DependencyError
+    login = settings.kafka_sasl_username or settings.kafka_oauth_client_id
+    return kind(
         f"Kafka at {settings.bootstrap_servers()}"
         + (f", as user {login!r}, " if login else " ")
-        + (f"refuses {of}".rstrip() if refuses else f"does not answer within {seconds}")
-        + (f": {redact(said, settings)}. " if said else ". ")
-        + f"Next: check {settings.kafka_variable}, the brokers, and that they expect "
-        f"{_security(settings)}; then run the same command again"
+        + answer
+        + (f": {redact('; '.join(said), settings)}. " if said else ". ")
+        + f"Next: {remedy}; then run the same command again"
+    )
+
+
+def missing_right(settings: Settings, right: str) -> MissingRightError:
+    """Return the error of a request that the ACLs refuse for want of a right."""
+    login = settings.kafka_sasl_username or settings.kafka_oauth_client_id
+    # Kafka answers the same for a topic that is not there, so that nobody can try names out.
+    or_absent = ", or it is not there" if right.startswith("DESCRIBE on topic") else ""
+    return MissingRightError(
+        f"Kafka at {settings.bootstrap_servers()} refuses it: "
+        + (f"user {login!r}" if login else f"whoever {settings.kafka_variable}_… logs in as")
+        + f" lacks {right}{or_absent}. Next: grant it (docs/rights.md), then run the same command "
+        "again"
     )
 
 
 def _security(settings: Settings) -> str:
     """Name how this client connects: brokers only hang up on one that connects otherwise."""
-    names = ("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_ssl_ca")
+    names = (
+        *("kafka_security_protocol", "kafka_sasl_mechanism", "kafka_oauth_token_endpoint"),
+        "kafka_ssl_ca",
+    )
     values = {name: getattr(settings, name) for name in names}
     values["kafka_security_protocol"] = values["kafka_security_protocol"] or "PLAINTEXT"
     return ", ".join(
         f"{variable_of(settings, name)}={value}" for name, value in values.items() if value
     )
+
+
+def is_about_group(message: Message) -> bool:
+    """Tell a refusal of the consumer's group, which it does not need: it is given partitions."""
+    return code_of(message.error()) == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def code_of(error: object) -> int:
@@ -77,7 +125,7 @@ def code_of(error: object) -> int:
 
 def _reason(error: object) -> str:
     kafkas = _kafkas(error)
-    return str(kafkas.str()) if kafkas else str(error)
+    return _NOISE.sub("", str(kafkas.str())) if kafkas else str(error)
 
 
 def _kafkas(error: object) -> KafkaError | None:

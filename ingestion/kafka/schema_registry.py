@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestion.errors import DependencyError, InvalidSpecError, RefusedError, first_line
+from ingestion.kafka.security import redact
 from ingestion.settings import Settings, variable
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class Registry:
             raise RefusedError(
                 stream,
                 f"the schema registry at {self._settings.schema_registry} does not take the schema "
-                f"of subject {subject}: {first_line(error)}. Nothing was written.",
+                f"of subject {subject}: {redact(first_line(error), self._settings)}. Nothing was "
+                "written.",
                 remedy="change the declaration, the subject's compatibility, or the topic's name",
             ) from error
 
@@ -118,7 +120,7 @@ class Registry:
             yield str(each.name), str(found.schema_str)
 
     def _unreachable(self, error: Exception) -> DependencyError:
-        said = first_line(error) or type(error).__name__
+        said = redact(first_line(error), self._settings) or type(error).__name__
         return DependencyError(
             f"the schema registry at {self._settings.schema_registry} does not answer as expected: "
             f"{said}. Nothing is lost. Next: check {variable('schema_registry')} and the registry, "

@@ -2,28 +2,47 @@
 
 Spark's source uses the Java client's options, confluent-kafka those of librdkafka. Both must
 connect in the same way or not at all: settings that only one of them could use are refused before
-either connects (``InvalidSpecError``), and so are settings that only seem to protect. No other
-``kafka.*`` option can be set, which excludes JNDI logins, config providers and token URLs.
+either connects (``InvalidSpecError``), and so are settings that only seem to protect. Of other
+options only those of ``ingestion.kafka.properties`` can be set, which excludes JNDI logins and
+config providers.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from pydantic import SecretStr
 
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import DependencyError, InvalidSpecError, SetupError, first_line
+from ingestion.kafka.properties import java_properties, librdkafka_properties
 from ingestion.settings import Settings
 
-_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_KAFKAS: Final = "org.apache.kafka.common.security"
+_MSK: Final = "software.amazon.msk.auth.iam"
+_LOGIN_MODULES: Final = {
+    "PLAIN": f"{_KAFKAS}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_KAFKAS}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_KAFKAS}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_KAFKAS}.oauthbearer.OAuthBearerLoginModule",
+    "AWS_MSK_IAM": f"{_MSK}.IAMLoginModule",
+}
 _JAAS_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
-_SASL: Final = ("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
+_PASSWORD: Final = ("kafka_sasl_username", "kafka_sasl_password")
+_OAUTH: Final = (
+    *("kafka_oauth_token_endpoint", "kafka_oauth_client_id", "kafka_oauth_client_secret"),
+    *("kafka_oauth_scope", "kafka_oauth_ca"),
+)
+# What a mechanism logs in with, and how many of these it needs; others want a name and a password.
+_LOGINS: Final = {"OAUTHBEARER": (_OAUTH, 3), "AWS_MSK_IAM": ((), 0)}
+_MSK_REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 _SSL: Final = (
     *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),
     "kafka_ssl_key_password",
@@ -37,10 +56,22 @@ def java_options(settings: Settings) -> dict[str, str]:
     from one file only, and these are two; and executors may run on other hosts.
     """
     _refuse_contradictions(settings)
-    options: dict[str, str | None] = {"kafka.security.protocol": settings.kafka_security_protocol}
+    properties = java_properties(settings.kafka_properties, variable=settings.kafka_variable)
+    options: dict[str, str | None] = {f"kafka.{name}": each for name, each in properties.items()}
+    options["kafka.security.protocol"] = settings.kafka_security_protocol
     if settings.kafka_sasl_mechanism:
         options["kafka.sasl.mechanism"] = settings.kafka_sasl_mechanism
         options["kafka.sasl.jaas.config"] = _jaas(settings)
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+        options["kafka.sasl.login.callback.handler.class"] = (
+            f"{_KAFKAS}.oauthbearer.OAuthBearerLoginCallbackHandler"
+        )
+        options["kafka.sasl.oauthbearer.token.endpoint.url"] = settings.kafka_oauth_token_endpoint
+        for wait in ("connect.timeout", "read.timeout", "retry.backoff.max"):
+            milliseconds = int(settings.kafka_timeout_seconds * 1000)
+            options[f"kafka.sasl.login.{wait}.ms"] = str(milliseconds)
+    if settings.kafka_sasl_mechanism == "AWS_MSK_IAM":
+        options["kafka.sasl.client.callback.handler.class"] = f"{_MSK}.IAMClientCallbackHandler"
     if settings.kafka_ssl_ca:
         options["kafka.ssl.truststore.type"] = "PEM"
         options["kafka.ssl.truststore.certificates"] = settings.kafka_ssl_ca.read_text()
@@ -57,20 +88,68 @@ def variable_of(settings: Settings, name: str) -> str:
     return settings.kafka_variable + name.removeprefix("kafka").upper()
 
 
-def librdkafka_options(settings: Settings) -> dict[str, str]:
+def librdkafka_options(settings: Settings) -> dict[str, Any]:
     """Return the options with which confluent-kafka connects."""
     _refuse_contradictions(settings)
+    mechanism = settings.kafka_sasl_mechanism
+    is_oauth = mechanism == "OAUTHBEARER"
     options = {
         "security.protocol": settings.kafka_security_protocol,
-        "sasl.mechanism": settings.kafka_sasl_mechanism,
+        "sasl.mechanism": "OAUTHBEARER" if mechanism == "AWS_MSK_IAM" else mechanism,
         "sasl.username": settings.kafka_sasl_username,
         "sasl.password": _revealed(settings.kafka_sasl_password),
+        "sasl.oauthbearer.method": "oidc" if is_oauth else None,
+        "sasl.oauthbearer.token.endpoint.url": settings.kafka_oauth_token_endpoint,
+        "sasl.oauthbearer.client.id": settings.kafka_oauth_client_id,
+        "sasl.oauthbearer.client.secret": _revealed(settings.kafka_oauth_client_secret),
+        "sasl.oauthbearer.scope": settings.kafka_oauth_scope,
+        "https.ca.location": settings.kafka_oauth_ca or (_system_ca() if is_oauth else None),
         "ssl.ca.location": settings.kafka_ssl_ca,
         "ssl.certificate.location": settings.kafka_ssl_certificate,
         "ssl.key.location": settings.kafka_ssl_key,
         "ssl.key.password": _revealed(settings.kafka_ssl_key_password),
     }
-    return {name: str(value) for name, value in options.items() if value}
+    return {
+        **librdkafka_properties(settings.kafka_properties, variable=settings.kafka_variable),
+        **{name: str(value) for name, value in options.items() if value},
+        **({"oauth_cb": _msk_token(settings)} if mechanism == "AWS_MSK_IAM" else {}),
+    }
+
+
+def _system_ca() -> str | None:
+    """Return where this system has its authorities; librdkafka's wheel knows one distribution's."""
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile or paths.capath
+
+
+def _msk_token(settings: Settings) -> Callable[[str], tuple[str, float]]:
+    """Return what signs tokens of MSK by AWS's own library, with the credentials that it finds."""
+    try:
+        library = import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            "AWS_MSK_IAM needs AWS's library, which is not installed. Next: pip install "
+            "aws-msk-iam-sasl-signer-python; docs/settings.md says what Spark needs"
+        ) from error
+    region = _MSK_REGION.search(settings.bootstrap_servers())
+    if region is None:
+        raise InvalidSpecError(
+            f"{settings.kafka_variable} names no region, and AWS_MSK_IAM needs it. Next: write the "
+            "addresses that MSK shows, …kafka.REGION.amazonaws.com:9098"
+        )
+
+    def sign(_: str) -> tuple[str, float]:
+        token, expires_ms = library.generate_auth_token(region[1])
+        return token, expires_ms / 1000
+
+    try:
+        sign("")
+    except Exception as error:
+        raise DependencyError(
+            f"AWS's library signs no login to {settings.bootstrap_servers()}: {first_line(error)}. "
+            "Next: give this process credentials of AWS; then run the same command again"
+        ) from error
+    return sign
 
 
 _LONGER_THAN_WORDS: Final = 12
@@ -88,10 +167,25 @@ def redact(text: str, settings: Settings) -> str:
 
 
 def _jaas(settings: Settings) -> str:
-    login = _PLAIN_LOGIN if settings.kafka_sasl_mechanism == "PLAIN" else _SCRAM_LOGIN
-    username = (settings.kafka_sasl_username or "").translate(_JAAS_ESCAPES)
-    password = _revealed(settings.kafka_sasl_password).translate(_JAAS_ESCAPES)
-    return f'{login} required username="{username}" password="{password}";'
+    """Write the login as Java's client takes it.
+
+    Its HTTPS client for the token endpoint takes options of TLS from there, too.
+    """
+    ca = settings.kafka_oauth_ca
+    options = {
+        "username": settings.kafka_sasl_username,
+        "password": _revealed(settings.kafka_sasl_password),
+        "clientId": settings.kafka_oauth_client_id,
+        "clientSecret": _revealed(settings.kafka_oauth_client_secret),
+        "scope": settings.kafka_oauth_scope,
+        "ssl.truststore.type": "PEM" if ca else None,
+        "ssl.truststore.certificates": ca.read_text() if ca else None,
+    }
+    written = (
+        f' {name}="{value.translate(_JAAS_ESCAPES)}"' for name, value in options.items() if value
+    )
+    module = _LOGIN_MODULES[settings.kafka_sasl_mechanism or ""]
+    return f"{module} required{''.join(written)};"
 
 
 def _revealed(secret: SecretStr | None) -> str:
@@ -99,8 +193,10 @@ def _revealed(secret: SecretStr | None) -> str:
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
-    yield _revealed(settings.kafka_sasl_password)
-    yield _revealed(settings.kafka_ssl_key_password)
+    given = (getattr(settings, name) for name in type(settings).model_fields)
+    yield from (each.get_secret_value() for each in given if isinstance(each, SecretStr))
+    login = f"{settings.schema_registry_username}:{_revealed(settings.schema_registry_password)}"
+    yield base64.b64encode(login.encode()).decode()
     with suppress(OSError):
         text = settings.kafka_ssl_key.read_text(errors="replace") if settings.kafka_ssl_key else ""
         yield text.strip()
@@ -126,25 +222,40 @@ def _refuse_contradictions(settings: Settings) -> None:
 
 
 def _protocol_problems(settings: Settings, protocol: str) -> Iterator[str]:
-    for name in _SASL:
-        if protocol.startswith("SASL_") and not getattr(settings, name):
-            yield f"{variable_of(settings, name)} is not set, and {protocol} needs it"
+    mechanism = settings.kafka_sasl_mechanism
+    takes, needed = _LOGINS.get(mechanism or "", (_PASSWORD, len(_PASSWORD)))
+    by_protocol = ("kafka_security_protocol", "SASL_SSL (or SASL_PLAINTEXT)")
+    login = ("kafka_sasl_mechanism", *_PASSWORD, *_OAUTH)
     if not protocol.startswith("SASL_"):
-        why, others = f"{protocol} sends it nowhere", "SASL_SSL (or SASL_PLAINTEXT)"
-        yield from _useless_settings(settings, _SASL, why, others)
+        yield from _useless(settings, login, f"{protocol} sends it nowhere", by_protocol)
+    else:
+        if not mechanism:
+            yield from _unset(settings, ("kafka_sasl_mechanism",), protocol)
+        yield from _unset(settings, takes[:needed], mechanism or protocol)
+        others = [name for name in (*_PASSWORD, *_OAUTH) if name not in takes]
+        fits = "OAUTHBEARER" if takes == _PASSWORD else "PLAIN or SCRAM-SHA-512"
+        why = f"{mechanism or protocol} sends it nowhere"
+        yield from _useless(settings, others, why, ("kafka_sasl_mechanism", fits))
     if not protocol.endswith("SSL"):
-        why, others = f"{protocol} encrypts nothing", "SSL or SASL_SSL"
-        yield from _useless_settings(settings, _SSL, why, others)
+        by = ("kafka_security_protocol", "SSL or SASL_SSL")
+        yield from _useless(settings, _SSL, f"{protocol} encrypts nothing", by)
 
 
-def _useless_settings(
-    settings: Settings, names: tuple[str, ...], why: str, others: str
+def _unset(settings: Settings, names: Sequence[str], needs: str) -> Iterator[str]:
+    for name in names:
+        if not getattr(settings, name):
+            yield f"{variable_of(settings, name)} is not set, and {needs} needs it"
+
+
+def _useless(
+    settings: Settings, names: Sequence[str], why: str, by: tuple[str, str]
 ) -> Iterator[str]:
-    of = partial(variable_of, settings)
+    """Name the settings without effect, and the one, and its value, by which they had some."""
+    other, fits = variable_of(settings, by[0]), by[1]
     for name in names:
         if getattr(settings, name):
-            useless, protocol = map(of, (name, "kafka_security_protocol"))
-            yield f"{useless} is set, and {why}; set {protocol} to {others}, or remove {useless}"
+            useless = variable_of(settings, name)
+            yield f"{useless} is set, and {why}; set {other} to {fits}, or remove {useless}"
 
 
 def _certificate_problems(settings: Settings) -> Iterator[str]:
@@ -157,7 +268,8 @@ def _certificate_problems(settings: Settings) -> Iterator[str]:
 
 def _file_problems(settings: Settings) -> Iterator[str]:
     of = partial(variable_of, settings)
-    for name, marker in zip(_SSL[:3], ("CERTIFICATE", "CERTIFICATE", "PRIVATE KEY"), strict=True):
+    for name in (*_SSL[:3], "kafka_oauth_ca"):
+        marker = "PRIVATE KEY" if name == "kafka_ssl_key" else "CERTIFICATE"
         path = getattr(settings, name)
         if path is None:
             continue

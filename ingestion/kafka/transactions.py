@@ -228,7 +228,9 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
         with closing(JavaAdmin(gateway, settings)) as admin:
             yield admin
     except Py4JError as error:
-        said = redact(" ".join(str(error).splitlines()[:2]), settings)
+        lines = str(error).splitlines()
+        causes = [line for line in lines if line.startswith("Caused by: ")]
+        said = redact(causes[-1] if causes else " ".join(lines[:2]), settings)
         raise DependencyError(
             f"Kafka at {settings.bootstrap_servers()} did not answer its Java client: {said}"
         ) from error
@@ -241,12 +243,15 @@ def java_admin(settings: Settings) -> Iterator[JavaAdmin]:
 
 def _launched(settings: Settings) -> tuple[JavaGateway, Popen[bytes]]:
     of_spark = pyspark_home() / "jars"
-    client = _one_of(settings.jars / "spark", "kafka-clients-*.jar")
+    # Its login by OAUTHBEARER reads JSON.
+    needed = ("slf4j-api-*", "jackson-annotations-*", "jackson-core-2*", "jackson-databind-*")
+    jars = [_one_of(settings.jars / "spark", "kafka-clients-*.jar")]
+    jars += [_one_of(of_spark, f"{name}.jar") for name in needed]
     try:
         port, token, process = launch_gateway(
             java_path=find_java(),
             jarpath=str(_one_of(of_spark, "py4j-*.jar")),
-            classpath=f"{client}:{_one_of(of_spark, 'slf4j-api-*.jar')}",
+            classpath=":".join(map(str, jars)),
             javaopts=["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
             die_on_exit=True,
             enable_auth=True,

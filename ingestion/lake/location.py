@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _RETRIES: Final[RetryConfig] = {"max_retries": 5, "retry_timeout": dt.timedelta(seconds=30)}
 _CLIENT: Final[ClientConfig] = {"timeout": "30s", "connect_timeout": "5s"}
 _ERRNO: Final = re.compile(r"\bos error (\d+)\)")
+# What S3 repeats of a request whose signature is wrong, its session token included.
+ECHOED: Final = re.compile(r"<(StringToSign|CanonicalRequest).*", re.DOTALL)
 # Objects that are copied at the same time.
 _JOBS: Final = 8
 _DELETED_AT_ONCE: Final = 1000
@@ -351,7 +353,7 @@ class Location(os.PathLike[str]):
                 raise StoreError(errno.EREMOTEIO, "there is no such bucket", self.root) from error
             raise self._failure(errno.ENOENT) from error
         except BaseError as error:
-            found, said = _ERRNO.search(str(error)), first_line(error)
+            found, said = _ERRNO.search(str(error)), ECHOED.sub("", first_line(error))
             if found and self.is_local:
                 raise self._failure(int(found[1])) from error
             if isinstance(error, PermissionDeniedError | UnauthenticatedError):

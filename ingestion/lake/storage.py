@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ingestion.errors import IngestionError, SetupError, StorageError, UnfitStorageError
-from ingestion.lake.location import ObjectChangedError, StoreError
+from ingestion.lake.location import ECHOED, ObjectChangedError, StoreError
 from ingestion.lake.paths import StreamPaths
 
 _ADVICE: Final = {
@@ -84,7 +84,7 @@ def translate_disk_errors(stream: str, *folders: Path) -> Iterator[None]:
 
 
 def _store_failed(stream: str, error: Exception) -> StorageError:
-    words = _COLOURS.sub("", str(error)).partition("Debug source")[0]
+    words = ECHOED.sub("", _COLOURS.sub("", str(error))).partition("Debug source")[0]
     said = " ".join(words[found.start() if (found := _STORE.search(words)) else 0 :].split())
     return StorageError(
         f"{stream}: the store of the lake failed: {said[:400]}. Nothing is lost, and nothing is "

@@ -16,6 +16,7 @@ _WORDS: Final = {
     "InvalidSpecError": "declaration is wrong",
     "BadFieldError": "declaration is wrong",
     "DependencyError": "Kafka does not answer",
+    "KafkaSettingsError": "Kafka settings are wrong",
     "SinkSilentError": "sink does not answer",
     "StorageError": "volume fails",
     "MemoryLostError": "offsets lost",

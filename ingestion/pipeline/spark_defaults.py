@@ -7,11 +7,12 @@ engine only recommends, and what the promise hangs on is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from ingestion.errors import InvalidSpecError
+from ingestion.kafka.properties import read_properties
 from ingestion.settings import variable
 
 _SET_BY: Final = {
@@ -43,9 +44,6 @@ _FIXED: Final = {
     r"spark\.(sql\.)?redaction\.": "it keeps passwords out of logs",
 }
 
-_PAIR: Final = re.compile(r"((?:\\.|[^\s=:\\])+)\s*[=:]?\s*(.*)")
-_CONTINUES: Final = re.compile(r"(?<!\\)(\\\\)*\\$")
-
 
 def read_spark_defaults(file: Path | None) -> dict[str, str]:
     """Return what a file sets, as far as it can be known here: values without their escapes.
@@ -55,13 +53,7 @@ def read_spark_defaults(file: Path | None) -> dict[str, str]:
     """
     if file is None:
         return {}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSpecError(
-            f"{variable('spark_defaults')}: {file} cannot be read: {error}"
-        ) from error
-    settings = list(_parsed(lines))
+    settings = read_properties(file, variable=variable("spark_defaults"))
     problems = [
         f"{file}, line {line}: {key}: {problem}"
         for line, key, _ in settings
@@ -90,17 +82,3 @@ def why_fixed(key: str) -> str | None:
     if key in _SET_BY:
         return f"set {_SET_BY[key]} instead"
     return next((reason for keys, reason in _FIXED.items() if re.match(keys, key)), None)
-
-
-def _parsed(lines: list[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield line, key and value, as Java reads properties."""
-    begun, text = 0, ""
-    for number, line in enumerate([*lines, ""], start=1):
-        begun, text = (begun if text else number), text + line.lstrip()
-        if line and not text.startswith(("#", "!")) and _CONTINUES.search(text):
-            text = text[:-1]
-            continue
-        pair = _PAIR.match(text)
-        if pair and not text.startswith(("#", "!")):
-            yield begun, pair[1], pair[2].rstrip()
-        text = ""

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException, PythonException
 from ingestion.declaration.loader import locating_problems
 from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, DependencyError
+from ingestion.kafka.client import missing_right
 from ingestion.kafka.offsets import Range
 from ingestion.lake.damage import damaged_table
 from ingestion.lake.integrity import refuse_unreadable
@@ -25,6 +26,7 @@ from ingestion.lake.stream import Stream
 from ingestion.pipeline.cluster import is_of_cluster, translate_cluster_errors
 from ingestion.pipeline.schema import sentence_of
 from ingestion.pipeline.session import jvm_has_ended
+from ingestion.settings import Settings
 
 _DAMAGE = re.compile(
     r"ChecksumException|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
@@ -34,8 +36,11 @@ _DAMAGE = re.compile(
 # What follows is the query's plan, which names Kafka whatever has failed.
 _PLAN: Final = "=== Streaming Query ==="
 _KAFKAS: Final = re.compile(
-    r"org\.apache\.kafka\.|kafka010|KAFKA_|Kafka (topic|data source|start offset)|startingOffsets"
+    r"org\.apache\.kafka\.|kafka010|KAFKA_|KafkaAdminClient|kafka consumer|startingOffsets"
+    r"|Kafka (topic|data source|start offset)"
 )
+# Without it a task cannot read, though the driver has found the topic's offsets.
+_REFUSED: Final = re.compile(r"TopicAuthorizationException: .*topics: \[(.+?)\]")
 # States of SQL that say: the values do not suit the expression. Others are of the machine.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (22|42|P0)")
 _DECODER: Final = "ingestion/formats/"
@@ -54,7 +59,7 @@ def translate_engine_errors(stream: Stream) -> Iterator[None]:
     """
     with (
         translate_cluster_errors(stream.name, stream.settings),
-        translate_spark_errors(stream.name, kafka=stream.kafka.address),
+        translate_spark_errors(stream.name, stream.settings),
         translate_damage(stream.paths),
         translate_disk_errors(stream.name, *stream.paths.written, stream.settings.state),
         locating_problems(stream.settings.streams),
@@ -94,25 +99,31 @@ def translate_expression_errors(spec: StreamSpec, planned: Sequence[Range]) -> I
 
 
 @contextmanager
-def translate_spark_errors(stream: str, *, kafka: str) -> Iterator[None]:
+def translate_spark_errors(stream: str, settings: Settings) -> Iterator[None]:
     """Translate failures that a rerun may cure; the others pass as they are.
 
     Args:
         stream: The stream that is run.
-        kafka: The address of its brokers.
+        settings: Where Kafka is, and who asks.
 
     Raises:
+        MissingRightError: Kafka's ACLs refuse a topic's records.
         DependencyError: Kafka failed under Spark, or the JVM died.
     """
     again = f"Nothing is lost. Next: oncelake run {stream}"
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
+        if refused := _REFUSED.search(str(error)):
+            raise missing_right(settings, f"READ on topic {refused[1]!r}") from error
         said = _kafkas_word(str(error))
         if said is None:
             raise
+        cause = _first_cause(error)
+        said = said if cause in said else f"{said} ({cause})"
+        kafka = f"{stream}: Kafka at {settings.bootstrap_servers()}"
         raise DependencyError(
-            f"{stream}: Kafka at {kafka} failed under Spark: {said}. Check the brokers. {again}"
+            f"{kafka} failed under Spark: {said}. Check the brokers. {again}"
         ) from error
     except (Py4JError, ConnectionError, TypeError) as error:
         # PySpark takes a JVM that is gone for one that lacks a class, or a class for a package.
@@ -208,6 +219,13 @@ def _said_of_record(error: Exception) -> str:
         lines = [line.strip() for line in str(error).splitlines()]
         return next(line for line in reversed(lines) if line and "SQLSTATE" not in line) + "."
     return sentence_of(error)
+
+
+def _first_cause(error: Exception) -> str:
+    """Return what Java's trace ends with: why a client could not be made, or not log in."""
+    trace = getattr(error, "_stackTrace", None) or str(error)
+    causes = re.findall(r"^Caused by: (.*)$", trace, re.MULTILINE)
+    return causes[-1][:_LONGEST] if causes else ""
 
 
 def _kafkas_word(text: str) -> str | None:

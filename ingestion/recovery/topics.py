@@ -41,7 +41,7 @@ def resolve_topics(stream: Stream) -> Stream:
     if not matching:
         raise TopicMissingError(
             spec.name,
-            f"no topic at {kafka.address} matches {spec.topic_pattern!r}.",
+            f"no topic at {kafka.address} that may be seen matches {spec.topic_pattern!r}.",
             remedy=f"create one, or correct `topic_pattern` in {spec.name}.yaml",
         )
     named = spec.model_copy(update={"topics": tuple(matching), "topic_pattern": None})

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.errors import InvalidSpecError
+from ingestion.errors import InvalidSpecError, SetupError
 from ingestion.kafka.client import unreachable
 from ingestion.kafka.security import java_options, librdkafka_options, redact
 from ingestion.settings import Settings
@@ -25,6 +25,19 @@ SASL: dict[str, Any] = {
     "kafka_sasl_mechanism": "SCRAM-SHA-512",
     "kafka_sasl_username": "loader",
     "kafka_sasl_password": CANARY,
+}
+OAUTH: dict[str, Any] = {
+    "kafka_security_protocol": "SASL_SSL",
+    "kafka_sasl_mechanism": "OAUTHBEARER",
+    "kafka_oauth_token_endpoint": "https://login.example.com/token",
+    "kafka_oauth_client_id": "loader",
+    "kafka_oauth_client_secret": CANARY,
+}
+NO_USER = {"kafka_sasl_username": None, "kafka_sasl_password": None}
+MSK: dict[str, Any] = {
+    "kafka": "b-1.orders.abc.c2.kafka.eu-west-1.amazonaws.com:9098",
+    "kafka_security_protocol": "SASL_SSL",
+    "kafka_sasl_mechanism": "AWS_MSK_IAM",
 }
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDcanary"
 
@@ -112,11 +125,67 @@ def test_tls_is_spelt_for_both_clients(files: dict[str, Any]) -> None:
     }
 
 
-def test_librdkafka_knows_every_option() -> None:
-    """The client itself accepts the names and values."""
-    AdminClient(
-        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, **librdkafka_options(Settings(**SASL))}
+def test_tokens_are_requested_by_both_clients() -> None:
+    """The Java client reads the login from the JAAS line, and the address beside it."""
+    settings = Settings(**OAUTH, kafka_oauth_scope="kafka", kafka_timeout_seconds=2)
+    security, secret = "org.apache.kafka.common.security.oauthbearer", 'can\\"ary\\\\5ecret'
+
+    java, python = java_options(settings), librdkafka_options(settings)
+
+    assert java["kafka.sasl.jaas.config"] == (
+        f'{security}.OAuthBearerLoginModule required clientId="loader" clientSecret="{secret}" '
+        'scope="kafka";'
     )
+    assert java["kafka.sasl.login.callback.handler.class"].startswith(security)
+    assert java["kafka.sasl.login.read.timeout.ms"] == "2000"
+    assert python["sasl.oauthbearer.client.secret"] == CANARY
+    assert python["sasl.oauthbearer.token.endpoint.url"] == OAUTH["kafka_oauth_token_endpoint"]
+    assert "5ecret" not in redact(java["kafka.sasl.jaas.config"], settings)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://login.example.com/token", "file:///etc/passwd", "https://a:b@c/token", "ldap:"]
+)
+def test_a_token_endpoint_is_encrypted(url: str) -> None:
+    """The client's secret goes to no other host in the clear, and no file is taken for a token."""
+    for name in ("kafka_oauth_token_endpoint", "sink_kafka_oauth_token_endpoint"):
+        with pytest.raises(ValueError, match="must be https://host/path"):
+            Settings(**{name: url})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({}, SetupError, "Next: pip install aws-msk-iam-sasl-signer-python"),
+        ({"kafka_sasl_username": "loader"}, InvalidSpecError, "AWS_MSK_IAM sends it nowhere"),
+    ],
+    ids=["without AWS's library", "with a password"],
+)
+def test_iam_of_msk_needs_what_it_needs(
+    changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """The login is AWS's, and comes by AWS's library."""
+    with pytest.raises(error, match=says):
+        librdkafka_options(Settings(**{**MSK, **changes}))
+
+
+def test_iam_of_msk_is_the_login_of_java() -> None:
+    """Java's client loads AWS's classes, and has no login from us."""
+    assert java_options(Settings(**MSK)) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "AWS_MSK_IAM",
+        "kafka.sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+        "kafka.sasl.client.callback.handler.class": (
+            "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+        ),
+    }
+
+
+@pytest.mark.parametrize("given", [SASL, OAUTH], ids=["SCRAM", "OAUTHBEARER"])
+def test_librdkafka_knows_every_option(given: dict[str, Any]) -> None:
+    """The client itself accepts the names and values."""
+    options = librdkafka_options(Settings(**given))
+    AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0, **options})
 
 
 @settings(max_examples=50, deadline=None)
@@ -155,6 +224,26 @@ def _unescaped(text: str) -> str:
             id="no protocol",
         ),
         pytest.param({"kafka_security_protocol": "SSL"}, ["SASL_PASSWORD"], id="TLS only"),
+        pytest.param(
+            {"kafka_oauth_client_id": "loader"},
+            ["OAUTH_CLIENT_ID is set, and SCRAM-SHA-512 sends it nowhere", "SASL_MECHANISM to OAU"],
+            id="another login",
+        ),
+        pytest.param(
+            {**OAUTH, "kafka_sasl_password": None},
+            ["SASL_USERNAME is set, and OAUTHBEARER sends it nowhere", "SASL_MECHANISM to PLAIN"],
+            id="a user beside a client",
+        ),
+        pytest.param(
+            {**OAUTH, **NO_USER, "kafka_oauth_client_secret": None},
+            ["OAUTH_CLIENT_SECRET is not set, and OAUTHBEARER needs it"],
+            id="no client secret",
+        ),
+        pytest.param(
+            {**OAUTH, **NO_USER, "kafka_oauth_ca": Path("gone.pem")},
+            ["OAUTH_CA names"],
+            id="no such authorities",
+        ),
     ],
 )
 def test_half_a_login_is_refused(changes: dict[str, Any], names: list[str]) -> None:

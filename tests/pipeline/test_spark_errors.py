@@ -15,6 +15,7 @@ from ingestion.declaration.spec import StreamSpec
 from ingestion.errors import BadFieldError, DependencyError
 from ingestion.kafka.offsets import Range
 from ingestion.pipeline.spark_errors import translate_expression_errors, translate_spark_errors
+from ingestion.settings import Settings
 
 PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
 
@@ -38,14 +39,24 @@ PLANNED = (Range(topic="orders", partition=0, start=0, end=2),)
             PySparkException("stage failed: Timeout: offset 1 in 3 ms\n\tat o.a.s.sql.kafka010.X"),
             "Kafka at broker:9092 failed under Spark: stage failed: Timeout: offset 1 in 3 ms",
         ),
+        (
+            PySparkException(
+                "Failed to create new KafkaAdminClient\nCaused by: x.LoginException: y\n"
+                "Caused by: java.io.IOException: code 401"
+            ),
+            r"KafkaAdminClient \(java.io.IOException: code 401\)\. Check",
+        ),
     ],
-    ids=["connection to the JVM", "JVM gone", "Kafka", "partitions added", "a task of Kafka's"],
+    ids=[
+        *("connection to the JVM", "JVM gone", "Kafka", "partitions added", "a task of Kafka's"),
+        "a login",
+    ],
 )
 def test_what_may_pass_is_transient(error: Exception, said: str) -> None:
     """A dead JVM and a failing Kafka say that the same command may be run again."""
     with (
         pytest.raises(DependencyError, match=said) as raised,
-        translate_spark_errors("orders", kafka="broker:9092"),
+        translate_spark_errors("orders", Settings(kafka="broker:9092")),
     ):
         raise error
 
@@ -63,7 +74,7 @@ def test_a_class_that_is_missing_may_be_a_jvm_that_is_gone(
 
         with (
             pytest.raises(expected, match="PythonSQLUtils"),
-            translate_spark_errors("orders", kafka="broker:9092"),
+            translate_spark_errors("orders", Settings(kafka="broker:9092")),
         ):
             raise Py4JError("PythonSQLUtils does not exist in the JVM")
         jvm.kill()
@@ -73,7 +84,7 @@ def test_any_other_failure_passes_as_it_is() -> None:
     """What nobody knows a remedy for keeps its own words."""
     with (
         pytest.raises(PySparkException, match="a bug"),
-        translate_spark_errors("orders", kafka="broker:9092"),
+        translate_spark_errors("orders", Settings(kafka="broker:9092")),
     ):
         raise PySparkException("a bug")
 

@@ -74,7 +74,7 @@ class FrailBroker:
 def frail_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrailBroker]:
     """One such broker a session."""
     folder = tmp_path_factory.mktemp("frail")
-    direct, behind, controller, proxied = _free_ports(4)
+    direct, behind, controller, proxied = free_ports(4)
     configuration = {
         "listeners": f"PLAINTEXT://127.0.0.1:{direct},PROXIED://127.0.0.1:{behind},"
         f"CONTROLLER://127.0.0.1:{controller}",
@@ -114,7 +114,8 @@ def frail_world(frail: FrailBroker, settings: Settings, spark: SparkSession) -> 
         frail.mend()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback on which nobody listens."""
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))

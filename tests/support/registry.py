@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
-import ipaddress
 import json
 import shutil
 import socket
@@ -27,14 +25,10 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from ingestion.kafka.java import find_java
 from ingestion.local.process import launch, recorded_process, stop
+from tests.support.certificates import Authority
 from tests.support.world import JARS
 
 _MAIN = "io.quarkus.runner.GeneratedMain"
@@ -135,11 +129,12 @@ class Guard(NamedTuple):
 @contextmanager
 def guarded(address: str, folder: Path) -> Iterator[Guard]:
     """Put HTTPS and a login in front of a registry, for as long as the block lasts."""
-    certificate, key = _certified(folder)
+    authority = Authority(folder, "registry's authority")
+    made = authority.certify("registry", "127.0.0.1")
     login = base64.b64encode(b"reader:let me in").decode()
     server = _Guarding(("127.0.0.1", 0), partial(_Gate, address, f"Basic {login}"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(made.certificate, made.key)
     # The handshake is for the connection's thread: the listener would wait for a slow one.
     server.socket = context.wrap_socket(
         server.socket, server_side=True, do_handshake_on_connect=False
@@ -148,7 +143,7 @@ def guarded(address: str, folder: Path) -> Iterator[Guard]:
     thread.start()
     try:
         port = server.server_address[1]
-        yield Guard(f"https://127.0.0.1:{port}", certificate, "reader", "let me in")
+        yield Guard(f"https://127.0.0.1:{port}", authority.file, "reader", "let me in")
     finally:
         server.shutdown()
         server.server_close()
@@ -193,23 +188,3 @@ class _Gate(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
-
-
-def _certified(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for loopback that vouches for itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a registry of tests")])
-    now = dt.datetime.now(dt.UTC)
-    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([loopback]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, private = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(made.public_bytes(Encoding.PEM))
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return certificate, private

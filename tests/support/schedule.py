@@ -21,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 _SERVERS = {
     "registry_address": "schema registry",
     "frail_broker": "frail broker",
+    "secure_broker": "secure broker",
     "spark_cluster": "Spark cluster",
 }
 _FIRST_WORKER = "gw0"

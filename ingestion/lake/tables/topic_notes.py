@@ -120,7 +120,7 @@ class TopicLog(CommitLog):
             if place.unsettled_id is not None:
                 TopicWriter(place, place.unsettled_id)
                 place.unsettled_id = None
-            topics = place.kafka.known_topics([place.topic, place.notes.topic])
+            topics = place.kafka.known_topics(place.topics, refuse_hidden=True)
             if place.topic in topics.ids and place.notes in topics.partitions:
                 self._first = place.kafka.earliest([place.notes])[place.notes]
                 self._down_to = self._end = place.kafka.stable_end([place.notes])[place.notes]

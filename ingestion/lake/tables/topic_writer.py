@@ -2,9 +2,6 @@
 
 Whoever writes takes over the topic's transactional id: Kafka then ends what another has left open,
 and takes nothing more from it. What is the last note then stays the last until this commits.
-
-The user needs the rights to create, describe, read and write both topics, to describe their
-configuration, and to use transactional ids that begin with ``oncelake-``.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ingestion.errors import CommitConflictError, DependencyError, IngestionError, RefusedError
 from ingestion.kafka.admin import Kafka
-from ingestion.kafka.client import ClientErrors, client_options, code_of, unreachable
+from ingestion.kafka.client import ClientErrors, client_options, code_of, missing_right, unreachable
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.lake.commit_log import UnknownOutcomeError
 from ingestion.settings import Settings
@@ -50,6 +47,8 @@ _FENCED: Final = (
     *(KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH),
     *(KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_ID_MAPPING),
 )
+# What is said of records where ACLs refuse a topic to their transaction.
+_PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _ABORT_SECONDS: Final = 5.0
 _LOOK_AGAIN_SECONDS: Final = 0.005
 
@@ -77,6 +76,11 @@ class TopicPlace:
     def notes(self) -> TopicPartition:
         """Where its notes are."""
         return TopicPartition(f"{self.topic}.oncelake", 0)
+
+    @property
+    def topics(self) -> tuple[str, str]:
+        """The topic, and that of its notes."""
+        return self.topic, self.notes.topic
 
     @cached_property
     def kafka(self) -> Kafka:
@@ -138,7 +142,8 @@ class TopicWriter:
             producer.init_transactions(self._timeout)
         except KafkaException as error:
             of = "to take over its transactional id"
-            raise unreachable(place.settings, error, self._heard, of=of) from error
+            right = "WRITE on transactional ids that begin with 'oncelake-'"
+            raise unreachable(place.settings, error, self._heard, of=of, right=right) from error
         return producer
 
     @contextmanager
@@ -240,6 +245,9 @@ class TopicWriter:
                 "transaction may. Nothing of it was committed.",
                 remedy=f"oncelake status {place.stream}, then run again from the table's offsets",
             )
+        if cause.code() in _PURGED and (topics := place.kafka.unwritable(place.topics)):
+            named = " and ".join(map(repr, topics))
+            return missing_right(place.settings, f"WRITE on topic {named}")
         if cause.code() < 0 or cause.retriable():
             return unreachable(place.settings, error, self._heard)
         return RefusedError(

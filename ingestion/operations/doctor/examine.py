@@ -104,7 +104,7 @@ def _finding_of(failure: Failure) -> Finding:
     problem, _, following = failure.message.partition(" Next: ")
     status = f"oncelake status {failure.stream or ''}".rstrip()
     facts = {"problem": problem, "remedy": failure.remedy or following or status}
-    if failure.type == "DependencyError":
+    if failure.type in ("DependencyError", "KafkaSettingsError"):
         return kinds.SILENT_KAFKA.of("kafka", failure.type, **facts)
     return kinds.FAILING_RUN.of(failure.stream or "streams", failure.type, **facts)
 

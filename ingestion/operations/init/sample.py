@@ -82,8 +82,8 @@ def read_sample(topic: str, limit: int, settings: Settings) -> TopicSample:
 def _refuse_absent(topic: str, kafka: Kafka) -> None:
     meant = hint(topic, kafka.names()) or "."
     raise InvalidSpecError(
-        f"topic {topic!r} does not exist at {kafka.address}{meant} Next: write the name of a topic "
-        "that exists, or create it"
+        f"topic {topic!r} does not exist at {kafka.address}, or may not be described{meant} "
+        "Next: write the name of a topic that exists, or create it"
     )
 
 

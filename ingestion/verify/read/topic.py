@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from ingestion.errors import DependencyError
-from ingestion.kafka.client import client_options, unreachable
+from ingestion.kafka.client import client_options, is_about_group, unreachable
 from ingestion.kafka.offsets import TopicPartition
 from ingestion.settings import Settings
 from ingestion.verify.read.record import Record
@@ -133,15 +133,19 @@ class TopicReader:
         silent_since = time.monotonic()
         while time.monotonic() - silent_since < timeout:
             # It waits for that many or that long, so the end of a topic would cost a long timeout.
-            messages: list[Message] = self._consumer.consume(_MESSAGES, timeout=0.1)
-            for error in filter(None, (message.error() for message in messages)):
+            messages = self._consumer.consume(_MESSAGES, timeout=0.1)
+            messages = [message for message in messages if not is_about_group(message)]
+            for message in messages:
+                if (error := message.error()) is None:
+                    continue
                 if error.code() in _GONE:
                     raise DependencyError(
                         f"Kafka deleted records while they were read ({error}). Next: run the "
                         "same command again; it proves what is left"
                     )
                 if error.code() != KafkaError._PARTITION_EOF:
-                    raise unreachable(self._settings, error)
+                    right = f"READ on topic {message.topic()!r}"
+                    raise unreachable(self._settings, error, right=right)
             if messages:
                 return messages
         raise unreachable(self._settings, "it sent nothing")
@@ -160,7 +164,8 @@ def is_compacted(settings: Settings, topic: str) -> bool:
         answers = admin.describe_configs([config], request_timeout=timeout)
         return "compact" in str(answers[config].result(timeout)["cleanup.policy"].value)
     except (KafkaException, TimeoutError) as error:
-        raise unreachable(settings, error) from error
+        right = f"DESCRIBE_CONFIGS on topic {topic!r}"
+        raise unreachable(settings, error, right=right) from error
 
 
 def _record(message: Message, at: TopicPartition) -> Record:

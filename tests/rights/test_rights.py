@@ -1,0 +1,217 @@
+"""Each command runs with exactly the rights that the docs list, and says which one is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.sql import SparkSession
+
+from ingestion.cli.app import app
+from ingestion.operations.lag import LagReader
+from ingestion.settings import Settings
+from tests.cli.shell import oncelake
+from tests.support.long import only_long, twins
+from tests.support.secure_broker import SecureBroker, unique
+from tests.support.world import ROOT, World, environment_of, row, settings_in
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+_ROW: Final = re.compile(r"^\| (`[a-z-]+`.*) \|$", re.MULTILINE)
+_CODE: Final = re.compile(r"`([\w-]+)`")
+# Which resource a column of the table is about.
+_COLUMNS: Final = ("source", "rows", "notes", "ids")
+# What is left of a right that is taken away in half.
+_WEAKER: Final = {"READ": "DESCRIBE", "WRITE": "DESCRIBE"}
+# A doctor has found something; a plan says what is not known.
+_ENDS: Final = {"doctor": 1, "plan": 0}
+# What is typed behind a command; ``out`` has `sink: kafka`, and ``plain`` has none.
+_WORDS: Final = {
+    **dict.fromkeys(("run", "verify", "status", "plan", "doctor", "history", "maintain"), ("out",)),
+    **dict.fromkeys(("redrive", "rebuild", "ledger", "quarantine"), ("plain",)),
+    "init": ("{topic}", "--dry-run"),
+    "replay": ("plain", "--from", "earliest"),
+    "rewind": ("plain", "--to", "seq:1", "--reason", "a test", "--yes"),
+    "erase": ("plain", "--key", '{"id": 1}', "--reason", "a test", "--yes"),
+    "reset": ("plain", "--reason", "a test", "--yes"),
+}
+# What looks as `status` does, takes long, or changes what others look at; a reset comes last.
+_LONG: Final = ("plan", "doctor", "maintain", "redrive", "replay", "rebuild", "rewind", "erase")
+_TYPED: Final = [
+    *(each for each in _WORDS if each not in (*_LONG, "reset")),
+    *twins(*_LONG),
+]
+Right = tuple[str, str]
+
+
+def documented() -> dict[str, frozenset[Right]]:
+    """Return the rights of each command, as pairs of resource and operation."""
+    page = (ROOT / "docs" / "rights.md").read_text().partition("## Kafka")[2].partition("\n## ")[0]
+    rights = {}
+    for line in _ROW.findall(page):
+        commands, *cells = line.split(" | ")
+        needed = {
+            (column, operation)
+            for column, cell in zip(_COLUMNS, cells, strict=True)
+            for operation in _CODE.findall(cell)
+        }
+        rights |= dict.fromkeys(_CODE.findall(commands), frozenset(needed))
+    return rights
+
+
+RIGHTS: Final = documented()
+_CASES: Final = [
+    (command, *right) for command in _TYPED for right in sorted(RIGHTS[command], reverse=True)
+]
+# Each costs a run, but for the first the same as the others: with Spark, up to the end.
+_TAKEN_AWAY: Final = [
+    *(case for case in _CASES if case[0] != "run" or case[1] == "source"),
+    *twins(*(case for case in _CASES if case[0] == "run" and case[1] != "source")),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Two streams of one topic on a broker that asks for rights, each ingested once."""
+
+    broker: SecureBroker
+    world: World
+    rows: str
+
+    def settings_of_user(self, *rights: Right) -> Settings:
+        """Return the settings of a new user who has exactly these rights."""
+        user = unique("user")
+        login = self.broker.add_user(user)
+        resources = {
+            "source": (ResourceType.TOPIC, self.world.topic, ResourcePatternType.LITERAL),
+            "rows": (ResourceType.TOPIC, self.rows, ResourcePatternType.LITERAL),
+            "notes": (ResourceType.TOPIC, f"{self.rows}.oncelake", ResourcePatternType.LITERAL),
+            "ids": (ResourceType.TRANSACTIONAL_ID, "oncelake-", ResourcePatternType.PREFIXED),
+        }
+        bindings = [
+            AclBinding(
+                *resources[resource],
+                f"User:{user}",
+                "*",
+                AclOperation[operation],
+                AclPermissionType.ALLOW,
+            )
+            for resource, operation in rights
+        ]
+        for made in self.broker.admin.create_acls(bindings).values() if bindings else ():
+            made.result(10)
+        changes = {"kafka": self.broker.address("scram"), **login}
+        return Settings(**{**self.world.settings.model_dump(exclude_none=True), **changes})
+
+    def name_of(self, resource: str) -> str:
+        """Return what a message calls a resource."""
+        return {
+            "source": f"topic '{self.world.topic}'",
+            "rows": f"topic '{self.rows}'",
+            "notes": f"topic '{self.rows}.oncelake'",
+            "ids": "transactional ids that begin with 'oncelake-'",
+        }[resource]
+
+
+@pytest.fixture(scope="module")
+def stage(
+    secure_broker: SecureBroker, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """Ingest by the door without security."""
+    folder = tmp_path_factory.mktemp("rights")
+    (folder / "dagster.yaml").touch()
+    settings = settings_in(folder, secure_broker.plaintext)
+    with World.made(settings, spark) as world:
+        world.send(row(1, "a"), row(2, "b"), {"name": "of nobody"})
+        for name, sink in (("plain", "delta"), ("out", {"kafka": {"topic": f"{world.topic}.out"}})):
+            world.declare(name=name, sink=sink)
+            world.run()
+            world.write_declaration()
+        yield Stage(broker=secure_broker, world=world, rows=f"{world.topic}.out")
+
+
+def run_as(stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, *rights: Right) -> Any:
+    """Run a command as a new user with these rights."""
+    for name, value in environment_of(stage.settings_of_user(*rights)).items():
+        if name.startswith("ONCELAKE_"):
+            monkeypatch.setenv(name, value)
+    if command == "run":
+        stage.world.send(row(3, "c"))
+    return oncelake(
+        command,
+        *(
+            each.format(topic=stage.world.topic) if "{t" in each else each
+            for each in _WORDS[command]
+        ),
+    )
+
+
+@pytest.mark.parametrize("command", _TYPED)
+def test_a_command_needs_no_other_right(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """With what the docs list, and nothing else, it ends as it should."""
+    result = run_as(stage, monkeypatch, command, *RIGHTS[command])
+
+    assert (result.exit_code, "lacks" in result.output) == (0, False), result.output
+
+
+def test_the_sensor_needs_no_other_right(stage: Stage) -> None:
+    """It counts what is unread; with less, it has a run started, which says what is missing."""
+    spec = stage.world.spec
+    rights = RIGHTS["lag"]
+
+    def lag(*granted: Right) -> object:
+        return LagReader(stage.settings_of_user(*granted)).read([spec])[spec.name]
+
+    assert lag(*rights) is not None
+    for resource, operation in sorted(rights):
+        less = rights - {(resource, operation)}
+        if operation in _WEAKER:
+            less |= {(resource, _WEAKER[operation])}
+        assert lag(*less) is None, (resource, operation)
+
+
+def test_every_command_is_listed() -> None:
+    """A new command has its row; one that is gone has none."""
+    groups = {each.name for each in app.registered_groups} - {"kafka"}
+    commands = {
+        each.name or str(each.callback and each.callback.__name__).replace("_", "-")
+        for each in app.registered_commands
+    }
+
+    assert {*RIGHTS} == {*commands, *groups, "lag"}
+
+
+@pytest.mark.parametrize(("command", "resource", "operation"), _TAKEN_AWAY)
+def test_a_command_says_which_right_is_missing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, resource: str, operation: str
+) -> None:
+    """Of a right that is taken away, or cut to one that it implies, the user is told by name."""
+    left = RIGHTS[command] - {(resource, operation)}
+    if operation in _WEAKER:
+        left |= {(resource, _WEAKER[operation])}
+
+    result = run_as(stage, monkeypatch, command, *left)
+
+    assert result.exit_code == _ENDS.get(command, 5), result.output
+    said = " ".join(result.output.split())
+    assert f"lacks {operation} on {stage.name_of(resource)}" in said
+
+
+@only_long
+def test_a_reset_needs_no_right(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in the lake is archived without a word to Kafka."""
+    result = run_as(stage, monkeypatch, "reset")
+
+    assert result.exit_code == 0, result.output
