@@ -121,8 +121,8 @@ class Registry:
         said = first_line(error) or type(error).__name__
         return DependencyError(
             f"the schema registry at {self._settings.schema_registry} does not answer as expected: "
-            f"{said}. Nothing is lost. Next: check {variable('schema_registry')} and the registry, "
-            "then run the same command again"
+            f"{said}. Nothing is lost. Next: check {variable('schema_registry')}, its …_USERNAME, "
+            "…_PASSWORD and …_SSL_CA, and the registry; then run the same command again"
         )
 
 
