@@ -203,6 +203,13 @@ class Settings(BaseSettings):
             )
         return url
 
+    @field_validator("schema_registry")
+    @classmethod
+    def _has_no_password(cls, url: str | None) -> str | None:
+        if url and "@" in url:
+            raise ValueError("has a login, which messages show; set …_USERNAME and …_PASSWORD")
+        return url
+
     @field_validator(
         *("state", "streams", "jars"),
         *("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key"),

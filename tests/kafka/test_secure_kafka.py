@@ -201,12 +201,13 @@ def test_both_clients_know_every_property(door: Door, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("way", ["mtls", "oauth", *twins("tls", "plain", "scram", "scram w/o TLS")])
+@pytest.mark.parametrize(
+    "way", ["mtls", "oauth", *twins("tls", "plain", "scram", "scram without TLS")]
+)
 def test_a_stream_is_run_and_proven(
     secure_broker: SecureBroker, tmp_path: Path, spark: SparkSession, way: str
 ) -> None:
     """By each way Spark reads what a run commits, and the proof finds it right."""
-    way = way.replace("w/o", "without")
     with World.made(settings_in(tmp_path, secure_broker.plaintext), spark) as world:
         update = {"kafka": secure_broker.address(way), **secure_broker.login(way)}
         world.settings = Settings.model_validate(
