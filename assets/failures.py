@@ -14,7 +14,7 @@ import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from ingestion.errors import IngestionError, TransientError
+from ingestion.errors import IngestionError, TransientError, harmless
 
 
 class StreamFailureError(DagsterUserCodeProcessError, dg.Failure):
@@ -79,6 +79,15 @@ def metadata_of_failure(error: Exception) -> dict[str, str]:
         "error": type(error).__name__,
         "next": getattr(error, "remedy", "see the description"),
     }
+
+
+def as_markdown(text: str) -> str:
+    """Write a text so that Dagster, which renders some as Markdown, shows it as it is.
+
+    What a record put into it must be no picture that each reader's browser fetches from elsewhere,
+    no link under another name, and no tag.
+    """
+    return harmless(text).replace("](", "]\\(").replace("<", "&lt;")
 
 
 def _without_stack(says: str) -> list[SerializableErrorInfo]:
