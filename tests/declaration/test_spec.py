@@ -225,8 +225,11 @@ def test_a_bad_name_has_a_good_neighbour(name: str) -> None:
         ({"apply_as_deletes": "at < current_timestamp()"}, "which answers differently"),
         ({"select": {"nam": "upper(name)"}}, "'nam' is not a column of `schema`"),
         ({"value_schema": "other INT"}, "nothing gives id"),
-        ({"transform": "no_such_package.clean"}, "there is no module `no_such_package`"),
-        ({"transform": "json.loads", "select": {"id": "id"}}, "either `select` or `transform`"),
+        ({"transform": "no_such_package.clean"}, "the project has no module `no_such_package`"),
+        (
+            {"transform": "tests.support.transforms.doubling", "select": {"id": "id"}},
+            "either `select` or `transform`",
+        ),
     ],
     ids=["syntax", "chance", "the clock", "column", "missing", "module", "both"],
 )
