@@ -6,6 +6,7 @@ of that it shows what it was given. So ours are of this kind, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -87,7 +88,7 @@ def as_markdown(text: str) -> str:
     What a record put into it must be no picture that each reader's browser fetches from elsewhere,
     no link under another name, and no tag.
     """
-    return harmless(text).replace("](", "]\\(").replace("<", "&lt;")
+    return re.sub(r"\](?=[(:])", r"]\\", harmless(text)).replace("<", "&lt;")
 
 
 def _without_stack(says: str) -> list[SerializableErrorInfo]:
