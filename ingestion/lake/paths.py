@@ -7,7 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from ingestion.declaration.names import name_problem
 from ingestion.declaration.sinks import SINKS, SinkSpec
+from ingestion.errors import InvalidSpecError
 from ingestion.lake.data_table import DataTable
 from ingestion.lake.location import Location
 from ingestion.settings import Settings
@@ -62,7 +64,13 @@ class StreamPaths:
 
     @classmethod
     def of(cls, stream: str, settings: Settings, sink: SinkSpec | None = None) -> StreamPaths:
-        """Return the places of a stream, whose rows are in the lake unless ``sink`` says where."""
+        """Return the places of a stream, whose rows are in the lake unless ``sink`` says where.
+
+        Raises:
+            InvalidSpecError: no stream can have that name, which might lead out of the lake.
+        """
+        if problem := name_problem(stream):
+            raise InvalidSpecError(f"{stream!r}: {problem}. Next: oncelake status")
         sink = sink or SinkSpec()
         lake = Location.of(settings.lake, cache=settings.state / "mirror")
         locks = lake / ".locks"

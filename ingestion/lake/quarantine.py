@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
+from ingestion.declaration.sql import literal
 from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
 from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
@@ -46,15 +47,15 @@ def quarantine_rows(metadata: CommitMetadata, spec: StreamSpec, *, bare: str = "
     key, value, headers, detail = (
         f"CASE WHEN {bare} THEN NULL ELSE _{name} END AS {name}" for name in (*_RAW, "detail")
     )
-    declared = fingerprint(spec).replace("'", "''")
+    declared, run_id = literal(fingerprint(spec)), literal(metadata.run_id)
     return (
         "SELECT _topic, _partition, _offset, _timestamp, "
         f"CAST({metadata.seq} AS BIGINT) AS _seq, CAST({metadata.attempt} AS BIGINT) AS _attempt, "
         f"{key}, {value}, {headers}, _reason AS reason, {detail}, "
         "CAST(NULL AS BIGINT) AS redriven_seq, CAST(NULL AS BIGINT) AS redriven_attempt, "
         f"TRY_CAST(regexp_extract(_detail, '{_SCHEMA_ID}', 1) AS INTEGER) AS schema_id, "
-        f"'{engine_version()}' AS engine_version, '{metadata.run_id}' AS run_id, "
-        f"'{declared}' AS declaration, "
+        f"'{engine_version()}' AS engine_version, {run_id} AS run_id, "
+        f"{declared} AS declaration, "
         f"CASE WHEN {bare} THEN 'read before an erase' END AS removed "
         "FROM batch WHERE _disposition = 'quarantined'"
     )
@@ -128,7 +129,7 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     before = table.version()
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
     done = table.update(
-        updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": f"'{why}'"},
+        updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": literal(why)},
         predicate=f"{meant} AND ({where})",
     )
     if table.version() != before:
