@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -38,7 +37,6 @@ from tests.support.world import JARS, settings_in
 
 def main() -> int:
     """Live, and return 1 when a promise was broken."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments = _arguments()
     file = arguments.folder / "lives.jsonl"
     lives = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
