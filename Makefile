@@ -97,9 +97,9 @@ soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
 
-lives: setup ## Live random lives of streams, whose tables are damaged meanwhile (STEPS=60 SEED=1)
+lives: setup ## Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)
 	@$(bin)/python -m tests.lives --steps $(or $(STEPS),60) --seed $(or $(SEED),1) \
-		--minutes $(or $(MINUTES),30)
+		$(if $(FOLDER),--folder $(FOLDER))
 
 docs: setup ## Build the documentation as a site in site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
