@@ -101,6 +101,8 @@ def heal_ledger(spec: StreamSpec, snapshot: TableSnapshot, position: Position) -
     paths, recorded = snapshot.paths, snapshot.rows
     unrecorded = read_unrecorded(paths, position.seq, recorded)
     healing = plan_healing(spec, position.table_id, recorded, unrecorded)
+    if healing.recovered:
+        paths.table.seal()
     ledger = Ledger(paths.ledger)
     ledger.add(*snapshot.ledger.copied, *healing.recovered)
     ledger.put(*healing.accepted)

@@ -11,6 +11,7 @@ from ingestion.kafka.admin import Kafka, Topics
 from ingestion.kafka.offsets import Offsets, TopicPartition
 from ingestion.lake.archive import finish_swap
 from ingestion.lake.attempts import Attempts
+from ingestion.lake.durability import undo_half_written
 from ingestion.lake.erasure import Erasure, erasures, unfinished
 from ingestion.lake.ledger import LedgerRow, load_or_archive_ledger, written_seqs
 from ingestion.lake.stream import Stream
@@ -73,6 +74,7 @@ def plan_start(stream: Stream) -> Start | None:
     """
     spec, paths, kafka = stream.spec, stream.paths, stream.kafka
     finish_swap(paths)
+    undone = tuple(undo_half_written(*paths.tables))
     snapshot = read_snapshot(paths, load_or_archive_ledger(paths), is_swap_finished=True)
     position = position_of(snapshot)
     if position is None:
@@ -103,6 +105,7 @@ def plan_start(stream: Stream) -> Start | None:
         recovered=healing.recovered,
         erasures=erasures(healing.rows),
         notices=(
+            *undone,
             *_ledger_notices(snapshot, healing),
             *(
                 f"the erase of batch {erasure.seq} was cut short: older versions may hold the key. "
