@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,10 @@ _NO_LOG_FLUSH: Final = 2
 _MOUNTED: Final = "loop,commit=1,noauto_da_alloc"
 
 
+# Kept apart from what a test puts in its place.
+_fsync: Final = os.fsync
+
+
 def cut_power(mount: Path | str) -> None:
     """Drop what is not on the device, and let every later call fail."""
     opened = os.open(mount, os.O_RDONLY)
@@ -43,27 +47,42 @@ def cut_power(mount: Path | str) -> None:
 
 @dataclass(frozen=True)
 class Disk:
-    """A small disk.
+    """A small disk, in a file beside the folder that it is mounted on.
 
     Attributes:
-        path: Where it is mounted.
+        path: That folder.
     """
 
-    image: Path
     path: Path
+
+    @property
+    def image(self) -> Path:
+        """The file."""
+        return self.path.with_name(f"{self.path.name}.img")
+
+    def format(self, megabytes: int) -> None:
+        """Make an empty file system."""
+        with self.image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-F", self.image], check=True)
 
     def mount(self) -> None:
         """Mount it, which replays the journal."""
         subprocess.run(["mount", "-o", _MOUNTED, self.image, self.path], check=True)
 
     def unmount(self) -> None:
-        """Unmount it, once nobody has a file open there."""
-        subprocess.run(["umount", self.path], check=True)
+        """Unmount it, as soon as nobody has a file open there: some process may, for a moment."""
+        subprocess.run(["umount", "--lazy", self.path], check=True)
 
     def lose_power(self) -> None:
-        """Cut its power, and switch it on again."""
-        cut_power(self.path)
+        """Cut its power, unless somebody has, and switch it on again."""
+        with suppress(OSError):
+            cut_power(self.path)
         self.unmount()
+        # Another file: who still has one of the old disk open holds nothing of this one.
+        copy = self.image.with_suffix(".copy")
+        subprocess.run(["cp", "--sparse=always", self.image, copy], check=True)
+        copy.replace(self.image)
         self.mount()
 
     def write_journal(self) -> None:
@@ -72,7 +91,7 @@ class Disk:
         with file.open("a") as other:
             other.write(".")
             other.flush()
-            os.fsync(other.fileno())
+            _fsync(other.fileno())
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -96,34 +115,28 @@ class Disk:
 
 
 @contextmanager
-def disk_in(folder: Path, *, megabytes: int = 64) -> Iterator[Disk]:
+def mounted_disk(path: Path, *, megabytes: int = 64) -> Iterator[Disk]:
     """Make a disk, mounted while the block runs; where nobody may, the test is skipped."""
     if not _may_make():
         pytest.skip("needs root, loop devices and mkfs.ext4")
-    disk = Disk(folder / "disk.img", folder / "disk")
-    disk.path.mkdir(parents=True)
-    _format(disk.image, megabytes)
+    disk = Disk(path)
+    path.mkdir(parents=True)
+    disk.format(megabytes)
     disk.mount()
     try:
         yield disk
     finally:
-        # Lazily: a failed process may hold a file open for a moment more.
-        subprocess.run(["umount", "--lazy", disk.path], check=True)
+        disk.unmount()
         disk.image.unlink()
-
-
-def _format(image: Path, megabytes: int) -> None:
-    with image.open("wb") as file:
-        file.truncate(megabytes << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
 
 
 @cache
 def _may_make() -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        disk = Disk(Path(folder) / "disk.img", Path(folder))
+        disk = Disk(Path(folder) / "disk")
+        disk.path.mkdir()
         try:
-            _format(disk.image, 8)
+            disk.format(8)
             disk.mount()
             disk.lose_power()
             disk.unmount()

@@ -14,14 +14,14 @@ from ingestion.lake.durability import seal_commits, undo_half_written
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog
-from tests.power.disk import Disk, disk_in
+from tests.power.disk import Disk, mounted_disk
 from tests.support.damage import data_file, newest_commit
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     """A disk of the test's own."""
-    with disk_in(tmp_path) as made:
+    with mounted_disk(tmp_path / "disk") as made:
         yield made
 
 
@@ -46,7 +46,7 @@ def rows(table: Location) -> list[int]:
     return sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
 
 
-def test_what_is_not_written_out_is_gone(disk: Disk, tmp_path: Path) -> None:
+def test_what_is_not_written_out_is_gone(disk: Disk) -> None:
     """The disk of these tests does lose what nobody has synced."""
     append(Location.of(disk.path / "orders"), 1)
 
