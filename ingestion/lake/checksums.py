@@ -66,21 +66,21 @@ def has_seal(file: Location) -> bool:
 
 def seal_data(file: Location) -> None:
     """Write a file, if it is there, and the JVM's checksums or else our own to the disk."""
-    sidecar, size = sidecar_of(file), file.size()
-    if size is None:
+    if file.size() is None:
         return
-    if not _is_whole(sidecar.read_if_there() or b"", size):
+    if (sidecar := sidecar_of(file)).size() is None or are_checksums_cut(file):
         sidecar.put(_sidecar(file))
     file.sync()
     sidecar.sync()
 
 
-def _is_whole(sidecar: bytes, size: int) -> bool:
-    """Tell whether checksums of a file of ``size`` bytes are not cut short."""
-    if len(sidecar) < _HEADER.size:
+def are_checksums_cut(file: Location) -> bool:
+    """Tell whether there are checksums of a file that is there, and fewer than it needs."""
+    sidecar, size = sidecar_of(file).read_if_there(), file.size() or 0
+    if sidecar is None:
         return False
-    _, length = _HEADER.unpack_from(sidecar)
-    return bool(length) and len(sidecar) == _HEADER.size + 4 * -(-size // length)
+    length = _HEADER.unpack_from(sidecar)[1] if len(sidecar) >= _HEADER.size else 0
+    return not length or len(sidecar) < _HEADER.size + 4 * -(-size // length)
 
 
 def _sidecar(file: Location) -> bytes:

@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from typing import Final
 from urllib.parse import unquote
 
-from ingestion.lake.checksums import has_seal, seal, seal_data, sidecar_of
+from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_data, sidecar_of
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
 
@@ -80,9 +80,9 @@ def _find_half_written(table: Location) -> tuple[Location, str] | None:
         added = _added(commit)
     except ValueError:
         return commit, f"_delta_log/{commit.name} is empty or cut short"
-    for name, size in added.items():
-        if ((table / name).size() or 0) < size:
-            return commit, f"data file {name} is missing or cut short"
+    for file, size in ((commit, 0), *((table / name, size) for name, size in added.items())):
+        if (file.size() or 0) < size or are_checksums_cut(file):
+            return commit, f"{file.name}, or what holds its checksums, is missing or cut short"
     return None
 
 
