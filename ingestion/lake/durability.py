@@ -9,6 +9,7 @@ was acknowledged to nobody, and is undone: its records are read again.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Final
@@ -18,6 +19,7 @@ from ingestion.lake.checksums import are_checksums_cut, has_seal, seal, seal_dat
 from ingestion.lake.location import Location
 from ingestion.lake.log_files import COMMIT, log_files
 
+_NO_COMMIT: Final = "none"
 # By which a file of Parquet ends.
 _PARQUET: Final = b"PAR1"
 # Before the seals, Spark may have written any number of commits.
@@ -87,23 +89,29 @@ def _find_half_written(table: Location) -> tuple[Location, str] | None:
 
 
 def _undo(table: Location, file: Location) -> None:
-    """Take a commit, or a checkpoint, out of the log; it goes last, so that this may be killed."""
-    if _number(file) == 0:
+    """Take a checkpoint out of the log, or a commit with its checkpoint; it may be killed."""
+    is_commit = COMMIT.fullmatch(file.name)
+    if is_commit and _number(file) == 0:
         table.delete_all()
         return
     delta_checksum = file.with_name(f"{_number(file):020d}.crc")
-    for beside in (file.with_name("_last_checkpoint"), delta_checksum):
+    for beside in (file.with_name("_last_checkpoint"), delta_checksum, _checkpoint_of(file)):
         beside.delete()
         sidecar_of(beside).delete()
-    file.path.rename(file.with_name(f"{file.name}.undone").path)
-    sidecar_of(file).delete()
+    if is_commit:
+        file.path.rename(file.with_name(f"{file.name}.undone").path)
+        sidecar_of(file).delete()
     file.parent.sync()
 
 
 def _newest_first(table: Location) -> Iterator[Location]:
+    """Walk the commits back, as far as none is missing; a log may have many thousands."""
     log = table / "_delta_log"
-    names = (name for name in log.files() if COMMIT.fullmatch(name))
-    return (log / name for name in sorted(names, reverse=True))
+    names = os.listdir(log.path) if log.exists() else ()
+    commit = log / max(filter(COMMIT.fullmatch, names), default=_NO_COMMIT)
+    while commit.exists():
+        yield commit
+        commit = log / f"{_number(commit) - 1:020d}.json"
 
 
 def _number(commit: Location) -> int:

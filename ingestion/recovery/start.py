@@ -144,10 +144,9 @@ def _ledger_notices(snapshot: TableSnapshot, healing: Healing) -> Iterator[str]:
     """Report what became of a ledger that was damaged, or had lost rows."""
     ledger = snapshot.ledger
     if ledger.damage is not None:
-        again = "the table's log holds no batch to rebuild it from"
-        if healing.recovered:
-            batches = written_seqs(row.seq for row in healing.recovered)
-            again = f"rebuilt from the commits in the table's log, seq {batches}"
+        batches = written_seqs(row.seq for row in healing.recovered)
+        again = f"rebuilt from the commits in the table's log, seq {batches}"
+        again = again if batches else "the table's log holds no batch to rebuild it from"
         yield f"{ledger.damage} It was archived as {ledger.archived}, and {again}"
     if ledger.copied:
         batches = written_seqs(row.seq for row in ledger.copied)
@@ -175,8 +174,7 @@ def offsets_to_read(
         TopicTruncatedError: a partition ends before the offset to begin at.
     """
     begin = begin_offsets(position, topics)
-    lost = begin.ranges_below(kafka.earliest(topics.partitions))
-    if lost:
+    if lost := begin.ranges_below(kafka.earliest(topics.partitions)):
         raise OffsetsExpiredError(
             spec.name,
             f"Kafka has deleted records that were never read: {', '.join(map(str, lost))} "

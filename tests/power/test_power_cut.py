@@ -15,7 +15,7 @@ from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog
 from tests.power.disk import Disk, mounted_disk
-from tests.support.damage import data_file, newest_commit
+from tests.support.damage import checkpoint, data_file, newest_commit
 
 
 @pytest.fixture
@@ -88,7 +88,12 @@ def the_data(_: Disk, table: Location) -> None:
     Location.of((files - older).pop().removeprefix("file://")).sync()
 
 
-@pytest.mark.parametrize("write_out", [names_alone, the_commit, the_data])
+def the_checkpoint(_: Disk, table: Location) -> None:
+    """Write out the checkpoint, which speaks of a commit that is not there."""
+    Location.of(checkpoint(table)).sync()
+
+
+@pytest.mark.parametrize("write_out", [names_alone, the_commit, the_data, the_checkpoint])
 def test_a_commit_that_a_power_cut_left_half_written_is_undone(
     disk: Disk, table: Location, write_out: Callable[[Disk, Location], None]
 ) -> None:
@@ -118,6 +123,18 @@ def test_a_first_commit_that_is_half_written_takes_the_table_with_it(disk: Disk)
 
     assert list(undo_half_written(path))
     assert not path.exists()
+
+
+def test_checksums_that_are_half_written_are_of_a_commit_that_is(table: Location) -> None:
+    """The JVM gives a file its checksums after its name; an empty one says that bits flipped."""
+    append(table, 2)
+    commit = newest_commit(table)
+    commit.with_name(f".{commit.name}.crc").touch()
+
+    (said,) = undo_half_written(table)
+
+    assert commit.name in said
+    assert rows(table) == [0, 1]
 
 
 def test_a_sealed_commit_that_is_damaged_is_not_undone(disk: Disk, table: Location) -> None:
