@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ingestion.lake.durability import seal_commits, undo_half_written
 from ingestion.lake.integrity import refuse_damaged
 from ingestion.lake.location import Location
 from ingestion.lake.table_log import TableLog
+from tests.power.batches import Subject, cut_while_writing
 from tests.power.disk import Disk, mounted_disk
 from tests.support.damage import checkpoint, data_file, newest_commit
 
@@ -135,6 +137,13 @@ def test_checksums_that_are_half_written_are_of_a_commit_that_is(table: Location
 
     assert commit.name in said
     assert rows(table) == [0, 1]
+
+
+def test_power_cuts_while_batches_are_written_lose_and_double_nothing(disk: Disk) -> None:
+    """Quarantine, table and ledger go on from any moment, and hold what was acknowledged."""
+    subject = Subject(disk)
+    for seed in range(6):
+        assert cut_while_writing(subject, random.Random(seed)) == (), f"seed {seed}"
 
 
 def test_a_sealed_commit_that_is_damaged_is_not_undone(disk: Disk, table: Location) -> None:
