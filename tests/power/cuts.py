@@ -24,8 +24,8 @@ from tests.support.world import World
 POWER_CUT = "power_cut"
 # After the run has said that it is done, and at any moment of it.
 DONE, RANDOM = "done", "random"
-# More than a run of two batches makes.
-_MOST_SYNCS = 120
+# About as many as a run of two batches makes.
+_MOST_SYNCS = 48
 SYNCS = tuple(f"sync {nth}" for nth in range(1, _MOST_SYNCS + 1))
 _RANDOM_SECONDS = 6.0
 
