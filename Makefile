@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix modes-matrix double-starts ends mutants model soak lives
+.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model soak lives
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ cluster-kills: setup ## Kill executors, workers and runs of a Spark cluster (KIL
 crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere, every way (MINUTES=60 SEED=1 LAKE=s3 SINK=; goes on where it was)
 	@$(in_a_store) $(in_postgres) SINK=$(SINK) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
+
+power-cuts: setup ## Cut the power of a run's disk, everywhere (MINUTES=60 SEED=1; as root; goes on where it was)
+	@$(bin)/python -m tests.crash --power --results .proofs/power-cuts.jsonl \
+		--minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(TRIALS),--trials $(TRIALS))
 
 modes-matrix: setup ## Kill every write mode around its commit, in batches of 1, 7, 1,000 and all
 	@MODES_MATRIX=1 $(bin)/pytest $(in_parallel) tests/modes

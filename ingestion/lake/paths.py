@@ -57,10 +57,15 @@ class StreamPaths:
     restored: Location
 
     @property
+    def tables(self) -> tuple[Location, ...]:
+        """The stream's Delta tables, whether they are there or not."""
+        return (self.data, self.quarantine, self.tombstones, self.ledger)
+
+    @property
     def written(self) -> tuple[Path, ...]:
         """Every folder of this machine that a run writes to; each may be a volume of its own."""
-        tables = (self.data, self.quarantine, self.tombstones, self.ledger, self.lock.parent)
-        return (*(each.path for each in tables if each.is_local), self.checkpoints)
+        folders = (*self.tables, self.lock.parent)
+        return (*(each.path for each in folders if each.is_local), self.checkpoints)
 
     @classmethod
     def of(cls, stream: str, settings: Settings, sink: SinkSpec | None = None) -> StreamPaths:

@@ -14,9 +14,9 @@ from ingestion.declaration.modes import COORDINATES
 from ingestion.declaration.spec import StreamSpec, engine_version, fingerprint
 from ingestion.declaration.sql import literal
 from ingestion.lake.attempts import MARKS, ROWS, Attempts, Leftovers, find_leftovers
-from ingestion.lake.checksums import seal_commit
 from ingestion.lake.commit_metadata import CommitMetadata
 from ingestion.lake.delta import is_delta, open_delta, read_delta
+from ingestion.lake.durability import seal_commits
 from ingestion.lake.location import Location
 from ingestion.lake.side_tables import add_columns
 
@@ -125,15 +125,12 @@ def remove_payloads(path: Location, where: str, why: str, *, redriven: bool = Fa
     if not is_delta(path):
         return 0
     add_columns(path, read_delta(path), ADDED, stats_on=STATISTICS)
-    table = open_delta(path)
-    before = table.version()
     meant = "removed IS NULL" if redriven else "removed IS NULL AND redriven_seq IS NULL"
-    done = table.update(
+    done = open_delta(path).update(
         updates={**dict.fromkeys((*_RAW, "detail"), "NULL"), "removed": literal(why)},
         predicate=f"{meant} AND ({where})",
     )
-    if table.version() != before:
-        seal_commit(path, table.version())
+    seal_commits(path)
     return int(done["num_updated_rows"])
 
 

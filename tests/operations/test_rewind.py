@@ -188,7 +188,7 @@ def test_what_cannot_be_meant_is_said(world: World, to: str, message: str) -> No
         go_back(world, to)
 
 
-@pytest.mark.parametrize("place", [None, Failpoint.DECIDED, Failpoint.SIDES_CLEARED])
+@pytest.mark.parametrize("place", [None, Failpoint.SIDES_CLEARED, *twins(Failpoint.DECIDED)])
 def test_a_rewind_is_done_once(world: World, place: Failpoint | None) -> None:
     """One that was killed behind its commit has happened, and the same command ends with that."""
     dying = crashing_at(place) if place else nullcontext()
