@@ -294,7 +294,11 @@ def refusals(broker: SecureBroker, cut: str) -> dict[str, Refusal]:
             cut, login("scram without TLS"), 5, "does not answer within", "SASL_PLAINTEXT"
         ),
         "no right": Refusal(
-            address("plain"), login("plain", user=STRANGER), 5, "refuses topic", "by an ACL"
+            address("plain"),
+            login("plain", user=STRANGER),
+            5,
+            "lacks DESCRIBE on topic",
+            "grant it",
         ),
     }
 
