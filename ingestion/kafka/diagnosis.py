@@ -20,7 +20,6 @@ from confluent_kafka import KafkaError
 from ingestion.settings import Settings
 
 _PROBE_SECONDS: Final = 2.0
-_CERTIFICATE: Final = "{0}_SSL_CERTIFICATE and {0}_SSL_KEY"
 _NEEDS_RIGHTS: Final = (
     *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED),
     *(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED),
@@ -38,8 +37,8 @@ _OF_SETTINGS: Final = {
     r"SASL authentication error: \{": "correct {0}_OAUTH_TOKEN_ENDPOINT and {0}_OAUTH_SCOPE: the "
     "brokers do not take its tokens",
     r"SASL authentication error": "correct {0}_SASL_USERNAME and {0}_SASL_PASSWORD",
-    r"alert (bad certificate|certificate \w+|unknown ca)": f"set {_CERTIFICATE} to a certificate "
-    "that the brokers trust and that has not expired",
+    r"alert (bad certificate|certificate \w+|unknown ca)": "set {0}_SSL_CERTIFICATE and {0}_SSL_KEY "
+    "to a certificate that the brokers trust and that has not expired",
     r"PLAINTEXT broker listener": "set {0}_SECURITY_PROTOCOL to PLAINTEXT or SASL_PLAINTEXT, or "
     "{0} to the brokers' port of TLS",
 }
