@@ -113,6 +113,8 @@ def test_without_any_kafka_the_command_is_named(project: Path, address: str | No
         ("ONCELAKE_KAFKA_TIMEOUT_SECONDS", CANARY),
         ("ONCELAKE_LAKE", f"hdfs://{CANARY}/lake"),
         ("ONCELAKE_SPARK_MASTER", f"spark://me:{CANARY}@host:7077"),
+        ("ONCELAKE_SCHEMA_REGISTRY", f"https://me:{CANARY}@registry:8081"),
+        ("ONCELAKE_KAFKA_OAUTH_TOKEN_ENDPOINT", f"http://login.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"hooks.example.com/{CANARY}"),
         ("ONCELAKE_ALERT_WEBHOOK", f"https://hooks.example.com/a {CANARY}"),
     ],

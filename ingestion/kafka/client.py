@@ -72,7 +72,7 @@ def unreachable(
     remedy = (
         f"check {settings.kafka_variable}, the brokers, and that they expect {_security(settings)}"
     )
-    if found := diagnose(settings, code, said[-1] if said else ""):
+    if found := diagnose(settings, code, (said or [""])[0 if code > 0 else -1]):
         said, remedy = [found.cause], found.remedy
         answer = answer if code > 0 else "cannot be connected to"
         kind = KafkaSettingsError if found.is_of_settings else DependencyError

@@ -123,8 +123,8 @@ class Registry:
         said = redact(first_line(error), self._settings) or type(error).__name__
         return DependencyError(
             f"the schema registry at {self._settings.schema_registry} does not answer as expected: "
-            f"{said}. Nothing is lost. Next: check {variable('schema_registry')} and the registry, "
-            "then run the same command again"
+            f"{said}. Nothing is lost. Next: check {variable('schema_registry')}, its …_USERNAME, "
+            "…_PASSWORD and …_SSL_CA, and the registry; then run the same command again"
         )
 
 
