@@ -183,16 +183,6 @@ class Settings(BaseSettings):
             raise ValueError("must be a URL, as http://host/path or https://host/path")
         return url
 
-    @field_validator("schema_registry")
-    @classmethod
-    def _has_no_login(cls, url: str | None) -> str | None:
-        if url and "@" in url:
-            raise ValueError(
-                "must have no user or password in it; set ONCELAKE_SCHEMA_REGISTRY_USERNAME and "
-                "ONCELAKE_SCHEMA_REGISTRY_PASSWORD"
-            )
-        return url
-
     @field_validator("kafka_oauth_token_endpoint", "sink_kafka_oauth_token_endpoint")
     @classmethod
     def _is_encrypted(cls, url: str | None) -> str | None:

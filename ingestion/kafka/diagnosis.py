@@ -18,7 +18,6 @@ from typing import Final
 from ingestion.settings import Settings
 
 _PROBE_SECONDS: Final = 2.0
-_CERTIFICATE: Final = "{0}_SSL_CERTIFICATE and {0}_SSL_KEY"
 # What a client reports, and what a person does about it: to the settings, or elsewhere. ``{0}`` is
 # the variable that says where that Kafka is.
 _OF_SETTINGS: Final = {
@@ -32,9 +31,9 @@ _OF_SETTINGS: Final = {
     r"SASL authentication error: \{": "correct {0}_OAUTH_TOKEN_ENDPOINT and {0}_OAUTH_SCOPE: the "
     "brokers do not take its tokens",
     r"SASL authentication error": "correct {0}_SASL_USERNAME and {0}_SASL_PASSWORD",
-    r"alert (bad certificate|certificate \w+|unknown ca)": f"set {_CERTIFICATE} to a certificate "
-    "that the brokers trust and that has not expired",
-    r"ssl\.(key|certificate)\.location failed": f"correct {_CERTIFICATE}, or "
+    r"alert (bad certificate|certificate \w+|unknown ca)": "set {0}_SSL_CERTIFICATE and "
+    "{0}_SSL_KEY to a certificate that the brokers trust and that has not expired",
+    r"ssl\.(key|certificate)\.location failed": "correct {0}_SSL_CERTIFICATE, {0}_SSL_KEY and "
     "{0}_SSL_KEY_PASSWORD",
     r"PLAINTEXT broker listener": "set {0}_SECURITY_PROTOCOL to PLAINTEXT or SASL_PLAINTEXT, or "
     "{0} to the brokers' port of TLS",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -108,9 +107,6 @@ def _problem(name: str, value: str) -> str | None:
     if name not in _ALLOWED:
         if name in _JAVA_NAMES:
             return f"that is librdkafka's name; write {_JAVA_NAMES[name]}"
-        near = get_close_matches(name, _ALLOWED, n=1, cutoff=0.8)
-        if near:
-            return f"there is no such property, or none to set; did you mean {near[0]}?"
         reasons = (reason for names, reason in _REFUSED.items() if re.match(names, name))
         return next(reasons, "it is none of those that may be set")
     form, _ = _ALLOWED[name]

@@ -93,12 +93,11 @@ def test_the_other_cluster_has_properties_of_its_own(file: Path) -> None:
         ("enable.auto.commit=true", "which records are read"),
         ("transactional.id=another", "which records are read"),
         ("socket.send.buffer.bytes=65536", "librdkafka's name; write send.buffer.bytes"),
-        ("client.idd=oncelake", "did you mean client.id?"),
         ("linger.ms=5", "none of those that may be set"),
         ("client.id=a b", "no value 'a b'"),
         ("fetch.max.bytes=much", "no value 'much'"),
         ("fetch.max.bytes=9999999999", "no value '9999999999'"),
-        ("client\\.id=escaped", "did you mean client.id?"),
+        ("client\\.id=escaped", "none of those that may be set"),
     ],
 )
 def test_any_other_property_is_refused_by_file_and_line(file: Path, line: str, why: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
@@ -18,6 +18,11 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from ingestion.cli.app import app
+from ingestion.declaration.sinks import KafkaSink
+from ingestion.errors import MissingRightError
+from ingestion.lake.location import Location
+from ingestion.lake.tables.conformance import make
+from ingestion.lake.tables.topic import TopicTable, open_table
 from ingestion.operations.lag import LagReader
 from ingestion.settings import Settings
 from tests.cli.shell import oncelake
@@ -180,6 +185,22 @@ def test_the_sensor_needs_no_other_right(stage: Stage) -> None:
         if operation in _WEAKER:
             less |= {(resource, _WEAKER[operation])}
         assert lag(*less) is None, (resource, operation)
+
+
+def test_a_first_run_needs_the_right_to_make_its_topics(stage: Stage) -> None:
+    """Beside a run's rights it takes those, and without one the topic is named."""
+    new = replace(stage, rows=unique("made"))
+    rights = RIGHTS["run"] | {("rows", "CREATE"), ("notes", "CREATE")}
+
+    def opened(*granted: Right) -> TopicTable:
+        sink = KafkaSink(topic=new.rows)
+        return open_table("made", sink, new.settings_of_user(*granted), Location.of("/no"))
+
+    for resource in ("rows", "notes"):
+        said = f"lacks CREATE on {new.name_of(resource)}"
+        with pytest.raises(MissingRightError, match=said):
+            make(opened(*rights - {(resource, "CREATE")}))
+    make(opened(*rights))
 
 
 def test_every_command_is_listed() -> None:
