@@ -102,7 +102,7 @@ class Subject:
         self.life = Life(kind=self.kind)
         self._declare()
         self._send(20)
-        self.type("run", self.name)
+        self._do("run")
 
     @property
     def name(self) -> str:
