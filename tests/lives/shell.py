@@ -26,7 +26,8 @@ _SECONDS = 300.0
 _INTERRUPTED = (130, 143)
 _OPTIONS = r"--(?:reason '[^']*'|to seq:\w+|from earliest|without-lost|yes|force)"
 _COMMAND = re.compile(rf"oncelake ([a-z-]+) (\w+)((?: {_OPTIONS})*)")
-_VARIABLE = re.compile(rf"\S*/\S*|\d+|\b({'|'.join(kind.name for kind in KINDS)})\b")
+_NAMES = "|".join(kind.name for kind in KINDS)
+_VARIABLE = re.compile(rf"\S*/\S*|\bt[0-9a-f]{{12}}\b|\d+|\b({_NAMES})\b")
 _UNEXPECTED = re.compile(r"^unexpected \w+", re.MULTILINE)
 _LOOKING = {"history", "verify", "ledger", "status", "quarantine", "plan", "doctor"}
 # Elsewhere than on a terminal these need it, as the docs say.
