@@ -18,6 +18,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import engine
+from hypothesis.internal.conjecture.providers import HypothesisProvider
 from pyspark.sql import SparkSession
 
 from tests.lives.harm import live_through_harm
@@ -103,7 +104,9 @@ def live(
             chronicle.fewest = attempt.steps
             raise
 
-    with patch.object(engine, "MAX_SHRINKING_SECONDS", shrink_seconds):
+    # Constants that hypothesis finds in modules, as far as they are loaded by then, are no dice.
+    no_constants = patch.object(HypothesisProvider, "_maybe_draw_constant", return_value=None)
+    with no_constants, patch.object(engine, "MAX_SHRINKING_SECONDS", shrink_seconds):
         draw()
 
 

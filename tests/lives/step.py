@@ -22,7 +22,7 @@ OPERATIONS = {
     "harm": 2,
 }
 _DEATHS = {"": 15, "exception": 4, "kill_group": 1, "kill_python": 1, "kill_jvm": 1}
-_ENGINES = {"delta_rs": 3, "spark": 1}
+_ENGINES = {"delta_rs": 5, "spark": 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -110,7 +110,9 @@ class Kind:
         values |= {"amount": dice.choice([None, at]), "size": dice.randrange(9)}
         values |= dict.fromkeys(ADDED) | {name: dice.choice(_OF[name]) for name in added}
         items = tuple(dice.randrange(-1, 4) for _ in range(dice.randrange(4)))
-        wire = {name: value for name, value in values.items() if name in added or name not in ADDED}
+        wire: dict[str, Any] = {
+            name: value for name, value in values.items() if name not in ADDED or name in added
+        }
         wire |= {"items": items} if self.is_append else {}
         raw, fields = self._changed(dice, values, wire)
         has_key, anywhere = raw is None or dice.random() < 0.5, dice.randrange(PARTITIONS)
