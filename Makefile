@@ -76,7 +76,8 @@ crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere,
 	@$(in_a_store) $(in_postgres) SINK=$(SINK) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
 
-power-cuts: setup ## Cut the power of a run's disk, everywhere (MINUTES=60 SEED=1; as root; goes on where it was)
+power-cuts: setup ## Cut the power of a run's disk, everywhere (CUTS=1000 MINUTES=60 SEED=1; needs root)
+	@$(bin)/python -m tests.power --cuts $(or $(CUTS),1000) --seed $(or $(SEED),1)
 	@$(bin)/python -m tests.crash --power --results .proofs/power-cuts.jsonl \
 		--minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(TRIALS),--trials $(TRIALS))
 
