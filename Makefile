@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-s3 demo ui test test-long test-ui screenshots wheel-test unit docs lint format lock clean
-.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model soak lives
+.PHONY: audit sbom spark-s3 bench size kills cluster-kills crash-matrix power-cuts modes-matrix double-starts ends mutants model soak lives proofs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,7 +76,8 @@ crash-matrix: setup $(if $(filter s3,$(LAKE)),setup-s3) ## Kill runs everywhere,
 	@$(in_a_store) $(in_postgres) SINK=$(SINK) $(bin)/python -m tests.crash --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 		$(foreach way,$(WAYS),--way $(way)) $(if $(TRIALS),--trials $(TRIALS))
 
-power-cuts: setup ## Cut the power of a run's disk, everywhere (MINUTES=60 SEED=1; as root; goes on where it was)
+power-cuts: setup ## Cut the power of a run's disk, everywhere (CUTS=1000 MINUTES=60 SEED=1; needs root)
+	@$(bin)/python -m tests.power --cuts $(or $(CUTS),1000) --seed $(or $(SEED),1)
 	@$(bin)/python -m tests.crash --power --results .proofs/power-cuts.jsonl \
 		--minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(TRIALS),--trials $(TRIALS))
 
@@ -100,6 +101,9 @@ model: setup ## Play schedules of faults through a model of the protocol (SCHEDU
 soak: setup ## Ingest while things go wrong (MINUTES=10 RUNNER=sensor|follow)
 	@$(bin)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--records $(or $(RECORDS),200000) --runner $(or $(RUNNER),sensor)
+
+proofs: setup ## Run all of these long proofs in pieces, and go on where it was (MINUTES=600)
+	@$(bin)/python -m tests.proofs --minutes $(or $(MINUTES),600)
 
 lives: setup ## Do to streams what people do, in any order (STEPS=60 SEED=1 FOLDER=; in a folder, goes on where it was)
 	@$(bin)/python -m tests.lives --steps $(or $(STEPS),60) --seed $(or $(SEED),1) \

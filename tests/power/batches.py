@@ -155,7 +155,8 @@ class Subject:
                 yield f"batch {seq} was acknowledged as {attempt}: {found}"
         if unknown := entered.items() - made.items():
             yield f"the ledger has batches that nobody committed: {unknown}"
-        bad = open_rows(self.paths.quarantine).to_table().to_pylist() if made else []
+        is_there = TableLog(self.paths.quarantine).exists
+        bad = open_rows(self.paths.quarantine).to_table().to_pylist() if is_there else []
         kept = [(row["_seq"], row["_attempt"]) for row in bad]
         for batch in made.items():
             if kept.count(batch) != 1:
