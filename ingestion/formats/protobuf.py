@@ -266,7 +266,7 @@ def _protoc(texts: dict[str, str], names: list[str]) -> FileDescriptorSet:
                 raise ValueError(f"{name} is a file and a folder at once") from error
         out = Path(folder, "descriptors")
         includes = [f"-I{given}"] if texts else []
-        command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *includes]
         command += ["--include_imports", f"--descriptor_set_out={out}", *names]
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             raise ValueError("protoc cannot compile it")

@@ -176,7 +176,7 @@ def _compiled(name: str, text: str) -> FileDescriptorProto | None:
 def _run_protoc(folder: str, names: list[str]) -> FileDescriptorSet:
     out = Path(folder, "out.bin")
     options = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}"]
-    command = [sys.executable, "-m", "grpc_tools.protoc", *options, *names]
+    command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, *names]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         raise BadRecordError("protoc cannot compile the schema")
     return FileDescriptorSet.FromString(out.read_bytes())
