@@ -17,7 +17,7 @@ from ingestion.lake.failpoints import Failpoint
 from ingestion.local.jars import store_jars
 from tests.cluster.kill_hook import PlannedKill
 from tests.cluster.runs import on_cluster, run
-from tests.modes.scenario import SCHEMA, TRIED, Scenario, produce_records
+from tests.modes.scenario import SCENARIOS, SCHEMA, Scenario, produce_records
 from tests.support.long import IS_LONG, only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.spark_cluster import SparkCluster
@@ -25,8 +25,8 @@ from tests.support.world import JARS, World, row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
-# Each takes the cluster some ten seconds.
-MODES = TRIED if IS_LONG else TRIED[:1]
+# Each takes the cluster some ten seconds; the stream of the user's code is an upsert.
+MODES = SCENARIOS if IS_LONG else ()
 USER_CODE = "tests.cluster.user_code.with_place_of_code"
 
 
@@ -86,6 +86,7 @@ def test_every_write_mode_is_right_on_a_cluster(ingested: Ingested, scenario: Sc
 
 def test_executors_run_the_code_of_the_driver_and_of_the_user(ingested: Ingested) -> None:
     """Neither is installed there: the one is sent as an archive, the other with the task."""
+    assert ingested.ended.returncode == 0, ingested.ended.stderr[-3000:]
     table = DeltaTable(ingested.worlds["user_code"].paths.data.path)
 
     places = set(table.to_pyarrow_table(columns=["name"])["name"].to_pylist())

@@ -15,6 +15,7 @@ from ingestion.formats.debezium import _JsonEnvelopes
 from ingestion.formats.decoder import Encoded
 from tests.support.debezium import MISSING, field, mysql, postgres, unscaled
 from tests.support.decoding import decoded, disagreements, opened, row_type
+from tests.support.long import twins
 from tests.support.proof import find_problems
 from tests.support.registry import Subject
 from tests.support.world import World
@@ -50,7 +51,7 @@ def deliver(world: World, value: bytes | None, **key: Any) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.parametrize("schemas", [True, False], ids=["with schemas", "without"])
+@pytest.mark.parametrize("schemas", [True, *twins(False)], ids=lambda with_: f"schemas {with_}")
 def test_a_postgres_table_is_followed(world: World, schemas: bool) -> None:
     """Snapshot, insert, update, delete, changed key, truncate: the table is the database's."""
     bare = {"timestamps": {"millis": "millis", "micros": "micros"}}

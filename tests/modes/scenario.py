@@ -120,10 +120,8 @@ SCENARIOS = (
         declared={"keys": ["id"], "sequence_by": ["at"], "apply_as_deletes": f"name = '{GONE}'"},
     ),
 )
-# Where a batch applied twice, or a loser of an update, would show; ``make modes-matrix`` tries all.
-IN_SHORT = {"append", "scd2"}
+# ``make modes-matrix`` tries all.
 IS_WHOLE = IS_LONG or bool(os.environ.get("MODES_MATRIX"))
-TRIED = tuple(each for each in SCENARIOS if IS_WHOLE or each.name in IN_SHORT)
 # A fold is no set, and a history is none either: there a record sent in late would show.
 REBUILT = tuple(each for each in SCENARIOS if IS_WHOLE or each.name == "scd2")
 # A partial update has no place among those that came meanwhile: there a redrive is refused.

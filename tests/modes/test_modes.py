@@ -19,7 +19,6 @@ from tests.modes.scenario import (
     REDRIVEN,
     REPLAYED,
     SCHEMA,
-    TRIED,
     Scenario,
     assert_proven,
     produce_records,
@@ -33,7 +32,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 STRICT = SCHEMA.replace("amount DECIMAL(9, 2)", "amount DECIMAL(9, 2) NOT NULL")
 
 
-@pytest.mark.parametrize("scenario", TRIED, ids=str)
+@pytest.mark.parametrize("scenario", REBUILT, ids=str)
 def test_the_table_is_the_same_however_the_topic_is_read(
     source: World, scenario: Scenario, tmp_path: Path
 ) -> None:

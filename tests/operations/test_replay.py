@@ -18,7 +18,7 @@ from ingestion.operations.decisions import accept
 from ingestion.operations.rewind import rewind
 from ingestion.settings import Settings
 from tests.crash.failpoint_hook import PlannedError, crashing_at
-from tests.support.long import only_long
+from tests.support.long import only_long, twins
 from tests.support.proof import find_problems, prove
 from tests.support.world import World, row
 
@@ -99,7 +99,9 @@ def test_a_rewound_and_replayed_stream_is_as_if_nothing_had_been(
     assert find_problems(world) == ()
 
 
-@pytest.mark.parametrize("place", [Failpoint.PREPARED, Failpoint.COMMITTED, Failpoint.AUDITED])
+@pytest.mark.parametrize(
+    "place", [Failpoint.PREPARED, Failpoint.AUDITED, *twins(Failpoint.COMMITTED)]
+)
 def test_a_replay_that_dies_is_run_again(ingested: World, world: World, place: Failpoint) -> None:
     """Dead before, at or behind a commit, the next one adds what is left, once."""
     DeltaTable(world.paths.data.path).delete("id = 1")

@@ -102,6 +102,7 @@ def append_by_delta_rs(table: str, ids: range) -> list[int]:
 
 
 @pytest.mark.spark
+@only_long
 def test_spark_and_delta_rs_see_one_table(worker: SparkWorker, table: str) -> None:
     """What Spark has merged, delta-rs reads, and the other way about."""
     worker.append(table, range(3))

@@ -22,8 +22,12 @@ from ingestion.lake.tables import iceberg, topic
 from ingestion.lake.tables import postgres as postgres_sink
 from ingestion.lake.tables.conformance import Opener, SinkConformance
 from ingestion.settings import Settings
+from tests.support.long import IS_LONG
 from tests.toys.delta_changes import DeltaChanges
 from tests.toys.files_sink import FilesTable, FilesTransaction
+
+if not IS_LONG:
+    SinkConformance.kills = 1
 
 
 class TestFiles(SinkConformance):

@@ -34,8 +34,6 @@ from ingestion.lake.data_table import Change, DataTable
 from ingestion.lake.tables.topic_rows import arrow_schema
 
 Opener = Callable[[], DataTable]
-# How often a writer is killed at a random moment.
-KILLS: Final = 2
 _SECONDS: Final = 60
 _MOMENT: Final = dt.datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 _EXTREMES: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -57,6 +55,8 @@ class SinkConformance:
 
     # Types that the sink keeps; the others are refused when a stream is declared.
     types: tuple[str, ...] = tuple(_EXTREMES)
+    # How often a writer is killed at a random moment.
+    kills = 2
 
     @pytest.fixture
     def opened(self) -> Opener:
@@ -168,7 +168,7 @@ class SinkConformance:
         """After each of several kills, rows and notes say the same, and the next one goes on."""
         begin(opened)
         dice, last = random.Random(1), 0
-        for _ in range(KILLS):
+        for _ in range(self.kills):
             writer = multiprocessing.get_context("spawn").Process(
                 target=commit_on_and_on, args=(opened, last + 1)
             )
